@@ -1,0 +1,63 @@
+# Every target makes .venv first: once, from pinned versions, with nothing to install by hand.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.stamp
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# Where $(PYTHON) has a torch already (a GPU build, say, perhaps in an environment of its own): that
+# one is used. Empty where it has none: the pinned one is installed.
+TORCH_AT = $(shell $(PYTHON) -c 'import importlib.util as u, pathlib as p; \
+	s = u.find_spec("torch"); print(p.Path(s.origin).parents[1] if s and s.origin else "")')
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv fuzz test test-engines lint format types bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+
+venv: $(STAMP) ## make .venv (PYTHON=... picks the interpreter)
+
+$(PY):
+	@echo 'Making $(VENV): about a minute, once.'
+	$(PYTHON) -m venv $(if $(TORCH_AT),--system-site-packages) $(VENV)
+	$(if $(TORCH_AT),echo '$(TORCH_AT)' > $(VENV)/lib/$$(ls $(VENV)/lib)/site-packages/torch.pth)
+
+$(STAMP): pyproject.toml setup.py constraints.txt | $(PY)
+	$(PIP_INSTALL) setuptools
+	$(PIP_INSTALL) --no-build-isolation -e '.[dev]' \
+		$$(test -e $(VENV)/lib/*/site-packages/torch.pth || echo torch)
+	touch $@
+
+fuzz: $(STAMP) ## fuzz the built-in target for a minute
+	$(VENV)/bin/hybridfuzz fuzz --time 60s
+
+test: $(STAMP) ## the tests that need no engine
+	$(PY) -m pytest -n auto
+
+# Exit status 5 is pytest's "no tests collected".
+test-engines: $(STAMP) ## the tests that drive real engines
+	$(PY) -m pytest -m engine || [ $$? -eq 5 ]
+
+lint: $(STAMP) ## ruff: rules and format
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+
+format: $(STAMP) ## ruff: mend what it can
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+# mypy cannot see through setuptools' editable finder: it reads links with the installed names.
+types: $(STAMP) ## mypy, strict
+	rm -rf build/types
+	mkdir -p build/types/hybridfuzz
+	ln -s $(addprefix ../../../,$(wildcard harness reference targets corpus reports)) build/types/hybridfuzz
+	$(PY) -m mypy
+
+bench: $(STAMP) ## the figures in the documentation
+	$(PY) benchmarks/run.py
+
+clean: ## remove .venv, builds and caches (reports stay)
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Traces worth keeping: minimized failures and traces that reach rare states."""

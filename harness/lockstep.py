@@ -1,0 +1,253 @@
+"""Drives one target and the reference through one trace, and lets the oracles judge every record.
+
+The order within one record: the reference enters the step if it is the first device work of it; oracles judge the
+record against the reference as it was before; then the reference takes the record over. The first violation ends
+the trace: what follows a broken invariant proves nothing.
+
+After the last event the trace is *drained*: plain steps until every request has ended, in a bounded number.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from ..reference.request import Life
+from ..targets.base.observe import (
+    Access,
+    Copied,
+    Delivered,
+    Forward,
+    Planned,
+    Record,
+    SlotRead,
+    SlotWrite,
+    StateRead,
+    StateWrite,
+    Zeroed,
+)
+from ..targets.base.protocol import Target, TargetError, TargetFactory
+from ..targets.base.trace import Abort, Arrive, Config, Event, Step, Trace, TraceError, check_config, fits
+from .crash import crash_violation
+from .oracles import ORACLES
+from .oracles.base import Context, Oracle
+from .reached import ReachedStates
+from .violation import Violation
+
+DRAIN_STEPS_PER_TOKEN = 3
+"""Steps allowed for draining, per token of the unfinished requests; plenty, since each step computes at least one."""
+
+_RECORD_HOOKS = {
+    Planned: "on_planned",
+    Zeroed: "on_zeroed",
+    Copied: "on_copied",
+    Forward: "on_forward",
+    Delivered: "on_delivered",
+}
+_ACCESS_HOOKS = {
+    StateRead: "on_state_read",
+    StateWrite: "on_state_write",
+    SlotRead: "on_slot_read",
+    SlotWrite: "on_slot_write",
+}
+
+
+class Outcome(Struct, frozen=True):
+    """Result of one trace. `digest` covers what is observable: equal runs have equal digests."""
+
+    violation: Violation | None
+    steps: int
+    events: int
+    exercised: dict[str, int]
+    reached: dict[str, int]
+    digest: int
+
+
+class Lockstep:
+    """One target, one reference, all applicable oracles."""
+
+    def __init__(self, target: Target, config: Config, observes: frozenset[str]) -> None:
+        self.target = target
+        self.config = config
+        self.context = Context(target, target.view())
+        self.oracles = [oracle() for oracle in ORACLES if oracle.needs <= observes]
+        self.reached = ReachedStates()
+        self.violation: Violation | None = None
+        self.steps = 0
+        self.digest = 0
+        self._names: set[str] = set()
+        hooks = [*_RECORD_HOOKS.values(), *_ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
+        self._hooks = {name: self._overriders(name) for name in hooks}
+        self._access_hooks = {kind: self._hooks[name] for kind, name in _ACCESS_HOOKS.items()}
+
+    def _overriders(self, name: str) -> list[Callable[..., Violation | None]]:
+        return [getattr(one, name) for one in self.oracles if getattr(type(one), name) is not getattr(Oracle, name)]
+
+    def apply(self, event: Event, index: int) -> Violation | None:
+        """Let one event happen in target and reference; returns the first violation."""
+        assert self.violation is None, "a trace ends at its first violation"
+        context = self.context
+        context.event_index, context.event_kind = index, str(event.__struct_config__.tag)
+        if isinstance(event, Arrive) and event.name not in self._names and fits(self.config, event):
+            self._names.add(event.name)
+            context.reference.arrive(event.name, event.prompt, event.max_new_tokens)
+        try:
+            self.violation = self._happen(event)
+        except (TargetError, TraceError):
+            raise
+        except Exception as error:  # whatever a target raises is a finding, not the end of the campaign
+            self.violation = crash_violation(context, error)
+        return self.violation
+
+    def _happen(self, event: Event) -> Violation | None:
+        context = self.context
+        for record in self.target.apply(event).records:
+            violation = self._record(record)
+            if violation:
+                return violation
+        view = self.target.view()
+        if isinstance(event, Abort):
+            context.reference.forget(event.name)
+        context.reference.note_published(view.published, context.step)
+        violation = self._first("on_view", view)
+        self.reached.after_event(event, context, view)
+        context.before = view
+        return violation
+
+    def _first(self, hook: str, *arguments: object) -> Violation | None:
+        for judge in self._hooks[hook]:
+            violation = judge(self.context, *arguments)
+            if violation:
+                return violation
+        return None
+
+    def _record(self, record: Record) -> Violation | None:
+        context, reference = self.context, self.context.reference
+        context.step = record.step
+        if isinstance(record, Planned):
+            self._plan(record)
+        elif not isinstance(record, Delivered):
+            context.facts = reference.enter(record.step)
+        if isinstance(record, Forward):
+            violation = self._forward(record)
+        else:
+            violation = self._first(_RECORD_HOOKS[type(record)], record)
+        if violation:
+            return violation
+        self.reached.after_record(record, context)
+        if isinstance(record, Zeroed):
+            for block in record.blocks:
+                reference.ledger.zero(block)
+        elif isinstance(record, Copied):
+            reference.ledger.move(
+                record.source, record.destination, record.layer, record.request, record.step,
+                record.temporal, record.conv,
+            )  # fmt: skip
+        elif isinstance(record, Delivered):
+            self._note(record.outputs)
+            for name in record.finished:
+                reference.forget(name)
+        return None
+
+    def _plan(self, planned: Planned) -> None:
+        view = planned.view
+        rows = ((row.name, row.hit if row.admitted else None) for row in planned.rows)
+        self.context.reference.plan(planned.step, rows, view.tables, view.references, view.published)
+        self.context.reference.note_published(view.published, planned.step)
+        self.steps += 1
+        self._note((planned.rows, planned.preempted, view.free))
+
+    def _forward(self, forward: Forward) -> Violation | None:
+        context = self.context
+        facts = context.facts
+        context.lives = [facts.lives.get(row.request) if facts and row.request else None for row in forward.rows]
+        for access in forward.accesses:
+            for judge in self._access_hooks[type(access)]:
+                violation: Violation | None = judge(context, access)
+                if violation:
+                    return violation
+            self._ledger(access, forward.step)
+        live = [(row, life) for row, life in zip(forward.rows, context.lives, strict=True) if life is not None]
+        violation = self._first("on_forward", forward)
+        for row, life in live:
+            violation = violation or self._first("on_row", row, life)
+        if violation:
+            return violation
+        for row, life in live:
+            life.advance(len(row.tokens), row.drafts, len(row.sampled))
+        if forward.dummy:
+            self.steps += 1
+        else:
+            context.reference.executed(forward.step)
+        self._note([(row.request, row.position, row.sampled) for row in forward.rows])
+        return None
+
+    def _ledger(self, access: Access, step: int) -> None:
+        ledger = self.context.reference.ledger
+        if isinstance(access, StateWrite):
+            who = self.context.row_name(access.row)
+            temporal, conv = access.temporal is not None, access.window is not None
+            ledger.write_state(access.block, access.layer, who, step, temporal, conv)
+        elif isinstance(access, SlotWrite):
+            who = self.context.row_name(access.row)
+            for block, slot in zip(access.blocks, access.slots, strict=True):
+                ledger.write_slots(block, access.layer, 1 << slot, who, step)
+
+    def _note(self, observed: object) -> None:
+        self.digest = zlib.crc32(repr(observed).encode(), self.digest)
+
+    def drain(self, first_index: int) -> Violation | None:
+        """Step until nothing is left to do, then judge what remains."""
+        lives: list[Life] = list(self.context.reference.lives.values())
+        bound = DRAIN_STEPS_PER_TOKEN * sum(life.total_length for life in lives) + 4
+        for index in range(bound):
+            view = self.context.before
+            if not view.running and not view.waiting and not self.context.reference.pending:
+                break
+            if self.apply(Step(), first_index + index):
+                return self.violation
+        else:
+            self.violation = self._stuck(bound)
+            return self.violation
+        # One more step lets the worker drop the rows of the requests that ended last.
+        if self.apply(Step(), first_index) is None:
+            self.violation = self._first("on_idle", self.context.before)
+        return self.violation
+
+    def _stuck(self, bound: int) -> Violation:
+        view = self.context.before
+        names = ", ".join([*view.running, *view.waiting])
+        return self.oracles[0].violation(
+            self.context, "drain", f"{names} did not end within {bound} plain steps", oracle="M8"
+        )
+
+    def outcome(self, events: int) -> Outcome:
+        """What this run showed."""
+        exercised: dict[str, int] = {}
+        for oracle in self.oracles:
+            for name, times in oracle.exercised.items():
+                exercised[name] = exercised.get(name, 0) + times
+        return Outcome(self.violation, self.steps, events, exercised, dict(self.reached.counts), self.digest)
+
+
+def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] | None = None) -> Outcome:
+    """Run one trace on a fresh target.
+
+    `on_event` is called with each event's index before it happens. Raises TraceError for a contradictory
+    configuration and TargetError for one that the target cannot take.
+    """
+    check_config(trace.config)
+    target = factory.open(trace.config)
+    try:
+        lockstep = Lockstep(target, trace.config, factory.capabilities.observes)
+        for index, event in enumerate(trace.events):
+            if on_event:
+                on_event(index)
+            if lockstep.apply(event, index):
+                return lockstep.outcome(index + 1)
+        lockstep.drain(len(trace.events))
+        return lockstep.outcome(len(trace.events))
+    finally:
+        target.close()

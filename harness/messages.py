@@ -1,0 +1,86 @@
+"""What coordinator and worker say to each other: one JSON object a line, tagged by kind.
+
+    coordinator  draw · run · fuzz
+    worker       ready (once, unasked) · began · done · drawn · failed
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from ..targets.base.protocol import Capabilities
+from ..targets.base.trace import Trace
+from .lockstep import Outcome
+
+Overrides = dict[str, object]
+"""`--config key=value`: what is fixed in every drawn configuration."""
+
+
+class Draw(Struct, frozen=True, tag="draw"):
+    """Draw one trace and say it, without running it."""
+
+    seed: int
+    index: int
+    overrides: Overrides
+
+
+class Run(Struct, frozen=True, tag="run"):
+    """Run one trace; a `began` before each event, so that a death has an address."""
+
+    trace: Trace
+    twice: bool = False
+
+
+class Fuzz(Struct, frozen=True, tag="fuzz"):
+    """Draw and run `count` traces; every `twice_every`-th of them (by index) is run twice, 0 for none."""
+
+    seed: int
+    first: int
+    count: int
+    overrides: Overrides
+    twice_every: int = 0
+
+
+class Ready(Struct, frozen=True, tag="ready"):
+    """The target is loaded."""
+
+    name: str
+    capabilities: Capabilities
+
+
+class Began(Struct, frozen=True, tag="began"):
+    """An event is about to happen."""
+
+    event: int
+
+
+class Done(Struct, frozen=True, tag="done"):
+    """A trace has ended. `trace` comes with a violation."""
+
+    outcome: Outcome
+    trace: Trace | None = None
+
+
+class Drawn(Struct, frozen=True, tag="drawn"):
+    """Answer to `draw`."""
+
+    trace: Trace
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """The request cannot be served. "internal" is our own fault and comes with a traceback."""
+
+    kind: Literal["target", "trace", "internal"]
+    message: str
+    details: str = ""
+
+
+Request = Draw | Run | Fuzz
+Reply = Ready | Began | Done | Drawn | Failed
+
+encode = msgspec.json.Encoder().encode
+decode_request = msgspec.json.Decoder(Request).decode
+decode_reply = msgspec.json.Decoder(Reply).decode

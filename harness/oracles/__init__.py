@@ -1,0 +1,46 @@
+"""The oracles M1..M9 and S1..S8, in the order in which they judge one record.
+
+Earlier ones give the more telling sentence: a wrong read is reported before the wrong token that follows from it.
+"""
+
+from __future__ import annotations
+
+from ...targets.base.protocol import Capabilities
+from .base import Context, Oracle
+from .cache import Commit, HitValidity, Hash
+from .memory import Poison, Taint
+from .pool import Capacity, Leak, Partition
+from .progress import Liveness, Order, Output
+from .state import Checkpoint, Continuation
+from .tables import DeadRows, TableMirror, Writer
+
+ORACLES: tuple[type[Oracle], ...] = (
+    Partition,
+    Hash,
+    Commit,
+    HitValidity,
+    Capacity,
+    Order,
+    TableMirror,
+    DeadRows,
+    Writer,
+    Taint,
+    Continuation,
+    Poison,
+    Output,
+    Checkpoint,
+    Liveness,
+    Leak,
+)
+
+
+def applicable(capabilities: Capabilities) -> list[str]:
+    """Ids of the oracles that a target's observations allow."""
+    ids: list[str] = []
+    for oracle in ORACLES:
+        if oracle.needs <= capabilities.observes:
+            ids += oracle.ids
+    return sorted(set(ids))
+
+
+__all__ = ["ORACLES", "Context", "Oracle", "applicable"]

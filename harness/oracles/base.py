@@ -1,0 +1,166 @@
+"""What an oracle is.
+
+An oracle is one named invariant. It overrides the hooks that it needs; each hook gets the `Context` and one
+record, and returns a `Violation` or None. The lockstep calls hooks in the order of the records, so an oracle sees
+the same order of events as the target's device.
+
+`exercised` counts how often the invariant had something to judge: a silent oracle with a count of 0 proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...reference.layout import Layout
+from ...reference.model import PlanFacts, Reference
+from ...reference.request import Life
+from ...targets.base.observe import (
+    Copied,
+    Delivered,
+    Forward,
+    ForwardRow,
+    Planned,
+    SlotRead,
+    SlotWrite,
+    StateRead,
+    StateWrite,
+    View,
+    Zeroed,
+)
+from ...targets.base.protocol import Target
+from ..violation import Violation
+
+
+class Context:
+    """What every oracle may look at: the reference, the target's storage, the views before and now.
+
+    facts and lives belong to the step whose device work is being checked; `lives[row]` is None for a dead row.
+    """
+
+    def __init__(self, target: Target, view: View) -> None:
+        self.target = target
+        self.layout: Layout = target.layout
+        self.reference = Reference(target.layout)
+        self.before = view
+        """Metadata at the end of the previous event."""
+        self.facts: PlanFacts | None = None
+        self.lives: list[Life | None] = []
+        self.step = -1
+        self.event_index = -1
+        self.event_kind = ""
+        self.null = target.layout.null_block
+
+    def table(self, request: str, group: int) -> tuple[int, ...]:
+        """The scheduler's columns for a request when the step being checked was planned."""
+        if self.facts is None or request not in self.facts.tables:
+            return ()
+        return tuple(self.facts.tables[request][group])
+
+    def row_name(self, row: int) -> str:
+        """How to call a row of the batch in a message."""
+        life = self.lives[row] if row < len(self.lives) else None
+        return life.name if life else f"padding row {row}"
+
+
+class Oracle:
+    """Base of all oracles. Subclasses set `id`, `title`, `needs` and override hooks; their docstring is the contract."""
+
+    ids: tuple[str, ...] = ()
+    """The oracle's name; two where one observation can break either of two closely related rules."""
+    title = ""
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.exercised: dict[str, int] = dict.fromkeys(self.ids, 0)
+
+    def count(self, oracle: str = "", times: int = 1) -> None:
+        """The rule was applied to something that could have broken it."""
+        self.exercised[oracle or self.ids[0]] += times
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        """A step was planned; `context.before` is the view before it."""
+
+    def on_zeroed(self, context: Context, zeroed: Zeroed) -> Violation | None:
+        """Blocks were zeroed."""
+
+    def on_copied(self, context: Context, copied: Copied) -> Violation | None:
+        """A state moved."""
+
+    def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
+        """A kernel read an initial state."""
+
+    def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
+        """A kernel stored a state."""
+
+    def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
+        """Attention read a context."""
+
+    def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
+        """Keys and values were stored."""
+
+    def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
+        """A live row was executed; its life has not advanced yet."""
+
+    def on_forward(self, context: Context, forward: Forward) -> Violation | None:
+        """A whole forward was executed; lives have not advanced yet."""
+
+    def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
+        """The client got tokens."""
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        """Metadata at the end of an event."""
+
+    def on_idle(self, context: Context, view: View) -> Violation | None:
+        """The trace is over, all requests ended, the worker dropped their rows."""
+
+    def violation(
+        self,
+        context: Context,
+        field: str,
+        message: str,
+        *,
+        expected: object = "",
+        observed: object = "",
+        request: str = "",
+        group: int = -1,
+        block: int = -1,
+        oracle: str = "",
+    ) -> Violation:
+        """A verdict with everything that the context knows filled in."""
+        return Violation(
+            oracle=oracle or self.ids[0],
+            field=field,
+            message=f"{oracle or self.ids[0]}: {message} (step {context.step})",
+            expected=str(expected),
+            observed=str(observed),
+            step=context.step,
+            event=context.event_index,
+            event_kind=context.event_kind,
+            request=request,
+            group=group,
+            group_kind=context.layout.groups[group].kind if group >= 0 else "",
+            block=block,
+        )
+
+
+def name_tag(context: Context, tag: int) -> str:
+    """A tag in words: whose state after how many tokens, if anybody's."""
+    if tag == 0:
+        return "zeroed memory"
+    if tag < 0:
+        return "bytes of another dtype"
+    for name, life in context.reference.lives.items():
+        if tag in life.truth.tags:
+            return f"state@{life.truth.tags.index(tag)} of {name}"
+    for key, truth in context.reference.truths.items():
+        if tag in truth.tags:
+            return f"state@{truth.tags.index(tag)} of the cached prefix of depth {key.depth}"
+    return "no state of any known prefix"
+
+
+def first_difference(expected: Sequence[int], observed: Sequence[int]) -> int:
+    """Index of the first unequal element, or the shorter length."""
+    for index, (wanted, seen) in enumerate(zip(expected, observed, strict=False)):
+        if wanted != seen:
+            return index
+    return min(len(expected), len(observed))

@@ -1,0 +1,196 @@
+"""M2 hash, M6 hit, S5 commit: what is published, what a hit may rely on, and since when."""
+
+from __future__ import annotations
+
+from ...reference.prefix_cache import Key, keys_needed, longest_hit
+from ...targets.base.observe import Planned, PlannedRow, View
+from ..violation import Violation
+from .base import Context, Oracle
+
+
+class Hash(Oracle):
+    """M2: lookup structure and blocks agree on every key; a key for depth d stands on the block in the column of d
+    of a request with that prefix, and no deeper than the steps planned so far compute."""
+
+    ids = ("M2",)
+    title = "hash"
+    needs = frozenset({"pool", "labels", "tables"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, Key] = {}
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        view = planned.view
+        violation = self._agreement(context, view)
+        if violation:
+            return violation
+        reach = {row.name: row.start + row.count for row in planned.rows}
+        for block, key in view.published.items():
+            if self._known.get(block) != key:
+                self.count()
+                violation = self._new_key(context, view, block, key, reach)
+                if violation:
+                    return violation
+        self._known = dict(view.published)
+        return None
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        return self._agreement(context, view)
+
+    def _agreement(self, context: Context, view: View) -> Violation | None:
+        if view.published == view.labels:
+            return None
+        for block in view.published.keys() | view.labels.keys():
+            found, own = view.published.get(block), view.labels.get(block)
+            if found != own:
+                return self.violation(
+                    context,
+                    "agreement",
+                    f"lookups reach block {block} as {found}, the block itself says {own}",
+                    expected=own,
+                    observed=found,
+                    block=block,
+                )
+        return None
+
+    def _new_key(
+        self, context: Context, view: View, block: int, key: Key, reach: dict[str, int]
+    ) -> Violation | None:
+        group = context.layout.groups[key.group]
+        column = key.depth // group.block_size - 1
+        holders = []
+        # A boundary that accepted drafts crossed is published and, in the same planning, given back by its request.
+        tables = [*view.tables.items(), *context.before.tables.items()]
+        for name, table in tables:
+            columns = table[key.group]
+            life = context.reference.lives.get(name)
+            if block not in columns or life is None:
+                continue
+            holders.append(f"{name} has it in column {columns.index(block)}")
+            computed = reach.get(name, life.settled)
+            on_grid = key.depth % group.block_size == 0 and column < len(columns) and columns[column] == block
+            if on_grid and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
+                context.reference.truths[key] = life.truth
+                return None
+        if key in context.reference.truths and not holders:
+            return None
+        return self.violation(
+            context,
+            "key",
+            f"block {block} was published as depth {key.depth} of a prefix, but no request holds that prefix's block "
+            f"there ({'; '.join(holders) or 'nobody holds it'})",
+            expected="the column of that depth in a request that computes it",
+            observed="; ".join(holders),
+            group=key.group,
+            block=block,
+        )
+
+
+class HitValidity(Oracle):
+    """M6: a hit of L tokens finds, in every group, published content of exactly the prefix it needs, at the right
+    columns. M8 (hit part): it is no shorter than the documented boundary."""
+
+    ids = ("M6", "M8")
+    title = "hit"
+    needs = frozenset({"pool", "tables"})
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        for row in planned.rows:
+            if not row.admitted:
+                continue
+            life = context.reference.lives[row.name]
+            violation = self._long_enough(context, planned, row) if context.layout.prefix_caching else None
+            if violation:
+                return violation
+            for index in range(len(context.layout.groups) if row.hit else 0):
+                violation = self._valid(context, planned.view, row, index, life.truth.tags)
+                if violation:
+                    return violation
+        return None
+
+    def _valid(
+        self, context: Context, view: View, row: PlannedRow, index: int, tags: list[int]
+    ) -> Violation | None:
+        self.count("M6")
+        group = context.layout.groups[index]
+        columns = view.tables[row.name][index]
+        if row.hit % group.block_size:
+            return None  # a partial hit is a copy: judged by its content (S2), not by a key
+        for key in keys_needed(index, group, tags, row.hit):
+            column = key.depth // group.block_size - 1
+            block = columns[column] if column < len(columns) else None
+            if block is None or view.published.get(block) != key:
+                holds = view.published.get(block) if block is not None else None
+                return self.violation(
+                    context,
+                    "length",
+                    f"{row.name} was given a hit of {row.hit} tokens, but column {column} of its {group.kind} group "
+                    f"{index} is block {block}, "
+                    + (f"published as depth {holds.depth} of another prefix" if holds else "which holds no such prefix"),
+                    expected=f"the block of depth {key.depth}",
+                    observed=f"block {block}",
+                    request=row.name,
+                    group=index,
+                    block=-1 if block is None else block,
+                )
+        return None
+
+    def _long_enough(self, context: Context, planned: Planned, row: PlannedRow) -> Violation | None:
+        """Only blocks that certainly kept their content through this planning count: eviction shortens hits legally,
+        and a block that was free before and is not now may have been handed out and published again."""
+        if planned.preempted:
+            return None
+        truth = context.reference.lives[row.name].truth
+        before, view = context.before, planned.view
+        lasting = {
+            key
+            for block, key in before.published.items()
+            if view.published.get(block) == key and (before.references[block] > 0 or view.references[block] == 0)
+        }
+        known = row.start + row.count
+        promised = longest_hit(context.layout, lasting, truth.tags, min(known, len(truth.tokens)))
+        self.count("M8", 1 if promised else 0)
+        if row.hit >= promised:
+            return None
+        return self.violation(
+            context,
+            "hit",
+            f"{row.name} was given a hit of {row.hit} tokens, but {promised} tokens of its prefix are cached in every "
+            "group",
+            expected=promised,
+            observed=row.hit,
+            request=row.name,
+            oracle="M8",
+        )
+
+
+class Commit(Oracle):
+    """S5: no state is hit before the step that writes it has been planned ahead of the hit: a state published in a
+    step exists only after that step's forward. (Attention stores all slots of a step before it reads any.)"""
+
+    ids = ("S5",)
+    title = "commit"
+    needs = frozenset({"pool", "tables"})
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        for row in planned.rows:
+            if not row.admitted or not row.hit:
+                continue
+            for index, group in enumerate(context.layout.groups):
+                if group.kind != "mamba" or row.hit % group.block_size:
+                    continue
+                block = planned.view.tables[row.name][index][row.hit // group.block_size - 1]
+                self.count()
+                if planned.view.published.get(block) != context.before.published.get(block):
+                    return self.violation(
+                        context,
+                        "early-hit",
+                        f"{row.name} hits state@{row.hit} in block {block}, which this very step is to write",
+                        expected="a state written by an earlier step",
+                        observed="published in this step",
+                        request=row.name,
+                        group=index,
+                        block=block,
+                    )
+        return None

@@ -1,0 +1,94 @@
+"""S4 taint, S7 NaN: nobody reads bytes that no owner wrote, and poison never reaches an output."""
+
+from __future__ import annotations
+
+from ...reference.layout import cdiv
+from ...reference.request import Life
+from ...reference.tokens import VOCABULARY
+from ...targets.base.observe import ForwardRow, SlotRead, StateRead
+from ..violation import Violation
+from .base import Context, Oracle
+
+
+class Taint(Oracle):
+    """S4: no read of bytes that were not written since the block was handed out; zeroed by design is fine.
+    Attention reads whole pages, so where attention blocks may hold bytes of a state, the slots behind the context
+    count too."""
+
+    ids = ("S4",)
+    title = "taint"
+    needs = frozenset({"accesses", "tables"})
+
+    def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
+        life = context.lives[read.row]
+        cell = context.reference.ledger.cell(read.block, read.layer)
+        if life is None or cell is None:
+            return None
+        self.count()
+        written = cell.temporal if read.temporal is not None else cell.conv
+        if written or cell.zeroed:
+            return None
+        return self._tainted(context, life, read.group, read.block, "temporal" if read.temporal is not None else "conv")
+
+    def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
+        life = context.lives[read.row]
+        if life is None:
+            return None
+        size = context.layout.groups[read.group].block_size
+        full = (1 << size) - 1
+        context_length = len(read.tags)
+        cell_of = context.reference.ledger.cell
+        for column, block in enumerate(read.blocks[: cdiv(context_length, size)]):
+            cell = cell_of(block, read.layer)
+            if cell is None:
+                continue
+            self.count()
+            if cell.zeroed or cell.slots == full:
+                continue
+            used = (1 << min(size, context_length - column * size)) - 1
+            if cell.slots & used != used:
+                return self._tainted(context, life, read.group, block, "slot")
+            if context.layout.zeroing:
+                return self._tainted(context, life, read.group, block, "page-tail")
+        return None
+
+    def _tainted(self, context: Context, life: Life, group: int, block: int, field: str) -> Violation:
+        facts = context.reference.ledger.facts[block]
+        previous = ""
+        if facts.previous_owner:
+            kind = context.layout.groups[facts.previous_group].kind
+            previous = f"; its bytes are from {facts.previous_owner} ({kind})"
+        what = {"page-tail": "slots behind its context", "slot": "a slot"}.get(field, f"{field} state")
+        return self.violation(
+            context,
+            field,
+            f"{life.name} reads {what} in block {block}, {context.reference.ledger.describe(block)}{previous}",
+            expected="written or zeroed bytes",
+            observed="stale bytes",
+            request=life.name,
+            group=group,
+            block=block,
+        )
+
+
+class Poison(Oracle):
+    """S7: a NaN never reaches an output. No sound prefix yields a token outside the model's range; a poisoned
+    hidden state yields one."""
+
+    ids = ("S7",)
+    title = "NaN"
+    needs = frozenset({"accesses"})
+
+    def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
+        self.count(times=len(row.sampled))
+        for token in row.sampled:
+            if not 2 <= token < VOCABULARY:
+                return self.violation(
+                    context,
+                    "token",
+                    f"{life.name} sampled token {token}, which only a poisoned hidden state yields",
+                    expected="a token of the model",
+                    observed=token,
+                    request=life.name,
+                )
+        return None

@@ -1,0 +1,119 @@
+"""M1 pool, M7 capacity, M9 leak: the partition of blocks, what admission promised, what is left at the end."""
+
+from __future__ import annotations
+
+from ...reference.pool import count_owners, partition_faults
+from ...targets.base.observe import Planned, View
+from ..violation import Violation
+from .base import Context, Oracle
+
+
+class Partition(Oracle):
+    """M1: every block is in exactly one of {null or reserved, free once, owned with references = owners + pins}."""
+
+    ids = ("M1",)
+    title = "pool"
+    needs = frozenset({"pool", "tables"})
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        return self._check(context, planned.view)
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        return self._check(context, view)
+
+    def _check(self, context: Context, view: View) -> Violation | None:
+        self.count()
+        layout = context.layout
+        owners = count_owners(view.tables.values(), layout)
+        for fault in partition_faults(layout, view.free, view.references, owners, view.pins):
+            holders = [name for name, table in view.tables.items() if any(fault.block in row for row in table)]
+            return self.violation(
+                context,
+                fault.field,
+                f"block {fault.block} should be {fault.expected}, but is {fault.observed}"
+                + (f"; held by {', '.join(holders)}" if holders else ""),
+                expected=fault.expected,
+                observed=fault.observed,
+                block=fault.block,
+                request=holders[0] if holders else "",
+            )
+        reserved = {layout.null_block, *layout.reserved} - {None}
+        for block in reserved & view.published.keys():
+            return self.violation(
+                context, "null-hashed", f"reserved block {block} is published as {view.published[block]}", block=block
+            )
+        return None
+
+
+class Capacity(Oracle):
+    """M7: the admission check foresees exactly the blocks that are then taken from the free queue."""
+
+    ids = ("M7",)
+    title = "capacity"
+    needs = frozenset({"estimates"})
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        for row in planned.rows:
+            if row.estimated < 0:
+                continue
+            self.count()
+            if row.estimated != row.taken:
+                return self.violation(
+                    context,
+                    "blocks",
+                    f"admission of {row.name} foresaw {row.estimated} blocks, {row.taken} were taken",
+                    expected=row.estimated,
+                    observed=row.taken,
+                    request=row.name,
+                )
+        return None
+
+
+class Leak(Oracle):
+    """M9: lists that are drained each step are empty after it; when all requests ended, nothing is left over."""
+
+    ids = ("M9",)
+    title = "leak"
+    needs = frozenset({"leftovers"})
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        return self._drained(context, planned.view)
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        return self._drained(context, view)
+
+    def _drained(self, context: Context, view: View) -> Violation | None:
+        for what, size in view.drained.items():
+            self.count()
+            if size:
+                return self.violation(
+                    context,
+                    what.replace(" ", "-"),
+                    f"the list of {what} holds {size} entries after the step that should drain it",
+                    expected=0,
+                    observed=size,
+                )
+        return None
+
+    def on_idle(self, context: Context, view: View) -> Violation | None:
+        for what, size in view.leftovers.items():
+            self.count()
+            if size:
+                return self.violation(
+                    context,
+                    what.replace(" ", "-"),
+                    f"all requests ended, but {size} {what} are left",
+                    expected=0,
+                    observed=size,
+                )
+        layout = context.layout
+        usable = layout.num_blocks - len(layout.reserved) - (layout.null_block is not None)
+        if len(view.free) != usable:
+            return self.violation(
+                context,
+                "blocks",
+                f"all requests ended, but only {len(view.free)} of {usable} blocks are free",
+                expected=usable,
+                observed=len(view.free),
+            )
+        return None

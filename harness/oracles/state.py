@@ -1,0 +1,170 @@
+"""S1 checkpoint, S2 resume, S3 rollback: content equals what the key or the request's progress says."""
+
+from __future__ import annotations
+
+from ...reference.prefix_cache import Key
+from ...targets.base.observe import Forward, SlotContent, SlotRead, StateRead, View
+from ..violation import Violation
+from .base import Context, Oracle, first_difference, name_tag
+
+
+class Continuation(Oracle):
+    """S2: the first step after an admission starts from the request's own content of `num_computed` tokens.
+    S3: every later step starts from the content after exactly the tokens accepted so far. Temporal state and
+    convolution window are judged separately, attention slots one by one. A state that exists must be read."""
+
+    ids = ("S2", "S3")
+    title = "resume and rollback"
+    needs = frozenset({"accesses"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reads: set[tuple[int, int, int]] = set()
+
+    def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
+        life = context.lives[read.row]
+        if life is None:
+            return None
+        oracle = "S2" if life.resumed else "S3"
+        self.count(oracle)
+        depth = life.settled
+        if read.temporal is not None:
+            self._reads.add((read.row, read.group, read.layer))
+            wanted = life.truth.tag(depth)
+            if depth and read.temporal == wanted:
+                return None
+            field, seen = "temporal", name_tag(context, read.temporal)
+        else:
+            window = read.window or ()
+            if depth and window == life.truth.window(depth, context.layout.conv_width):
+                return None
+            field = "conv"
+            seen = "a window ending in " + (name_tag(context, window[-1]) if window else "nothing")
+            if depth and window:
+                wrong = life.truth.window(depth, context.layout.conv_width)
+                index = first_difference(wrong, window)
+                seen = f"a window whose input {index} is {name_tag(context, window[index])}" if index < len(window) else seen
+        if not depth:
+            field = "phantom-state"
+        return self.violation(
+            context,
+            field,
+            f"{life.name} continues from {seen} in block {read.block} (column {read.column}), expected "
+            + (f"state@{depth} of {life.name}" if depth else "no state, nothing is computed yet")
+            + f"; the block was {context.reference.ledger.describe(read.block, read.layer)}",
+            expected=f"state@{depth}",
+            observed=seen,
+            request=life.name,
+            group=read.group,
+            block=read.block,
+            oracle=oracle,
+        )
+
+    def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
+        life = context.lives[read.row]
+        if life is None:
+            return None
+        oracle = "S2" if life.resumed else "S3"
+        self.count(oracle)
+        depth = min(life.settled, len(read.tags))
+        wanted = life.truth.slots(0, depth)
+        observed = list(read.tags[:depth])
+        if depth == life.settled and observed == wanted:
+            return None
+        position = first_difference(wanted, observed)
+        size = context.layout.groups[read.group].block_size
+        block = read.blocks[position // size] if position // size < len(read.blocks) else -1
+        seen = name_tag(context, observed[position]) if position < len(observed) else "nothing"
+        return self.violation(
+            context,
+            "slot",
+            f"{life.name} attends to position {position} in block {block} and finds {seen}, expected "
+            f"state@{position + 1} of {life.name}; the block was {context.reference.ledger.describe(block, read.layer)}",
+            expected=f"slot {position}",
+            observed=seen,
+            request=life.name,
+            group=read.group,
+            block=block,
+            oracle=oracle,
+        )
+
+    def on_forward(self, context: Context, forward: Forward) -> Violation | None:
+        reads, self._reads = self._reads, set()
+        for row, life in enumerate(context.lives):
+            if life is None or not life.settled:
+                continue
+            for index, group in enumerate(context.layout.groups):
+                if group.kind != "mamba":
+                    continue
+                for layer in range(group.layers):
+                    if (row, index, layer) not in reads:
+                        oracle = "S2" if life.resumed else "S3"
+                        return self.violation(
+                            context,
+                            "state-ignored",
+                            f"{life.name} has {life.settled} tokens computed, but mamba group {index} starts it from "
+                            "nothing",
+                            expected=f"state@{life.settled}",
+                            observed="no read",
+                            request=life.name,
+                            group=index,
+                            oracle=oracle,
+                        )
+        return None
+
+
+class Checkpoint(Oracle):
+    """S1: every block that a lookup can reach holds the content that its key names, once the steps planned before
+    its publication have run. S5: and that content was written, not merely promised."""
+
+    ids = ("S1", "S5")
+    title = "checkpoint"
+    needs = frozenset({"pool", "content"})
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        for block, key in view.published.items():
+            if context.reference.is_due(block):
+                violation = self._content(context, block, key)
+                if violation:
+                    return violation
+        return None
+
+    def _content(self, context: Context, block: int, key: Key) -> Violation | None:
+        truth = context.reference.truths.get(key)
+        if truth is None:
+            return None
+        self.count("S1")
+        group = context.layout.groups[key.group]
+        for layer in range(group.layers):
+            content = context.target.read(key.group, layer, block)
+            if isinstance(content, SlotContent):
+                wanted = truth.slots(key.depth - group.block_size, key.depth)
+                if list(content.tags) == wanted:
+                    continue
+                slot = first_difference(wanted, content.tags)
+                return self._wrong(context, block, key, layer, "slot", content.tags[slot], f" in slot {slot}")
+            if content.temporal != key.tag:
+                return self._wrong(context, block, key, layer, "temporal", content.temporal, "")
+            window = truth.window(key.depth, context.layout.conv_width)
+            if content.window != window:
+                tap = first_difference(window, content.window)
+                return self._wrong(context, block, key, layer, "conv", content.window[tap], f" in window input {tap}")
+        return None
+
+    def _wrong(
+        self, context: Context, block: int, key: Key, layer: int, field: str, seen: int, where: str
+    ) -> Violation:
+        cell = context.reference.ledger.cell(block, layer)
+        unwritten = cell is not None and cell.step < 0
+        history = context.reference.ledger.describe(block, layer)
+        return self.violation(
+            context,
+            "never-written" if unwritten else field,
+            f"block {block} is published as state@{key.depth} of a prefix, but holds {name_tag(context, seen)}{where}: "
+            f"{history}",
+            expected=f"state@{key.depth}",
+            observed=name_tag(context, seen),
+            group=key.group,
+            block=block,
+            oracle="S5" if unwritten else "S1",
+        )

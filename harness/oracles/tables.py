@@ -1,0 +1,259 @@
+"""M3 table, M4 rows, M5 writer: which block ids the device sees, and what it may write to."""
+
+from __future__ import annotations
+
+from ...targets.base.observe import Copied, Forward, SlotRead, SlotWrite, StateRead, StateWrite
+from ..violation import Violation
+from .base import Context, Oracle
+
+
+class TableMirror(Oracle):
+    """M3: at every column that a kernel or copy reads or writes, the block that the device finds is the one that the
+    scheduler's table held when the step was planned. (A scratch block that moved inside the table may still be
+    found, and read, in the worker's append-only mirror at its old column.)"""
+
+    ids = ("M3",)
+    title = "table"
+    needs = frozenset({"accesses", "tables"})
+
+    def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
+        return self._column(context, read.row, read.group, read.column, read.block, "reads")
+
+    def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
+        return self._column(context, write.row, write.group, write.column, write.block, "writes")
+
+    def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
+        life = context.lives[read.row]
+        if life is None:
+            return None
+        self.count()
+        table = context.table(life.name, read.group)
+        if tuple(read.blocks) == table[: len(read.blocks)]:
+            return None
+        for column, block in enumerate(read.blocks):
+            violation = self._column(context, read.row, read.group, column, block, "reads")
+            if violation:
+                return violation
+        return None
+
+    def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
+        life = context.lives[write.row]
+        if life is None:
+            return None
+        self.count()
+        size = context.layout.groups[write.group].block_size
+        table = context.table(life.name, write.group)
+        for offset, block in enumerate(write.blocks):
+            column = (write.position + offset) // size
+            if column >= len(table) or table[column] != block:
+                return self._mismatch(context, life.name, write.group, column, block, "writes")
+        return None
+
+    def on_copied(self, context: Context, copied: Copied) -> Violation | None:
+        for column, block in (
+            (copied.source_column, copied.source),
+            (copied.destination_column, copied.destination),
+        ):
+            verb = "copies from" if column == copied.source_column else "copies to"
+            violation = self._named_column(context, copied.request, copied.group, column, block, verb)
+            if violation:
+                return violation
+        return None
+
+    def _column(
+        self, context: Context, row: int, group: int, column: int, block: int, verb: str
+    ) -> Violation | None:
+        life = context.lives[row]
+        if life is None or column < 0:
+            return None
+        return self._named_column(context, life.name, group, column, block, verb)
+
+    def _named_column(
+        self, context: Context, request: str, group: int, column: int, block: int, verb: str
+    ) -> Violation | None:
+        self.count()
+        table = context.table(request, group)
+        if column < len(table) and table[column] == block:
+            return None
+        reading = verb in ("reads", "copies from")
+        moved = column < len(table) and table[column] == context.null and block in table
+        if reading and moved:
+            return None
+        return self._mismatch(context, request, group, column, block, verb)
+
+    def _mismatch(
+        self, context: Context, request: str, group: int, column: int, block: int, verb: str
+    ) -> Violation:
+        table = context.table(request, group)
+        held = f"block {table[column]}" if column < len(table) else f"nothing (it has {len(table)} columns)"
+        kind = context.layout.groups[group].kind
+        return self.violation(
+            context,
+            "column",
+            f"the device {verb} block {block} in column {column} of {request}'s {kind} group {group}, where the "
+            f"scheduler holds {held}",
+            expected=held,
+            observed=f"block {block}",
+            request=request,
+            group=group,
+            block=block,
+        )
+
+
+class DeadRows(Oracle):
+    """M4: padding, dummy and vacated rows expose only the null block to a kernel that writes state."""
+
+    ids = ("M4",)
+    title = "rows"
+    needs = frozenset({"accesses"})
+
+    def on_forward(self, context: Context, forward: Forward) -> Violation | None:
+        self.count(times=sum(row.request is None for row in forward.rows))
+        return None
+
+    def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
+        if context.lives[write.row] is not None:
+            return None
+        return self._dead_write(context, write.row, write.group, write.block)
+
+    def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
+        if context.lives[write.row] is not None:
+            return None
+        for block in write.blocks:
+            if block != context.null:
+                return self._dead_write(context, write.row, write.group, block)
+        return None
+
+    def _dead_write(self, context: Context, row: int, group: int, block: int) -> Violation:
+        kind = context.layout.groups[group].kind
+        history = context.reference.ledger.describe(block) if block != context.null else "the null block"
+        return self.violation(
+            context,
+            "dead-write",
+            f"padding row {row} writes {kind} content of no request into block {block} ({history})",
+            expected="no write",
+            observed=f"block {block}",
+            group=group,
+            block=block,
+        )
+
+
+class Writer(Oracle):
+    """M5: a written block has one writer in a step and is writable: not null, held by nobody else and not published,
+    or it is the writer's own block and this write is the very content that its key promises."""
+
+    ids = ("M5",)
+    title = "writer"
+    needs = frozenset({"accesses", "pool", "tables"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._step = -1
+        self._writers: dict[tuple[int, int], int] = {}
+
+    def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
+        violation = self._one_writer(context, write.row, write.group, write.block)
+        life = context.lives[write.row]
+        if violation or life is None:
+            return violation
+        facts = context.facts
+        key = facts.published.get(write.block) if facts else None
+        if key is not None and key.group == write.group and write.temporal == key.tag:
+            return None if self._is_own(context, life.name, write.block) else self._shared(context, write)
+        if key is not None or (facts and facts.references[write.block] > 1):
+            return self._shared(context, write)
+        return None
+
+    def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
+        life = context.lives[write.row]
+        facts = context.facts
+        size = context.layout.groups[write.group].block_size
+        for offset, block in enumerate(write.blocks):
+            if offset and block == write.blocks[offset - 1]:
+                continue
+            violation = self._one_writer(context, write.row, write.group, block)
+            if violation:
+                return violation
+            if life is None or facts is None:
+                continue
+            key = facts.published.get(block)
+            if key is None and facts.references[block] <= 1:
+                continue
+            depth = ((write.position + offset) // size + 1) * size
+            promised = key is not None and key.depth == depth and life.truth.tag(depth) == key.tag
+            if not promised or not self._is_own(context, life.name, block):
+                return self._shared(context, write, block)
+        return None
+
+    def on_copied(self, context: Context, copied: Copied) -> Violation | None:
+        self.count()
+        facts, block = context.facts, copied.destination
+        if facts is None:
+            return None
+        if block == context.null:
+            return self._null(context, copied.request, copied.group)
+        if block in facts.published or facts.references[block] > 1:
+            key = facts.published.get(block)
+            life = facts.lives.get(copied.request)
+            own = life and self._is_own(context, copied.request, block)
+            if key is None or not own or life is None or life.truth.tag(key.depth) != key.tag:
+                return self._shared(context, copied, block)
+        return None
+
+    def _one_writer(self, context: Context, row: int, group: int, block: int) -> Violation | None:
+        self.count()
+        if block == context.null:
+            return self._null(context, context.row_name(row), group)
+        if context.step != self._step:
+            self._step, self._writers = context.step, {}
+        first = self._writers.setdefault((group, block), row)
+        if first == row:
+            return None
+        return self.violation(
+            context,
+            "two-writers",
+            f"block {block} is written by {context.row_name(first)} and by {context.row_name(row)} in one step",
+            expected="one writer",
+            observed="two",
+            request=context.row_name(row),
+            group=group,
+            block=block,
+        )
+
+    def _is_own(self, context: Context, name: str, block: int) -> bool:
+        facts = context.reference.ledger.facts.get(block)
+        return facts is not None and facts.owner == name
+
+    def _null(self, context: Context, who: str, group: int) -> Violation:
+        kind = context.layout.groups[group].kind
+        return self.violation(
+            context,
+            "null-write",
+            f"{who} writes {kind} content into the null block {context.null}",
+            expected="no write to the null block",
+            observed="a write",
+            group=group,
+            block=context.null if context.null is not None else -1,
+        )
+
+    def _shared(
+        self, context: Context, write: StateWrite | SlotWrite | Copied, block: int | None = None
+    ) -> Violation:
+        if block is None:
+            assert isinstance(write, StateWrite)
+            block = write.block
+        facts = context.facts
+        assert facts is not None
+        who = write.request if isinstance(write, Copied) else context.row_name(write.row)
+        key = facts.published.get(block)
+        what = f"published as depth {key.depth}" if key else f"held by {facts.references[block]} requests"
+        return self.violation(
+            context,
+            "shared-write",
+            f"{who} writes into block {block}, which is {what} ({context.reference.ledger.describe(block)})",
+            expected="an unpublished block of its own",
+            observed=what,
+            request=who,
+            group=write.group,
+            block=block,
+        )

@@ -1,0 +1,92 @@
+"""Groups of layers and how many blocks a request needs.
+
+Layers with the same kind and block size form a **group**; every layer of a group shares one block table.
+All groups draw block ids from one pool. `required_columns` is the rule of the three cache modes:
+
+    attention         one column per `block_size` tokens
+    mamba, mode none  one running column for the whole request, plus one scratch column per draft
+    mamba, mode align position-indexed columns up to the running one, plus scratch; only the running column,
+                      the one before it and the scratch columns hold blocks, the others are null
+    mamba, mode all   the same columns, every one of them a real block
+
+Source: vLLM `MambaSpec.max_memory_usage_bytes`, `MambaManager` (0.28 to 0.33).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+from typing import Literal
+
+Kind = Literal["attention", "mamba"]
+Mode = Literal["none", "align", "all"]
+
+
+def cdiv(tokens: int, size: int) -> int:
+    """Ceiling division: how many blocks of `size` hold `tokens`."""
+    return -(-tokens // size)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`layers` layers of one kind that share a block table; `block_size` in tokens."""
+
+    kind: Kind
+    block_size: int
+    layers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a target built from a trace's configuration.
+
+    num_blocks   physical blocks including reserved ones; ids are 0..num_blocks-1
+    null_block   placeholder id that never holds content, or None where the target has none
+    reserved     ids that belong to nobody for good, besides the null block
+    zeroing      True where attention blocks must be zeroed before their first read, because their bytes may
+                 come from a state block (vLLM PR #35219)
+    hit_unit     hit lengths are multiples of this many tokens
+    eagle_drop   the last matched attention block is given up on purpose (EAGLE/MTP drafts)
+    """
+
+    groups: tuple[Group, ...]
+    num_blocks: int
+    conv_width: int
+    mode: Mode
+    prefix_caching: bool
+    num_speculative_tokens: int = 0
+    null_block: int | None = 0
+    reserved: frozenset[int] = frozenset()
+    zeroing: bool = True
+    hit_unit: int = 0
+    eagle_drop: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.groups, "a layout needs at least one group"
+        assert all(group.block_size > 0 for group in self.groups)
+        if not self.hit_unit:
+            object.__setattr__(self, "hit_unit", lcm(*(group.block_size for group in self.groups)))
+
+
+def required_columns(group: Group, mode: Mode, tokens: int, speculative: int) -> int:
+    """Columns of the block table that `tokens` tokens (drafts included) occupy, scratch included."""
+    if group.kind == "attention":
+        return cdiv(tokens, group.block_size)
+    if mode == "none":
+        return 1 + speculative
+    return cdiv(tokens, group.block_size) + speculative
+
+
+def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: int) -> int:
+    """Most blocks that one request of `tokens` tokens holds at a time in this group, planned `ahead` steps ahead.
+
+    A column may be given back only once no step in flight can start from it, so each step ahead costs one more.
+    """
+    if group.kind == "mamba" and mode == "align":
+        return min(required_columns(group, mode, tokens, speculative), 2 + speculative + ahead)
+    return required_columns(group, mode, tokens, speculative)
+
+
+def smallest_pool(groups: tuple[Group, ...], mode: Mode, tokens: int, speculative: int, ahead: int) -> int:
+    """Blocks with which one request of `tokens` tokens can always finish; one more for the null block."""
+    return 1 + sum(peak_blocks(group, mode, tokens, speculative, ahead) for group in groups)

@@ -1,0 +1,106 @@
+"""Per block: who may write it, and what has been written since it was handed out.
+
+The ledger follows device time: a block that step 5 reallocates keeps its step 4 facts until the first device
+work of step 5, because step 4 may still be in flight.
+
+Rule: no one relies on bytes that no owner wrote since allocation. A page that is zeroed by design counts as
+written, a page that is copied inherits what was written to its source, a page reached by a prefix hit keeps
+what its earlier owner wrote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one layer's page of a block has received since the block was handed out."""
+
+    zeroed: bool = False
+    temporal: bool = False
+    conv: bool = False
+    slots: int = 0
+    """Bit i: attention slot i was written."""
+    writer: str = ""
+    step: int = -1
+    """Step of the last write, -1 before the first."""
+
+
+@dataclass(slots=True)
+class BlockFacts:
+    """Ownership of one block; `generation` counts how often it was handed out."""
+
+    owner: str
+    group: int
+    generation: int
+    step: int
+    cells: list[Cell]
+    previous_owner: str = ""
+    previous_group: int = -1
+
+
+class Ledger:
+    """Facts of every block that was ever handed out."""
+
+    def __init__(self, layers_per_group: list[int]) -> None:
+        self._layers = layers_per_group
+        self.facts: dict[int, BlockFacts] = {}
+
+    def hand_out(self, block: int, owner: str, group: int, step: int) -> None:
+        """`block` now belongs to `owner`; nothing in it may be relied on."""
+        before = self.facts.get(block)
+        self.facts[block] = BlockFacts(
+            owner,
+            group,
+            before.generation + 1 if before else 1,
+            step,
+            [Cell() for _ in range(self._layers[group])],
+            before.owner if before else "",
+            before.group if before else -1,
+        )
+
+    def cell(self, block: int, layer: int) -> Cell | None:
+        """Facts of one page, None for a block that was never handed out (or a layer that it lacks)."""
+        facts = self.facts.get(block)
+        return facts.cells[layer] if facts and layer < len(facts.cells) else None
+
+    def zero(self, block: int) -> None:
+        """All pages of `block` were zeroed."""
+        facts = self.facts.get(block)
+        if facts:
+            for cell in facts.cells:
+                cell.zeroed = True
+
+    def write_state(self, block: int, layer: int, writer: str, step: int, temporal: bool, conv: bool) -> None:
+        """One layer stored a recurrent state and/or a convolution window."""
+        cell = self.cell(block, layer)
+        if cell:
+            cell.temporal |= temporal
+            cell.conv |= conv
+            cell.writer, cell.step = writer, step
+
+    def write_slots(self, block: int, layer: int, mask: int, writer: str, step: int) -> None:
+        """One layer stored attention slots; bit i of `mask` is slot i."""
+        cell = self.cell(block, layer)
+        if cell:
+            cell.slots |= mask
+            cell.writer, cell.step = writer, step
+
+    def move(self, source: int, destination: int, layer: int, writer: str, step: int, temporal: bool, conv: bool) -> None:
+        """Content was copied: the destination is as written as the source was."""
+        origin = self.cell(source, layer)
+        if origin:
+            self.write_state(destination, layer, writer, step, temporal and origin.temporal, conv and origin.conv)
+
+    def describe(self, block: int, layer: int = 0) -> str:
+        """One clause about the history of a block, for violation messages."""
+        facts = self.facts.get(block)
+        if facts is None:
+            return "never handed out"
+        cell = facts.cells[layer] if layer < len(facts.cells) else Cell()
+        if cell.step >= 0:
+            return f"written by {cell.writer} in step {cell.step}"
+        if cell.zeroed:
+            return f"zeroed, not written since {facts.owner} got it in step {facts.step}"
+        return f"not written since {facts.owner} got it in step {facts.step}"

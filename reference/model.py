@@ -1,0 +1,133 @@
+"""The whole reference: every request's life, every block's facts, every planned step, in device time.
+
+A step is *planned* when the target decides it and *entered* when the device begins it; with asynchronous
+scheduling the next step may be planned in between. Lives and ledger move at entry, never at planning, so that what
+is still in flight is judged by the tables of its own plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .layout import Layout
+from .ledger import Ledger
+from .prefix_cache import Key
+from .request import Life
+from .tokens import Truth
+
+Table = Sequence[Sequence[int]]
+
+
+@dataclass(slots=True)
+class PlanFacts:
+    """What is known of one planned step. `lives` and `admitted` (hit lengths) hold its rows only."""
+
+    step: int
+    lives: dict[str, Life]
+    admitted: dict[str, int]
+    tables: Mapping[str, Table]
+    references: Sequence[int]
+    published: Mapping[int, Key]
+
+
+class Reference:
+    """Follows one target through one trace."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.ledger = Ledger([group.layers for group in layout.groups])
+        self.lives: dict[str, Life] = {}
+        self.pending: dict[int, PlanFacts] = {}
+        """Planned steps whose forward has not run, oldest first; a step without rows has none."""
+        self.current: PlanFacts | None = None
+        """The step that the device entered last."""
+        self.truths: dict[Key, Truth] = {}
+        """For every key that was ever published: a request whose prefix it names."""
+        self.published_since: dict[int, tuple[Key, int]] = {}
+        """Block -> its key and the step in whose planning (or after which) it was published."""
+        self._entered_tables: dict[str, Table] = {}
+
+    def arrive(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int) -> Life:
+        """A request begins to exist."""
+        assert name not in self.lives
+        life = self.lives[name] = Life(name, path, max_new_tokens)
+        return life
+
+    def plan(
+        self,
+        step: int,
+        rows: Iterable[tuple[str, int | None]],
+        tables: Mapping[str, Table],
+        references: Sequence[int],
+        published: Mapping[int, Key],
+    ) -> PlanFacts:
+        """A step was planned; each row is (request, hit length if admitted else None)."""
+        assert step not in self.pending, "a step is planned once"
+        rows = list(rows)
+        facts = PlanFacts(
+            step,
+            {name: self.lives[name] for name, _ in rows},
+            {name: hit for name, hit in rows if hit is not None},
+            tables,
+            references,
+            published,
+        )
+        if rows:
+            self.pending[step] = facts
+        return facts
+
+    def note_published(self, published: Mapping[int, Key], step: int) -> None:
+        """Remember since when each key stands; one that vanished and came back is new."""
+        since = self.published_since
+        for block in since.keys() - published.keys():
+            del since[block]
+        for block, key in published.items():
+            if block not in since or since[block][0] != key:
+                since[block] = (key, step)
+
+    def is_due(self, block: int) -> bool:
+        """Whether the content of a published block must exist by now: all steps up to its publication have run."""
+        return not self.pending or self.published_since[block][1] < next(iter(self.pending))
+
+    def enter(self, step: int) -> PlanFacts | None:
+        """The device begins `step`: admissions take effect, new blocks change hands. None for unplanned steps."""
+        facts = self.pending.get(step)
+        if facts is None or facts is self.current:
+            return self.current if self.current and self.current.step == step else facts
+        self.current = facts
+        for name, hit in facts.admitted.items():
+            facts.lives[name].admit(hit)
+        for name in facts.lives:
+            self._hand_out_new_blocks(name, facts)
+        return facts
+
+    def _hand_out_new_blocks(self, name: str, facts: PlanFacts) -> None:
+        table = facts.tables.get(name, ())
+        hit = facts.admitted.get(name)
+        before = self._entered_tables.get(name) if hit is None else None
+        if table == before:
+            return
+        self._entered_tables[name] = table
+        for index, columns in enumerate(table):
+            reused = (hit or 0) // self.layout.groups[index].block_size
+            for column, block in enumerate(columns):
+                if block == self.layout.null_block or column < reused:
+                    continue
+                if before is None or not self._kept(before[index], column, block, name):
+                    self.ledger.hand_out(block, name, index, facts.step)
+
+    def _kept(self, before: Sequence[int], column: int, block: int, name: str) -> bool:
+        """Whether the request had the block already: in this column, or as its own block in another one."""
+        if column < len(before) and before[column] == block:
+            return True
+        facts = self.ledger.facts.get(block)
+        return block in before and facts is not None and facts.owner == name
+
+    def executed(self, step: int) -> None:
+        """The forward of `step` has run."""
+        self.pending.pop(step, None)
+
+    def forget(self, name: str) -> None:
+        """A request ended; steps in flight keep their own hold on its life."""
+        self.lives.pop(name, None)

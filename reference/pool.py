@@ -1,0 +1,81 @@
+"""The partition rule of physical blocks.
+
+At every moment each block is in exactly one of these:
+
+    the null block or a reserved id   never owned, never keyed, never in the free queue
+    free                              exactly once in the free queue, reference count 0; it may still be keyed:
+                                      it stays reachable by a hit until it is handed out again
+    owned                             not in the free queue, reference count = table entries + pins
+
+`partition_faults` yields one `Fault` for each block that breaks it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from .layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One block that breaks a rule: what should be seen of `field` and what is."""
+
+    block: int
+    field: str
+    expected: str
+    observed: str
+
+
+def count_owners(tables: Iterable[Sequence[Sequence[int]]], layout: Layout) -> Counter[int]:
+    """How often each block stands in the tables of all requests; null entries are placeholders."""
+    owners: Counter[int] = Counter()
+    for table in tables:
+        for columns in table:
+            owners.update(columns)
+    if layout.null_block is not None:
+        owners.pop(layout.null_block, None)
+    return owners
+
+
+def partition_faults(
+    layout: Layout,
+    free: Sequence[int],
+    references: Sequence[int],
+    owners: Mapping[int, int],
+    pins: Mapping[int, int],
+) -> Iterator[Fault]:
+    """Check one observation of the pool against the rule above.
+
+    free        the free queue, in order
+    references  reference count by block id, `layout.num_blocks` long
+    owners      from `count_owners`
+    pins        references that no table explains but the target declares (copies in flight, ...)
+    """
+    outside = [block for block in owners if not 0 <= block < layout.num_blocks]
+    for block in outside:
+        yield Fault(block, "id", f"an id below {layout.num_blocks}", "a table names it")
+    reserved = set(layout.reserved)
+    if layout.null_block is not None:
+        reserved.add(layout.null_block)
+    free_set = set(free)
+    if len(free_set) != len(free):
+        for block, times in Counter(free).items():
+            if times > 1:
+                yield Fault(block, "free", "once in the free queue", f"{times} times")
+    for block in free_set & reserved:
+        yield Fault(block, "free", "reserved, never free", "in the free queue")
+    for block in reserved:
+        if owners.get(block):
+            yield Fault(block, "owner", "reserved, never owned", f"{owners[block]} table entries")
+    for block in range(layout.num_blocks):
+        if block in reserved:
+            continue
+        held = owners.get(block, 0) + pins.get(block, 0)
+        if references[block] != held:
+            yield Fault(block, "references", f"reference count {held} (its owners)", str(references[block]))
+        if (block in free_set) != (held == 0):
+            expected = "in the free queue" if held == 0 else "not free"
+            yield Fault(block, "free", expected, "absent" if held == 0 else f"free, with {held} owners")

@@ -1,0 +1,73 @@
+"""Keys, checkpoints and the hit-length contract.
+
+A **key** says: this block holds, for this group, the content of depth `depth` of the prefix with this tag.
+For an attention group that is the slots of positions depth - block_size .. depth - 1, for a mamba group the
+state after exactly `depth` tokens. A key is *published* while a lookup can reach it.
+
+Contract of a hit of L tokens (vLLM `HybridKVCacheCoordinator.find_longest_cache_hit`):
+
+    L is at most num_tokens - 1, so that at least one token is computed
+    every attention group holds all of its blocks below L
+    every mamba group holds the state at exactly L
+
+`longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
+contract says so: with EAGLE the last matched attention block is given up, and the hit is the longest valid one
+that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from .layout import Group, Layout
+
+
+class Key(NamedTuple):
+    """Name of a piece of cached content: group index, depth in tokens, tag of the prefix of that depth."""
+
+    group: int
+    depth: int
+    tag: int
+
+
+def keys_needed(index: int, group: Group, tags: Sequence[int], length: int) -> list[Key]:
+    """Keys that group `index` must have published for a hit of `length` tokens."""
+    if group.kind == "mamba":
+        return [Key(index, length, tags[length])] if length else []
+    size = group.block_size
+    return [Key(index, depth, tags[depth]) for depth in range(size, length + 1, size)]
+
+
+def is_valid_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], length: int) -> bool:
+    """Whether every group holds what a hit of `length` tokens relies on."""
+    return all(
+        key in published
+        for index, group in enumerate(layout.groups)
+        for key in keys_needed(index, group, tags, length)
+    )
+
+
+def attention_match(
+    index: int, group: Group, published: Collection[Key], tags: Sequence[int], limit: int
+) -> int:
+    """Tokens, at most `limit`, whose attention blocks are published without a gap."""
+    depth = 0
+    while depth + group.block_size <= limit and Key(index, depth + group.block_size, tags[depth + group.block_size]) in published:
+        depth += group.block_size
+    return depth
+
+
+def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], num_tokens: int) -> int:
+    """Largest valid hit for a request of `num_tokens` tokens, 0 if there is none."""
+    unit = layout.hit_unit
+    limit = (num_tokens - 1) // unit * unit
+    if layout.eagle_drop:
+        for index, group in enumerate(layout.groups):
+            if group.kind == "attention":
+                limit = min(limit, max(attention_match(index, group, published, tags, limit) - group.block_size, 0))
+        limit = limit // unit * unit
+    for length in range(limit, 0, -unit):
+        if is_valid_hit(layout, published, tags, length):
+            return length
+    return 0

@@ -1,0 +1,1 @@
+"""Turns result records into something to read."""

@@ -1,0 +1,1 @@
+"""Targets: implementations under test, one folder each, behind the protocol in `base`."""

@@ -1,0 +1,15 @@
+"""How to start a process that can drive a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Launch(Struct, frozen=True):
+    """An interpreter and what its environment gets on top of ours. `version` is for reports."""
+
+    python: str
+    env: Mapping[str, str]
+    version: str = ""

@@ -1,0 +1,219 @@
+"""What a target reports. Every record is a plain value; nothing here knows an oracle.
+
+`Target.apply` returns an `Effect`: the records of what happened, *in the order in which it happened*. The order
+is itself observed: device work of step 5 before the forward of step 4 is a finding (S8).
+
+A scheduling decision is a `Planned`, device work is `Zeroed`, `Copied` and `Forward`, what the client sees is
+`Delivered`. Each carries the number of the step that planned it, so a target may plan ahead of execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from ...reference.prefix_cache import Key
+
+Table = Sequence[Sequence[int]]
+"""Block ids by group, then column."""
+
+
+class View(Struct, frozen=True, gc=False):
+    """The host's metadata at one moment.
+
+    free       free queue, the next to be handed out first
+    references reference count by block id
+    published  block id -> key, for every block that a lookup can reach, read from the lookup structure
+    labels     the same from the blocks' own fields; equal to `published` in a sound target
+    tables     request -> the scheduler's table; only requests that hold blocks
+    pins       references that no table explains
+    waiting, running  names, in queue order
+    leftovers  sizes of everything that must be empty once no request is alive
+    drained    sizes of everything that must be empty after each step
+    """
+
+    free: Sequence[int]
+    references: Sequence[int]
+    published: Mapping[int, Key]
+    labels: Mapping[int, Key]
+    tables: Mapping[str, Table]
+    waiting: Sequence[str]
+    running: Sequence[str]
+    pins: Mapping[int, int] = field(default_factory=dict)
+    leftovers: Mapping[str, int] = field(default_factory=dict)
+    drained: Mapping[str, int] = field(default_factory=dict)
+
+
+class PlannedRow(NamedTuple):
+    """One request in a scheduling decision.
+
+    start     first position that this step computes, as the scheduler believes (drafts in flight count as right)
+    count     input tokens, drafts included
+    drafts    how many of them are drafts
+    admitted  True if it came from the waiting queue in this step
+    hit       prefix-hit length in tokens on admission
+    estimated, taken  blocks that the admission check foresaw and that were really taken, -1 if not observed
+    """
+
+    name: str
+    start: int
+    count: int
+    drafts: int
+    admitted: bool
+    hit: int
+    estimated: int = -1
+    taken: int = -1
+
+
+class Planned(Struct, frozen=True, gc=False):
+    """One scheduling decision and the metadata right after it."""
+
+    step: int
+    rows: Sequence[PlannedRow]
+    preempted: Sequence[str]
+    budget: int
+    view: View
+
+
+class Zeroed(Struct, frozen=True, gc=False):
+    """Blocks were zeroed on the device, all layers."""
+
+    step: int
+    blocks: Sequence[int]
+
+
+class Copied(Struct, frozen=True, gc=False):
+    """A state moved between two columns of one request's table.
+
+    shift  tokens by which the convolution window was moved on while copying
+    parts  which of "temporal" and "conv" moved
+    """
+
+    step: int
+    request: str
+    group: int
+    source_column: int
+    source: int
+    destination_column: int
+    destination: int
+    shift: int
+    temporal: bool
+    conv: bool
+    layer: int = 0
+
+
+class StateRead(NamedTuple):
+    """A kernel took its initial state; `temporal` None or `window` None where it did not read that part."""
+
+    row: int
+    group: int
+    layer: int
+    column: int
+    block: int
+    temporal: int | None
+    window: tuple[int, ...] | None
+
+
+class StateWrite(NamedTuple):
+    """A kernel stored a state; `temporal` None or `window` None where it did not write that part.
+
+    depth  tokens of the prefix that the kernel believes to have folded in, for messages only
+    """
+
+    row: int
+    group: int
+    layer: int
+    column: int
+    block: int
+    depth: int
+    temporal: int | None
+    window: tuple[int, ...] | None
+
+
+class SlotRead(NamedTuple):
+    """Attention read positions 0 .. len(tags)-1 through whole pages of `blocks` (columns 0, 1, ...)."""
+
+    row: int
+    group: int
+    layer: int
+    blocks: Sequence[int]
+    tags: Sequence[int]
+
+
+class SlotWrite(NamedTuple):
+    """Keys and values of consecutive positions, first at `position`, were stored: slot `slots[i]` of `blocks[i]`."""
+
+    row: int
+    group: int
+    layer: int
+    position: int
+    blocks: Sequence[int]
+    slots: Sequence[int]
+    tags: Sequence[int]
+
+
+Access = StateRead | StateWrite | SlotRead | SlotWrite
+
+
+class ForwardRow(NamedTuple):
+    """One row of an executed batch, in batch order.
+
+    request   name, or None for padding and dummy rows
+    position  of the first input token
+    tokens    input token ids, drafts last
+    drafts    how many of `tokens` are drafts
+    sampled   tokens that the sampler accepted, () for an unfinished prefill
+    table     the worker's row of the block table, by group; None if not observed
+    """
+
+    request: str | None
+    position: int
+    tokens: Sequence[int]
+    drafts: int
+    sampled: Sequence[int]
+    table: Table | None = None
+
+
+class Forward(Struct, frozen=True, gc=False):
+    """The model was executed once. `graph` says whether a captured graph was replayed."""
+
+    step: int
+    rows: Sequence[ForwardRow]
+    accesses: Sequence[Access]
+    dummy: bool = False
+    graph: bool = False
+
+
+class Delivered(Struct, frozen=True, gc=False):
+    """Tokens that the client got, by request, and requests that ended by themselves."""
+
+    step: int
+    outputs: Sequence[tuple[str, Sequence[int]]]
+    finished: Sequence[str]
+
+
+Record = Planned | Zeroed | Copied | Forward | Delivered
+
+
+class Effect(Struct, frozen=True, gc=False):
+    """Everything that one event did; no records for a no-op."""
+
+    records: Sequence[Record] = ()
+
+
+class StateContent(NamedTuple):
+    """What one layer's page of a state block holds."""
+
+    temporal: int
+    window: tuple[int, ...]
+
+
+class SlotContent(NamedTuple):
+    """What one layer's page of an attention block holds, slot by slot."""
+
+    tags: Sequence[int]
+
+
+Content = StateContent | SlotContent

@@ -1,0 +1,83 @@
+"""The `Target` protocol, the description of what a target can do, and the registry."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from ...reference.layout import Layout, Mode
+from .observe import Content, Effect, View
+from .trace import Config, Event
+
+
+class TargetError(Exception):
+    """A target cannot be had or cannot take a configuration; the message is one line with the cure."""
+
+
+class Capabilities(Struct, frozen=True):
+    """What the workload may draw and which observations the oracles may use.
+
+    events       event tags that the target understands ("step" and "arrive" always)
+    modes        mamba cache modes; "none" means prefix caching off
+    observes     of "pool", "labels", "tables", "worker", "accesses", "content", "device_order", "estimates",
+                 "leftovers": each enables the oracles that need it
+    block_sizes  (mamba, attention) pairs to draw from; more than one group of a kind shares its size
+    group_counts (mamba groups, attention groups) pairs to draw from
+    options      the target's own switches and their values, drawn per trace
+    """
+
+    events: frozenset[str]
+    modes: tuple[Mode, ...]
+    observes: frozenset[str]
+    block_sizes: tuple[tuple[int, int], ...]
+    group_counts: tuple[tuple[int, int], ...] = ((1, 1),)
+    layers_per_group: tuple[int, ...] = (1,)
+    max_speculative_tokens: int = 0
+    speculative_modes: tuple[Mode, ...] = ("none", "align", "all")
+    variable_drafts: bool = False
+    max_async_depth: int = 0
+    eagle_block_drop: bool = False
+    policies: tuple[str, ...] = ("fcfs",)
+    conv_widths: tuple[int, ...] = (4,)
+    max_model_len: int = 96
+    options: dict[str, tuple[str, ...]] = {}
+    reaches: frozenset[str] = frozenset()
+    """Further features that make reached states required of the target, e.g. "padding"."""
+
+
+class Target(Protocol):
+    """One engine, configured for one trace. Not reusable: one trace, one target."""
+
+    layout: Layout
+
+    def apply(self, event: Event) -> Effect:
+        """Let the event happen. An exception is a finding (the target crashed)."""
+        ...
+
+    def view(self) -> View:
+        """The host's metadata now."""
+        ...
+
+    def read(self, group: int, layer: int, block: int) -> Content:
+        """What a block's page holds now, from the target's own storage."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back; called once, also after a crash."""
+        ...
+
+
+class TargetFactory(Protocol):
+    """A kind of target: knows its capabilities and opens one instance per trace."""
+
+    name: str
+    capabilities: Capabilities
+
+    def supports(self, config: Config) -> str:
+        """Empty, or one clause that says why the target cannot take a configuration that it may be offered."""
+        ...
+
+    def open(self, config: Config) -> Target:
+        """Build an engine. TargetError if it cannot take the configuration."""
+        ...

@@ -1,0 +1,139 @@
+"""Target strings: which engine, which variant or version of it, and how to start it.
+
+    hybrid                the embedded target            hybrid:SLUG          one of its mutants
+    vllm                  the vLLM installed here        vllm@0.33.0          a release, in its own environment
+    vllm@PATH             a checkout or unpacked wheel   python:MODULE:NAME   a `TargetFactory` of your own
+
+An engine is a folder beside this one. Its `factory.py` offers `make_factory(variant)` and, if there are any,
+`variants()` (slug -> title). If the engine runs in an environment of its own, only the worker imports `factory.py`
+and the coordinator imports `environment.py`, which offers `prepare(version, progress) -> Launch` and
+`available() -> {target string: title}` without importing the engine. Nothing else has to know the engine.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+
+from msgspec import Struct
+
+from .launch import Launch
+from .protocol import TargetError, TargetFactory
+
+PACKAGE = __package__.rpartition(".")[0]
+FOLDERS = Path(__file__).parents[1]
+_SPEC = re.compile(r"(?P<name>[\w-]+)(?::(?P<variant>[\w.-]+))?(?:@(?P<version>.+))?")
+
+
+class Spec(Struct, frozen=True):
+    """A target string, taken apart. For `python:MODULE:NAME` the variant is "MODULE:NAME"."""
+
+    name: str
+    variant: str = ""
+    version: str = ""
+
+
+def parse(spec: str) -> Spec:
+    """Take a target string apart; TargetError if there is no such engine."""
+    if spec.startswith("python:"):
+        module, _, attribute = spec.removeprefix("python:").partition(":")
+        if not (module and attribute):
+            raise TargetError(f"target {spec!r}: write python:MODULE:NAME, say python:my_engine:FACTORY")
+        return Spec("python", f"{module}:{attribute}")
+    match = _SPEC.fullmatch(spec)
+    if match is None or match["name"] not in engines():
+        raise _unknown(spec, [*engines(), "python:MODULE:NAME"])
+    parsed = Spec(match["name"], match["variant"] or "", match["version"] or "")
+    if parsed.version and not _has(parsed.name, "environment"):
+        raise TargetError(f"target {spec!r}: {parsed.name} comes with hybridfuzz and has no versions")
+    return parsed
+
+
+def load_factory(spec: str) -> TargetFactory:
+    """The factory behind a target string, in the interpreter that `prepare` named."""
+    parsed = parse(spec)
+    if parsed.name == "python":
+        return _from_module(spec, *parsed.variant.split(":"))
+    module = _module(parsed.name, "factory")
+    variants = _variants(module)
+    if parsed.variant and parsed.variant not in variants:
+        raise _unknown(spec, [f"{parsed.name}:{slug}" for slug in variants] or [parsed.name])
+    factory: TargetFactory = module.make_factory(parsed.variant)
+    return factory
+
+
+def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
+    """How to start a worker for a target. Makes the engine's environment if it is missing."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "environment"):
+        return Launch(sys.executable, {})
+    launch: Launch = _module(parsed.name, "environment").prepare(parsed.version, progress)
+    return launch
+
+
+def engines() -> list[str]:
+    """Names of all engines."""
+    return [
+        folder.name
+        for folder in iter_modules([str(FOLDERS)])
+        if folder.ispkg and (FOLDERS / folder.name / "factory.py").exists()
+    ]
+
+
+def known_targets() -> dict[str, str]:
+    """Target string -> one line about it; engines in environments of their own say which versions are ready."""
+    known: dict[str, str] = {}
+    for name in engines():
+        title = (importlib.import_module(f"{PACKAGE}.{name}").__doc__ or "").partition("\n")[0]
+        known[name] = title.rstrip(".")
+        if _has(name, "environment"):
+            known |= _module(name, "environment").available()
+        else:
+            variants = _variants(_module(name, "factory"))
+            known |= {f"{name}:{slug}": about for slug, about in variants.items()}
+    return known | {"python:MODULE:NAME": "a TargetFactory of your own, importable from here"}
+
+
+def _has(name: str, part: str) -> bool:
+    return find_spec(f"{PACKAGE}.{name}.{part}") is not None
+
+
+def _module(name: str, part: str) -> ModuleType:
+    return importlib.import_module(f"{PACKAGE}.{name}.{part}")
+
+
+def _variants(module: ModuleType) -> Mapping[str, str]:
+    variants: Mapping[str, str] = module.variants() if hasattr(module, "variants") else {}
+    return variants
+
+
+def _from_module(spec: str, module: str, attribute: str) -> TargetFactory:
+    """A factory of somebody else's: an instance, or something that makes one when called."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise TargetError(f"target {spec!r}: {error}; is PYTHONPATH right? (now: {_path_now()})") from error
+    except AttributeError as error:
+        raise TargetError(f"target {spec!r}: {error}") from error
+    factory: TargetFactory = found if hasattr(found, "capabilities") else found()
+    return factory
+
+
+def _path_now() -> str:
+    return os.environ.get("PYTHONPATH") or "not set"
+
+
+def _unknown(spec: str, names: list[str]) -> TargetError:
+    close = get_close_matches(spec, names, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return TargetError(f"unknown target {spec!r}: {hint}known: {', '.join(names)}")

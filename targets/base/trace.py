@@ -1,0 +1,257 @@
+"""Traces: a configuration and a list of events. Plain data; the only thing generated, shrunk, stored, replayed.
+
+Requests and documents have names. An event that names a request which is not alive is a no-op in every target
+and in the reference, so every sub-list of a legal trace is a legal trace.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from ...reference.layout import Group as LayoutGroup
+from ...reference.layout import smallest_pool
+
+SCHEMA_VERSION = 1
+
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+Count = Annotated[int, Meta(ge=0, le=1 << 20)]
+Positive = Annotated[int, Meta(ge=1, le=1 << 20)]
+Drafts = Annotated[int, Meta(ge=0, le=16)]
+
+
+class TraceError(Exception):
+    """A trace or configuration that cannot be used; the message is one line: where, what, and the cure."""
+
+
+class Event(Struct, frozen=True, tag_field="event", forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all events."""
+
+
+class Arrive(Event, frozen=True, tag="arrive"):
+    """A request arrives. `prompt` is a path in the prefix tree: (document, tokens) after one another.
+
+    The document "~" stands for the model's own continuation of the path so far, so a multi-turn prompt is
+    [("a", 20), ("~", 7), ("b", 5)].
+    """
+
+    name: Name
+    prompt: Annotated[tuple[tuple[Name, Positive], ...], Meta(min_length=1, max_length=16)]
+    max_new_tokens: Positive
+    priority: int = 0
+
+
+class Step(Event, frozen=True, tag="step"):
+    """The engine schedules and executes one step.
+
+    budget   tokens that may be scheduled, None for the configured maximum
+    chunks   most tokens scheduled for a named request (leftover budgets, encoder limits)
+    drafts   proposals that the drafter makes at the end of this step for each decoding request
+    right    how many of them, from the first, will turn out right
+    per_request  (drafts, right) of single requests
+    pad_to   rows to pad a decode batch to, 0 for the smallest captured graph
+    """
+
+    budget: Positive | None = None
+    chunks: dict[Name, Positive] = field(default_factory=dict)
+    drafts: Drafts = 0
+    right: Drafts = 0
+    per_request: dict[Name, tuple[Drafts, Drafts]] = field(default_factory=dict)
+    pad_to: Count = 0
+
+
+class Preempt(Event, frozen=True, tag="preempt"):
+    """A running request loses its blocks and waits again."""
+
+    name: Name
+
+
+class Abort(Event, frozen=True, tag="abort"):
+    """The client gives a request up."""
+
+    name: Name
+
+
+class DummyRun(Event, frozen=True, tag="dummy_run"):
+    """What an idle data-parallel rank executes: `rows` rows of no request, replaying a decode graph if uniform."""
+
+    rows: Positive
+    uniform_decode: bool = True
+
+
+class CaptureGraphs(Event, frozen=True, tag="capture_graphs"):
+    """Capture the decode graphs (again)."""
+
+
+class ResetPrefixCache(Event, frozen=True, tag="reset_prefix_cache"):
+    """Forget all cached prefixes; with `preempt_running` the running requests are preempted first."""
+
+    preempt_running: bool = False
+
+
+class Evict(Event, frozen=True, tag="evict"):
+    """Pool pressure: up to `blocks` free blocks lose their keys, oldest first."""
+
+    blocks: Positive
+
+
+class Sleep(Event, frozen=True, tag="sleep"):
+    """The pool's bytes are given back to the device (their content is lost)."""
+
+
+class Wake(Event, frozen=True, tag="wake"):
+    """The pool's bytes come back, with other content."""
+
+
+class ExternalLoad(Event, frozen=True, tag="external_load"):
+    """The next admission of `name` finds `length` tokens in a KV connector."""
+
+    name: Name
+    length: Positive
+
+
+class Fork(Event, frozen=True, tag="fork"):
+    """`name` becomes a copy of the live request `parent`."""
+
+    name: Name
+    parent: Name
+
+
+class Truncate(Event, frozen=True, tag="truncate"):
+    """Drop the tokens of `name` from position `length` on."""
+
+    name: Name
+    length: Count
+
+
+class Permute(Event, frozen=True, tag="permute"):
+    """Reorder the rows of the batch; `order` lists names, the rest keep their order behind them."""
+
+    order: tuple[Name, ...]
+
+
+class Save(Event, frozen=True, tag="save"):
+    """Write the caches of `name` out under `slot`."""
+
+    name: Name
+    slot: Name
+
+
+class Restore(Event, frozen=True, tag="restore"):
+    """Read the caches of `name` back from `slot`."""
+
+    name: Name
+    slot: Name
+
+
+class MoveTier(Event, frozen=True, tag="move_tier"):
+    """Move the cached content of `name` to another memory tier."""
+
+    name: Name
+    tier: Name
+
+
+class Park(Event, frozen=True, tag="park"):
+    """End a turn of a session; its caches stay with the session."""
+
+    name: Name
+
+
+class Resume(Event, frozen=True, tag="resume"):
+    """Continue a parked session with more prompt."""
+
+    name: Name
+    prompt: tuple[tuple[Name, Positive], ...]
+    max_new_tokens: Positive
+
+
+AnyEvent = (
+    Arrive | Step | Preempt | Abort | DummyRun | CaptureGraphs | ResetPrefixCache | Evict | Sleep | Wake
+    | ExternalLoad | Fork | Truncate | Permute | Save | Restore | MoveTier | Park | Resume
+)  # fmt: skip
+
+
+class Group(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One KV cache group."""
+
+    kind: Literal["attention", "mamba"]
+    block_size: Positive
+    layers: Annotated[int, Meta(ge=1, le=8)] = 1
+
+
+class Config(Struct, frozen=True, forbid_unknown_fields=True):
+    """Configuration of one trace. Field names follow vLLM. `options` are a target's own switches."""
+
+    num_blocks: Annotated[int, Meta(ge=2, le=4096)]
+    groups: Annotated[tuple[Group, ...], Meta(min_length=1, max_length=8)]
+    mamba_cache_mode: Literal["none", "align", "all"] = "align"
+    enable_prefix_caching: bool = True
+    num_speculative_tokens: Drafts = 0
+    eagle_block_drop: bool = False
+    conv_width: Annotated[int, Meta(ge=2, le=8)] = 4
+    max_model_len: Annotated[int, Meta(ge=4, le=4096)] = 96
+    max_num_seqs: Annotated[int, Meta(ge=1, le=64)] = 4
+    max_num_batched_tokens: Annotated[int, Meta(ge=1, le=4096)] = 48
+    long_prefill_token_threshold: Count = 0
+    async_depth: Annotated[int, Meta(ge=0, le=2)] = 0
+    graph_sizes: tuple[Positive, ...] = (1, 2, 4, 8)
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    options: dict[str, str] = field(default_factory=dict)
+
+    def layout_groups(self) -> tuple[LayoutGroup, ...]:
+        """The groups in the reference's terms."""
+        return tuple(LayoutGroup(group.kind, group.block_size, group.layers) for group in self.groups)
+
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens per hash: the largest unit that divides every block size."""
+        return gcd(*(group.block_size for group in self.groups))
+
+    def smallest_pool(self) -> int:
+        """Fewest blocks with which a request of `max_model_len` tokens can always finish."""
+        k, ahead = self.num_speculative_tokens, self.async_depth
+        return smallest_pool(self.layout_groups(), self.mamba_cache_mode, self.longest_span, k, ahead)
+
+    @property
+    def longest_span(self) -> int:
+        """Most tokens that a table must cover: the longest request and every draft in flight or being verified."""
+        return self.max_model_len + (self.num_speculative_tokens + 1) * (self.async_depth + 1)
+
+
+class Trace(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that is needed to repeat a run. `origin` says where it came from (seed, reduction, ...)."""
+
+    config: Config
+    events: tuple[AnyEvent, ...]
+    schema: int = SCHEMA_VERSION
+    origin: str = ""
+
+
+def check_config(config: Config) -> None:
+    """Raise TraceError if fields contradict each other."""
+    mamba = any(group.kind == "mamba" for group in config.groups)
+    if mamba and config.enable_prefix_caching == (config.mamba_cache_mode == "none"):
+        wanted = "align or all" if config.enable_prefix_caching else "none"
+        raise TraceError(
+            f"configuration: mamba_cache_mode={config.mamba_cache_mode} contradicts enable_prefix_caching="
+            f"{str(config.enable_prefix_caching).lower()}; set mamba_cache_mode={wanted}"
+        )
+    if config.num_blocks < config.smallest_pool():
+        raise TraceError(
+            f"configuration: num_blocks={config.num_blocks} cannot hold one request of max_model_len="
+            f"{config.max_model_len}; it needs at least {config.smallest_pool()}"
+        )
+    if config.eagle_block_drop and not config.num_speculative_tokens:
+        raise TraceError("configuration: eagle_block_drop needs num_speculative_tokens of at least 1")
+    if config.max_num_batched_tokens < config.num_speculative_tokens + 1:
+        raise TraceError(
+            f"configuration: max_num_batched_tokens={config.max_num_batched_tokens} is less than one decode with "
+            f"{config.num_speculative_tokens} drafts; set it to at least {config.num_speculative_tokens + 1}"
+        )
+
+
+def fits(config: Config, event: Arrive) -> bool:
+    """Whether a request can be served at all; a target treats one that cannot as never arrived."""
+    return sum(length for _, length in event.prompt) + event.max_new_tokens <= config.max_model_len

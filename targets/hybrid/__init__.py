@@ -1,0 +1,14 @@
+"""The embedded target: a hybrid cache manager of our own, small, correct, and easy to break on purpose.
+
+    pool       physical blocks: free queue, reference counts, lookup index
+    groups     one block table per request and KV cache group: attention, mamba (none, align, all)
+    cache      prefix hits over all groups, allocation, publication, the zeroing list
+    scheduler  chunked prefill, budgets, FCFS and priority, preemption, drafts, planning ahead
+    batch      rows, worker-side block tables, buffers that captured graphs read
+    memory     pages of tags: the shadow of the pool's bytes
+    kernels    shadow kernels: read and write tags exactly where the metadata points
+    runner     executes one planned step: zero, copy, forward, verify, draft
+    target     the `Target` protocol on top
+
+A mutant overrides one method of one of these classes (`mutants/`); `build.py` puts the parts together.
+"""

@@ -1,0 +1,106 @@
+"""The worker's persistent batch: rows, its mirror of the block tables, and the buffers that graphs read.
+
+Block tables are flat arrays with a fixed row stride, as on a device: a column beyond the width is the next row's
+first one. Rows of requests that left are cleared, the last row moves into the hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...reference.layout import Layout, required_columns
+from .pool import NULL_BLOCK
+
+
+class StateIndices(NamedTuple):
+    """Where one row's state kernels read and write; block ids with their columns.
+
+    source      block of the temporal state to start from
+    conv        block of the convolution buffer, read at token offset `offset`
+    outputs     running block, then one scratch block per draft
+    boundaries  (tokens of this row after which, column, block): states stored on the way (mode all)
+    """
+
+    source_column: int
+    source: int
+    conv_column: int
+    conv: int
+    offset: int
+    run_column: int
+    outputs: tuple[int, ...]
+    boundaries: tuple[tuple[int, int, int], ...] = ()
+
+
+NULL_INDICES = StateIndices(0, NULL_BLOCK, 0, NULL_BLOCK, 0, 0, (NULL_BLOCK,))
+
+
+class Batch:
+    """Up to `max_rows` rows."""
+
+    def __init__(self, layout: Layout, max_rows: int, max_tokens: int) -> None:
+        self.layout = layout
+        self.max_rows = max_rows
+        self.names: list[str] = []
+        self.widths = [self.table_width(index, max_tokens) for index in range(len(layout.groups))]
+        self.tables = [[NULL_BLOCK] * (width * (max_rows + 1)) for width in self.widths]
+        self.lengths: list[list[int]] = [[0] * max_rows for _ in layout.groups]
+        self.captured: list[list[StateIndices]] = [[NULL_INDICES] * max_rows for _ in layout.groups]
+
+    def table_width(self, group: int, max_tokens: int) -> int:
+        """Columns of one row: enough for the longest request, scratch columns included."""
+        layout = self.layout
+        return required_columns(layout.groups[group], layout.mode, max_tokens, layout.num_speculative_tokens)
+
+    def add(self, name: str, table: Sequence[Sequence[int]]) -> None:
+        """A request enters the next free row."""
+        assert len(self.names) < self.max_rows
+        self.names.append(name)
+        self.append(name, table)
+
+    def append(self, name: str, columns: Sequence[Sequence[int]]) -> None:
+        """New columns for a request's row, by group."""
+        row = self.names.index(name)
+        for group, blocks in enumerate(columns):
+            if blocks:
+                start = row * self.widths[group] + self.lengths[group][row]
+                self.tables[group][start : start + len(blocks)] = blocks
+                self.lengths[group][row] += len(blocks)
+
+    def remove(self, name: str) -> None:
+        """A request leaves; the last row takes its place."""
+        if name not in self.names:
+            return
+        row, last = self.names.index(name), len(self.names) - 1
+        if row != last:
+            self.move_row(last, row)
+        self.names.pop()
+        self.clear_row(last)
+
+    def move_row(self, source: int, destination: int) -> None:
+        """Condense: row `source` becomes row `destination`."""
+        self.names[destination] = self.names[source]
+        for group, width in enumerate(self.widths):
+            table = self.tables[group]
+            table[destination * width : (destination + 1) * width] = table[source * width : (source + 1) * width]
+            self.lengths[group][destination] = self.lengths[group][source]
+
+    def clear_row(self, row: int) -> None:
+        """A vacated row names only the null block, so that padding and dummy rows write nowhere."""
+        for group, width in enumerate(self.widths):
+            self.tables[group][row * width : (row + 1) * width] = [NULL_BLOCK] * width
+            self.lengths[group][row] = 0
+
+    def block(self, group: int, row: int, column: int) -> int:
+        """What the device finds at a column of a row."""
+        return self.tables[group][row * self.widths[group] + column]
+
+    def row_blocks(self, group: int, row: int, columns: int) -> list[int]:
+        """The first `columns` columns of a row."""
+        start = row * self.widths[group]
+        return self.tables[group][start : start + columns]
+
+    def capture(self, group: int, indices: Sequence[StateIndices]) -> Sequence[StateIndices]:
+        """Copy indices into the persistent buffer that a captured graph reads; returns what the graph sees."""
+        self.captured[group][: len(indices)] = indices
+        return self.captured[group][: len(indices)]

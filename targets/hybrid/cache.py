@@ -1,0 +1,138 @@
+"""Prefix hits over all groups, admission, allocation, publication, and the list of blocks to zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...reference.layout import Layout
+from .groups import AttentionGroup, MambaGroup, Span
+from .pool import BlockPool
+
+
+class Hit(NamedTuple):
+    """A prefix hit of `length` tokens; `blocks` are its columns by group. `defer`: wait one step for it."""
+
+    length: int
+    blocks: tuple[Sequence[int], ...]
+    defer: bool = False
+
+
+class Allocation(NamedTuple):
+    """Outcome of `allocate`: blocks foreseen by the admission check and blocks really taken."""
+
+    estimated: int
+    taken: int
+
+
+class CacheManager:
+    """One table per request and group over one pool."""
+
+    attention_group = AttentionGroup
+    mamba_group = MambaGroup
+
+    def __init__(self, layout: Layout, pool: BlockPool) -> None:
+        self.layout = layout
+        self.pool = pool
+        kinds = {"attention": self.attention_group, "mamba": self.mamba_group}
+        self.groups = [
+            kinds[group.kind](index, group, layout.mode, layout.num_speculative_tokens, pool)
+            for index, group in enumerate(layout.groups)
+        ]
+        self.to_zero: list[int] = []
+
+    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
+        """Longest prefix that every group holds; at least one token is left to compute."""
+        if not self.layout.prefix_caching:
+            return Hit(0, tuple(() for _ in self.groups))
+        unit = self.layout.hit_unit
+        length = self.drop_for_eagle(tags, (num_tokens - 1) // unit * unit)
+        while True:
+            shrunk = length
+            for group in self.groups:
+                shrunk = group.find_hit(tags, shrunk) // unit * unit
+            if shrunk == length:
+                break
+            length = shrunk
+        blocks = tuple(group.hit_blocks(tags, length) for group in self.groups)
+        defer = any(group.must_defer(hit) for group, hit in zip(self.groups, blocks, strict=True))
+        return Hit(length, blocks, defer)
+
+    def drop_for_eagle(self, tags: Sequence[int], length: int) -> int:
+        """EAGLE drafts need the hidden states of the last block: its attention blocks are computed again."""
+        if not self.layout.eagle_drop:
+            return length
+        for group in self.groups:
+            if group.kind == "attention":
+                length = min(length, max(group.find_hit(tags, length) - group.block_size, 0))
+        return length // self.layout.hit_unit * self.layout.hit_unit
+
+    def estimate(self, name: str, span: Span, hit: Hit | None) -> int:
+        """Blocks that leave the free queue if the request gets `span`, revived hit blocks included."""
+        total = 0
+        for index, group in enumerate(self.groups):
+            table = hit.blocks[index] if hit else group.tables[name]
+            total += group.columns_missing(table, span)
+            if hit:
+                total += sum(1 for block in table if block in self.pool.free)
+        return total
+
+    def allocate(self, name: str, tags: Sequence[int], span: Span, hit: Hit | None) -> Allocation | None:
+        """Give the request every block of `span`, or nothing and None if the pool cannot.
+
+        `hit` is set on admission. The order matters: boundaries that accepted drafts crossed are published
+        before their columns are given back, and columns are given back before the pool is asked.
+        """
+        if hit is None:
+            self.settle(name, tags, span)
+        estimated = self.estimate(name, span, hit)
+        if estimated > len(self.pool.free):
+            return None
+        free_before = len(self.pool.free)
+        if hit is not None:
+            for group, blocks in zip(self.groups, hit.blocks, strict=True):
+                group.start(name, blocks, hit.length)
+        for group in self.groups:
+            new = group.extend(name, span)
+            self.note_for_zeroing(group, new)
+        if self.layout.prefix_caching:
+            self.publish(name, tags, span.known)
+        return Allocation(estimated, free_before - len(self.pool.free))
+
+    def settle(self, name: str, tags: Sequence[int], span: Span) -> None:
+        """Publish what is executed and verified, then release what only other requests may still use."""
+        for group in self.groups:
+            if self.layout.prefix_caching:
+                group.publish(name, tags, min(span.settled, span.known))
+            group.give_back_skipped(name, span.settled)
+
+    def publish(self, name: str, tags: Sequence[int], tokens: int) -> None:
+        """Publish boundaries that this step reaches for certain; its forward materialises them."""
+        for group in self.groups:
+            group.publish(name, tags, tokens)
+
+    def withdraw(self, name: str) -> None:
+        """The request leaves the step that is being planned: keys published for it in this step are void."""
+        for group in self.groups:
+            for block in group.tables.get(name, ()):
+                if block in self.pool.published_this_step:
+                    self.pool.unpublish(block)
+
+    def note_for_zeroing(self, group: AttentionGroup, blocks: Sequence[int]) -> None:
+        """Attention reads whole pages, so a page that held a state must be zeroed first (vLLM PR #35219)."""
+        if self.layout.zeroing and group.kind == "attention":
+            self.to_zero.extend(blocks)
+
+    def take_blocks_to_zero(self) -> list[int]:
+        """Drain the list: each step hands it to the worker exactly once."""
+        blocks, self.to_zero = self.to_zero, []
+        return blocks
+
+    def free(self, name: str) -> None:
+        """Release all blocks of a request."""
+        for group in self.groups:
+            group.free(name)
+
+    def tables(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """Block ids by group, then column."""
+        return tuple(tuple(group.tables[name]) for group in self.groups)

@@ -1,0 +1,116 @@
+"""Shadow kernels: the arithmetic of a hybrid model on tags.
+
+They read and write exactly where the metadata points, whatever the scheduler meant. Null block: reads give zero,
+writes are dropped. Each returns the tags that the layer says its tokens have; where a request's caches are sound,
+all layers say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...reference.layout import cdiv
+from ...reference.tokens import EMPTY, NO_INPUT
+from ..base.observe import Access, SlotRead, SlotWrite, StateRead, StateWrite
+from .batch import StateIndices
+from .memory import POISON, Memory, combine, run_chain
+from .pool import NULL_BLOCK
+
+
+class RowInput(NamedTuple):
+    """One row of a batch as the kernels see it: `row` of this forward, `table_row` of the persistent batch."""
+
+    row: int
+    table_row: int
+    position: int
+    tokens: tuple[int, ...]
+    drafts: int
+
+
+class Kernels:
+    """The two mixers over one memory; every access is appended to `log`."""
+
+    def __init__(self, memory: Memory, conv_width: int) -> None:
+        self.memory = memory
+        self.window_length = conv_width - 1
+        self.log: list[Access] = []
+
+    def is_null(self, block: int) -> bool:
+        """Whether a block id is a placeholder."""
+        return block == NULL_BLOCK
+
+    def state_row(self, group: int, layer: int, inputs: RowInput, at: StateIndices) -> tuple[int, ...]:
+        """Convolution and recurrence of one row: read the initial state, write the states it passes."""
+        memory, row, length = self.memory, inputs.row, self.window_length
+        start, window = EMPTY, (NO_INPUT,) * length
+        if self.has_initial_state(inputs):
+            start = NO_INPUT if self.is_null(at.source) else memory.temporal(layer, at.source)
+            if not self.is_null(at.conv):
+                window = memory.conv(layer, at.conv)[at.offset : at.offset + length]
+            self.log.append(StateRead(row, group, layer, at.source_column, at.source, start, None))
+            self.log.append(StateRead(row, group, layer, at.conv_column, at.conv, None, window))
+        tags = run_chain(start, inputs.tokens)
+        history = window + tags
+        for count, column, block in self.stops(inputs, at):
+            if self.is_null(block):
+                continue
+            # A speculative row leaves one temporal state per draft, but one convolution buffer, in the running
+            # column, from which the next step reads at the offset of what was accepted.
+            if inputs.drafts:
+                stored = history[1:] if column == at.run_column else None
+            else:
+                stored = history[count : count + length]
+            memory.store_temporal(layer, block, tags[count - 1])
+            if stored is not None:
+                memory.store_conv(layer, block, stored)
+            self.log.append(
+                StateWrite(row, group, layer, column, block, inputs.position + count, tags[count - 1], stored)
+            )
+        if window and window[-1] != (NO_INPUT if start == EMPTY else start):
+            return run_chain(combine(window[-1], start), inputs.tokens)
+        return tags
+
+    def has_initial_state(self, inputs: RowInput) -> bool:
+        """Whether a row continues a state; the first token of a request starts from nothing."""
+        return inputs.position > 0
+
+    def stops(self, inputs: RowInput, at: StateIndices) -> list[tuple[int, int, int]]:
+        """(tokens of this row after which a state is stored, column, block)."""
+        if inputs.drafts:
+            return [(index + 1, at.run_column + index, block) for index, block in enumerate(at.outputs)]
+        return [*at.boundaries, (len(inputs.tokens), at.run_column, at.outputs[0])]
+
+    def write_slots(
+        self, group: int, layer: int, inputs: RowInput, blocks: Sequence[int], size: int
+    ) -> tuple[int, ...]:
+        """Store keys and values of a row's tokens at the slots that its table names."""
+        memory, position = self.memory, inputs.position
+        start = EMPTY
+        if position:
+            start = memory.slots(layer, blocks[(position - 1) // size], size)[(position - 1) % size]
+        tags = run_chain(start, inputs.tokens)
+        targets, slots = [], []
+        for offset, tag in enumerate(tags):
+            column, slot = divmod(position + offset, size)
+            block = blocks[column]
+            targets.append(block)
+            slots.append(slot)
+            if not self.is_null(block):
+                memory.store_slot(layer, block, size, slot, tag)
+        self.log.append(SlotWrite(inputs.row, group, layer, position, targets, slots, tags))
+        return tags
+
+    def read_slots(
+        self, group: int, layer: int, inputs: RowInput, blocks: Sequence[int], size: int, own: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Attention over all positions up to the row's last. It reads whole pages and masks by multiplication."""
+        context = inputs.position + len(inputs.tokens)
+        pages: list[int] = []
+        for block in blocks[: cdiv(context, size)]:
+            pages += self.memory.slots(layer, block, size)
+        self.log.append(
+            SlotRead(inputs.row, group, layer, blocks[: cdiv(context, size)], pages[:context])
+        )
+        # 0 * NaN = NaN: a poisoned slot beyond the context still reaches the output.
+        return (POISON,) * len(own) if POISON in pages else own

@@ -1,0 +1,101 @@
+"""Pages of tags: what the bytes of the pool would hold.
+
+Block b has one page in each layer slot; layer i of every group uses the same page (engines overlay the groups on
+one tensor), so a block that changes from a mamba group to an attention group keeps foreign bytes until they are
+zeroed or overwritten. Foreign bytes read as `POISON`, the symbolic NaN: it sticks to everything computed from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...reference.tokens import NO_INPUT, chain, mix, next_token
+
+POISON = -1
+"""Not a tag. A bit pattern of another dtype, read as a number."""
+POISON_TOKEN = 0
+"""What a sampler makes of NaN logits."""
+_GARBAGE, _STATE, _SLOTS, _ZERO = range(4)
+
+
+def run_chain(tag: int, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """Tags after each token; poison sticks."""
+    return (POISON,) * len(tokens) if tag == POISON else chain(tag, tokens)
+
+
+def sample(tag: int) -> int:
+    """Greedy token after a hidden state."""
+    return POISON_TOKEN if tag == POISON else next_token(tag)
+
+
+def combine(first: int, second: int) -> int:
+    """Join two accounts of the same prefix: equal ones agree, others leave a mark that no prefix has."""
+    if first == second:
+        return first
+    return POISON if POISON in (first, second) else mix(first, second)
+
+
+class Memory:
+    """`layers` pages for each of `num_blocks` blocks; fresh memory is garbage."""
+
+    def __init__(self, num_blocks: int, layers: int, conv_width: int) -> None:
+        self._num_blocks = num_blocks
+        self._no_window = (NO_INPUT,) * (conv_width - 1)
+        self._layers = range(layers)
+        self.scramble()
+
+    def scramble(self) -> None:
+        """All bytes are lost."""
+        blocks = self._num_blocks
+        self._kind = [[_GARBAGE] * blocks for _ in self._layers]
+        self._temporal = [[POISON] * blocks for _ in self._layers]
+        self._conv: list[list[tuple[int, ...]]] = [[()] * blocks for _ in self._layers]
+        self._slots: list[list[list[int]]] = [[[] for _ in range(blocks)] for _ in self._layers]
+
+    def zero(self, block: int) -> None:
+        """Zero the page of every layer."""
+        for layer in self._layers:
+            self._kind[layer][block] = _ZERO
+
+    def temporal(self, layer: int, block: int) -> int:
+        """The recurrent state."""
+        kind = self._kind[layer][block]
+        return self._temporal[layer][block] if kind == _STATE else (NO_INPUT if kind == _ZERO else POISON)
+
+    def conv(self, layer: int, block: int) -> tuple[int, ...]:
+        """The convolution buffer: a window, then one more input for each token verified but not yet accepted."""
+        kind = self._kind[layer][block]
+        if kind == _STATE and self._conv[layer][block]:
+            return self._conv[layer][block]
+        return self._no_window if kind == _ZERO else (POISON,) * len(self._no_window)
+
+    def _become_state(self, layer: int, block: int) -> None:
+        if self._kind[layer][block] != _STATE:
+            zero = self._kind[layer][block] == _ZERO
+            self._temporal[layer][block] = NO_INPUT if zero else POISON
+            self._conv[layer][block] = self._no_window if zero else ()
+            self._kind[layer][block] = _STATE
+
+    def store_temporal(self, layer: int, block: int, tag: int) -> None:
+        """Overwrite the recurrent state."""
+        self._become_state(layer, block)
+        self._temporal[layer][block] = tag
+
+    def store_conv(self, layer: int, block: int, window: tuple[int, ...]) -> None:
+        """Overwrite the convolution buffer."""
+        self._become_state(layer, block)
+        self._conv[layer][block] = window
+
+    def slots(self, layer: int, block: int, size: int) -> Sequence[int]:
+        """All `size` attention slots of a page."""
+        kind = self._kind[layer][block]
+        if kind == _SLOTS and len(self._slots[layer][block]) == size:
+            return self._slots[layer][block]
+        return [NO_INPUT if kind == _ZERO else POISON] * size
+
+    def store_slot(self, layer: int, block: int, size: int, slot: int, tag: int) -> None:
+        """Overwrite one attention slot of a page of `size` slots."""
+        if self._kind[layer][block] != _SLOTS or len(self._slots[layer][block]) != size:
+            self._slots[layer][block] = list(self.slots(layer, block, size))
+            self._kind[layer][block] = _SLOTS
+        self._slots[layer][block][slot] = tag

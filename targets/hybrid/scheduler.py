@@ -1,0 +1,303 @@
+"""Which request computes how many tokens in the next step.
+
+Running requests first, then waiting ones; a running request that finds no block preempts the last (FCFS) or the
+least important (priority) one. Preemption is by recomputation: the victim loses its blocks and waits again.
+With steps in flight the scheduler plans on certain (`low`) and optimistic (`high`) progress, see `groups.Span`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...reference.tokens import EMPTY, chain
+from ..base.observe import PlannedRow, Table
+from ..base.trace import Config
+from .cache import Allocation, CacheManager, Hit
+from .groups import Span
+
+
+@dataclass(slots=True)
+class Request:
+    """A request as the scheduler knows it. `epoch` changes when its steps in flight no longer count."""
+
+    name: str
+    tokens: list[int]
+    tags: list[int]
+    total: int
+    priority: int
+    arrival: int
+    prompt_length: int
+    settled: int = 0
+    low: int = 0
+    high: int = 0
+    in_flight: int = 0
+    optimistic: int = 0
+    """Tokens that steps in flight sample if every draft is right."""
+    drafts: int = 0
+    epoch: int = 0
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Token ids that became known."""
+        self.tokens.extend(tokens)
+        self.tags.extend(chain(self.tags[-1], tuple(tokens)))
+
+    def rewind(self) -> None:
+        """Forget all progress; outputs already known stay."""
+        self.settled = self.low = self.high = self.in_flight = self.optimistic = self.drafts = 0
+        self.epoch += 1
+
+
+@dataclass(slots=True)
+class ScheduledRow:
+    """One request of a planned step, as sent to the worker.
+
+    fresh     tokens and the whole table, set on admission
+    appended  new columns by group otherwise
+    """
+
+    name: str
+    count: int
+    drafts: int
+    epoch: int
+    fresh: tuple[list[int], Table] | None
+    appended: Table
+    observed: PlannedRow
+    start: int
+    optimistic: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """One scheduling decision."""
+
+    step: int
+    budget: int
+    rows: dict[str, ScheduledRow] = field(default_factory=dict)
+    preempted: list[str] = field(default_factory=list)
+    zero: list[int] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+
+class Scheduler:
+    """Queues and progress of all requests."""
+
+    def __init__(self, config: Config, cache: CacheManager) -> None:
+        self.config = config
+        self.cache = cache
+        self.requests: dict[str, Request] = {}
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.removed: list[str] = []
+        """Requests that the worker must drop from its batch with the next plan."""
+        self.arrivals = 0
+        self.mamba_grid = max((group.block_size for group in cache.groups if group.kind == "mamba"), default=1)
+
+    def add(self, name: str, prompt: list[int], max_new_tokens: int, priority: int) -> None:
+        """A request arrives."""
+        request = Request(
+            name, [], [EMPTY], len(prompt) + max_new_tokens, priority, self.arrivals, len(prompt)
+        )
+        request.learn(prompt)
+        self.arrivals += 1
+        self.requests[name] = request
+        self.enqueue(request)
+
+    def enqueue(self, request: Request, front: bool = False) -> None:
+        """Put a request into the waiting queue: by priority, or in order of arrival with the preempted in front."""
+        self.waiting.insert(0 if front else len(self.waiting), request)
+        if self.config.policy == "priority":
+            self.waiting.sort(key=self.rank)
+
+    @staticmethod
+    def rank(request: Request) -> tuple[int, int]:
+        """Order of importance: low priority value first, then arrival."""
+        return request.priority, request.arrival
+
+    def schedule(self, step: int, budget: int, limits: Mapping[str, int]) -> Plan:
+        """Decide the next step with at most `budget` tokens; `limits` caps single requests."""
+        self.cache.pool.published_this_step.clear()
+        plan = Plan(step, budget)
+        self.schedule_running(plan, limits)
+        if not plan.preempted:
+            self.schedule_waiting(plan, limits)
+        plan.zero = self.cache.take_blocks_to_zero()
+        plan.removed, self.removed = self.removed, []
+        for row in plan.rows.values():
+            request = self.requests[row.name]
+            request.low += row.count - row.drafts
+            request.high += row.count
+            request.in_flight += 1
+            request.optimistic += row.optimistic
+        return plan
+
+    def schedule_running(self, plan: Plan, limits: Mapping[str, int]) -> None:
+        """Running requests in order, preempting from the end where the pool is dry."""
+        position = 0
+        while position < len(self.running) and plan.budget > 0:
+            request = self.running[position]
+            count, drafts = self.wanted(request, plan.budget, limits)
+            if count > 0 and not self.place_running(plan, request, count, drafts):
+                break
+            # Preempting a request that stands before this one moves this one forward.
+            position = self.running.index(request) + 1 if request in self.running else position
+
+    def place_running(self, plan: Plan, request: Request, count: int, drafts: int) -> bool:
+        """Allocate for a running request; False if it was itself preempted."""
+        while True:
+            before = [len(group.tables[request.name]) for group in self.cache.groups]
+            allocation = self.cache.allocate(request.name, request.tags, self.span(request, count, drafts), None)
+            if allocation is not None:
+                appended = tuple(
+                    tuple(group.tables[request.name][length:])
+                    for group, length in zip(self.cache.groups, before, strict=True)
+                )
+                self.place(plan, request, count, drafts, None, appended, None, allocation)
+                return True
+            victim = self.pick_victim()
+            self.preempt(victim, plan)
+            if victim is request:
+                return False
+
+    def pick_victim(self) -> Request:
+        """Who loses its blocks when a running request needs one."""
+        if self.config.policy == "priority":
+            return max(self.running, key=self.rank)
+        return self.running[-1]
+
+    def schedule_waiting(self, plan: Plan, limits: Mapping[str, int]) -> None:
+        """Waiting requests while budget, batch and pool allow."""
+        for request in list(self.waiting):
+            if plan.budget <= 0 or len(self.running) >= self.config.max_num_seqs:
+                break
+            hit = self.cache.find_hit(request.tags, len(request.tokens))
+            if hit.defer:
+                continue
+            request.settled = request.low = request.high = hit.length
+            count, _ = self.wanted(request, plan.budget, limits, fresh=True)
+            allocation = None
+            if count > 0:
+                allocation = self.cache.allocate(request.name, request.tags, self.span(request, count, 0), hit)
+            if allocation is None:
+                request.settled = request.low = request.high = 0
+                break
+            self.waiting.remove(request)
+            self.running.append(request)
+            fresh = (list(request.tokens), self.cache.tables(request.name))
+            self.place(plan, request, count, 0, fresh, (), hit, allocation)
+
+    def place(
+        self,
+        plan: Plan,
+        request: Request,
+        count: int,
+        drafts: int,
+        fresh: tuple[list[int], Table] | None,
+        appended: Table,
+        hit: Hit | None,
+        allocation: Allocation,
+    ) -> None:
+        """Enter a row into the plan."""
+        samples = request.high + count - drafts >= len(request.tokens) + request.optimistic
+        observed = PlannedRow(
+            request.name, request.high, count, drafts, hit is not None, hit.length if hit else 0, *allocation
+        )
+        plan.rows[request.name] = ScheduledRow(
+            request.name, count, drafts, request.epoch, fresh, appended, observed, request.high,
+            drafts + 1 if samples else 0,
+        )  # fmt: skip
+        plan.budget -= count
+
+    def span(self, request: Request, count: int, drafts: int) -> Span:
+        """Tokens that a step of `count` tokens covers."""
+        low = request.low + count - drafts
+        return Span(request.settled, low, request.high + count, min(low, len(request.tokens)))
+
+    def wanted(
+        self, request: Request, budget: int, limits: Mapping[str, int], fresh: bool = False
+    ) -> tuple[int, int]:
+        """(input tokens, drafts among them) that the request gets from a remaining budget; (0, 0) for none."""
+        expected = len(request.tokens) + request.optimistic
+        if expected >= request.total and request.in_flight:
+            return 0, 0
+        drafts = 0 if fresh else self.draft_count(request)
+        count = min(expected + drafts - request.high, budget, limits.get(request.name, budget))
+        threshold = self.config.long_prefill_token_threshold
+        if 0 < threshold < count:
+            count = threshold
+        if self.is_prefill(request, count):
+            return self.align_chunk(request, count), 0
+        return count, max(count - 1, 0)
+
+    def draft_count(self, request: Request) -> int:
+        """Drafts to verify in the next step; with steps in flight they are placeholders."""
+        if request.high + 1 < len(request.tokens) + request.optimistic:
+            return 0
+        if self.config.async_depth:
+            return self.config.num_speculative_tokens if request.high >= request.prompt_length else 0
+        return request.drafts
+
+    def is_prefill(self, request: Request, count: int) -> bool:
+        """Whether the step computes tokens that are known already, more than the last sampled one."""
+        return request.high + 1 < len(request.tokens) + request.optimistic or request.high < request.prompt_length
+
+    def align_chunk(self, request: Request, count: int) -> int:
+        """Align mode: a chunk ends on the grid of state blocks, or inside the block it starts in.
+
+        The prompt's last partial block is exempt: decoding carries its state to the boundary.
+        """
+        if self.config.mamba_cache_mode != "align" or not self.cache.layout.prefix_caching:
+            return count
+        grid, start, known = self.mamba_grid, request.high, len(request.tokens)
+        prefill_end = max(request.prompt_length, known - 1)
+        if start >= prefill_end:
+            return count
+        end = start + count
+        if end < prefill_end and end // grid * grid > start:
+            end = end // grid * grid
+        stops = [known // grid * grid]
+        if start % grid:
+            stops.append((start // grid + 1) * grid)
+        return min([stop for stop in stops if start < stop < end], default=end) - start
+
+    def preempt(self, request: Request, plan: Plan | None = None) -> None:
+        """Take all blocks from a running request and let it wait in front."""
+        self.running.remove(request)
+        if plan is not None:
+            plan.preempted.append(request.name)
+            row = plan.rows.pop(request.name, None)
+            if row is not None:
+                self.cache.withdraw(request.name)
+                plan.budget += row.count
+        self.cache.free(request.name)
+        self.removed.append(request.name)
+        request.rewind()
+        self.enqueue(request, front=True)
+
+    def settle(self, row: ScheduledRow, sampled: Sequence[int]) -> tuple[list[int], bool]:
+        """A step in flight was verified. Returns (new tokens for the client, finished)."""
+        request = self.requests.get(row.name)
+        if request is None or request.epoch != row.epoch:
+            return [], False
+        accepted = max(len(sampled) - 1, 0)
+        request.in_flight -= 1
+        request.optimistic -= row.optimistic
+        request.settled += row.count - row.drafts + accepted
+        request.low += accepted
+        request.high -= row.drafts - accepted
+        new = list(sampled)[: request.total - len(request.tokens)]
+        request.learn(new)
+        finished = len(request.tokens) >= request.total
+        if finished:
+            self.finish(request)
+        return new, finished
+
+    def finish(self, request: Request) -> None:
+        """End a request and release what it holds."""
+        del self.requests[request.name]
+        if request in self.running:
+            self.running.remove(request)
+            self.removed.append(request.name)
+        else:
+            self.waiting.remove(request)
+        self.cache.free(request.name)

@@ -1,0 +1,236 @@
+"""The embedded engine behind the `Target` protocol.
+
+With `async_depth` d the forward of a step runs d steps after it was planned, its results reach the scheduler when
+it has run. Device work keeps the order of planning.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from ...reference.layout import Layout
+from ...reference.tokens import Truth
+from ..base.observe import Content, Delivered, Effect, Planned, Record, SlotContent, StateContent, View
+from ..base.trace import (
+    Abort,
+    Arrive,
+    CaptureGraphs,
+    Config,
+    DummyRun,
+    Event,
+    Evict,
+    Preempt,
+    ResetPrefixCache,
+    Sleep,
+    Step,
+    Wake,
+    fits,
+)
+from .batch import NULL_INDICES, Batch
+from .cache import CacheManager
+from .kernels import Kernels
+from .memory import Memory
+from .pool import BlockPool
+from .runner import Runner
+from .scheduler import Plan, Scheduler
+
+
+def build_layout(config: Config) -> Layout:
+    """What the configuration asks for, in the reference's terms."""
+    groups = config.layout_groups()
+    return Layout(
+        groups=groups,
+        num_blocks=config.num_blocks,
+        conv_width=config.conv_width,
+        mode=config.mamba_cache_mode,
+        prefix_caching=config.enable_prefix_caching,
+        num_speculative_tokens=config.num_speculative_tokens,
+        zeroing=any(group.kind == "mamba" for group in groups),
+        eagle_drop=config.eagle_block_drop,
+    )
+
+
+class HybridTarget:
+    """One engine for one trace. The parts are class attributes, so that a mutant can replace one of them."""
+
+    pool_class = BlockPool
+    cache_class = CacheManager
+    scheduler_class = Scheduler
+    batch_class = Batch
+    memory_class = Memory
+    kernels_class = Kernels
+    runner_class = Runner
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.layout = layout = build_layout(config)
+        self.pool = self.pool_class(config.num_blocks)
+        self.cache = self.cache_class(layout, self.pool)
+        self.scheduler = self.scheduler_class(config, self.cache)
+        self.batch = self.batch_class(layout, config.max_num_seqs, config.longest_span)
+        layers = max(group.layers for group in layout.groups)
+        self.memory = self.memory_class(config.num_blocks, layers, config.conv_width)
+        self.kernels = self.kernels_class(self.memory, config.conv_width)
+        self.runner = self.runner_class(layout, config, self.batch, self.memory, self.kernels)
+        self.in_flight: deque[tuple[Plan, Step]] = deque()
+        self.names_seen: set[str] = set()
+        self.step = 0
+        self.asleep = False
+        self._handlers: dict[type[Event], Callable[..., list[Record]]] = {
+            Arrive: self.arrive,
+            Step: self.run_step,
+            Preempt: self.preempt,
+            Abort: self.abort,
+            DummyRun: self.dummy_run,
+            CaptureGraphs: self.capture_graphs,
+            ResetPrefixCache: self.reset_prefix_cache,
+            Evict: self.evict,
+            Sleep: self.sleep,
+            Wake: self.wake,
+        }
+
+    def apply(self, event: Event) -> Effect:
+        """Let the event happen."""
+        return Effect(self._handlers[type(event)](event))
+
+    def arrive(self, event: Arrive) -> list[Record]:
+        """Queue a request; a name is used once."""
+        if event.name in self.names_seen or not fits(self.config, event):
+            return []
+        self.names_seen.add(event.name)
+        self.scheduler.add(event.name, Truth(event.prompt).tokens, event.max_new_tokens, event.priority)
+        return []
+
+    def run_step(self, event: Step) -> list[Record]:
+        """Plan one step; execute the one that is due."""
+        if self.asleep or not self.has_work():
+            return []
+        budget = min(event.budget or self.config.max_num_batched_tokens, self.config.max_num_batched_tokens)
+        plan = self.scheduler.schedule(self.step, budget, event.chunks)
+        self.step += 1
+        observed = tuple(row.observed for row in plan.rows.values())
+        records: list[Record] = [Planned(plan.step, observed, tuple(plan.preempted), budget, self.view())]
+        self.in_flight.append((plan, event))
+        while len(self.in_flight) > (self.config.async_depth if plan.rows else 0):
+            self.complete(records)
+        return records
+
+    def has_work(self) -> bool:
+        """Requests to serve, or rows of ended ones that the worker has not dropped yet."""
+        return bool(self.scheduler.requests or self.scheduler.removed or self.in_flight)
+
+    def complete(self, records: list[Record]) -> None:
+        """Execute the oldest planned step and hand its results to scheduler and client."""
+        plan, event = self.in_flight.popleft()
+        executed = self.runner.execute(plan, event, records)
+        outputs, finished = [], []
+        for row in plan.rows.values():
+            tokens, ended = self.scheduler.settle(row, executed.sampled[row.name])
+            if tokens:
+                outputs.append((row.name, tokens))
+            if ended:
+                finished.append(row.name)
+            request = self.scheduler.requests.get(row.name)
+            if request is not None and request.epoch == row.epoch:
+                request.drafts = executed.drafts[row.name]
+        records.append(Delivered(plan.step, outputs, finished))
+
+    def drain(self) -> list[Record]:
+        """Execute everything that is in flight."""
+        records: list[Record] = []
+        while self.in_flight:
+            self.complete(records)
+        return records
+
+    def preempt(self, event: Preempt) -> list[Record]:
+        """Take a running request's blocks; no-op for others."""
+        request = self.scheduler.requests.get(event.name)
+        if request is not None and request in self.scheduler.running:
+            self.scheduler.preempt(request)
+        return []
+
+    def abort(self, event: Abort) -> list[Record]:
+        """End a request; results still in flight are dropped."""
+        request = self.scheduler.requests.get(event.name)
+        if request is not None:
+            self.scheduler.finish(request)
+        return []
+
+    def dummy_run(self, event: DummyRun) -> list[Record]:
+        """An idle rank takes part in the others' step. A rank with running requests never does."""
+        if self.asleep or self.scheduler.requests:
+            return []
+        records = self.run_step(Step()) if self.has_work() else []
+        if event.uniform_decode:
+            self.runner.dummy_run(self.step, event.rows, records)
+            self.step += 1
+        return records
+
+    def capture_graphs(self, event: CaptureGraphs) -> list[Record]:
+        """Capturing leaves null indices in the persistent buffers."""
+        for buffer in self.batch.captured:
+            buffer[:] = [NULL_INDICES] * len(buffer)
+        return []
+
+    def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
+        """Forget every key; refused while requests hold blocks, unless they are to be preempted first."""
+        records: list[Record] = []
+        if event.preempt_running:
+            records = self.drain()
+            for request in list(reversed(self.scheduler.running)):
+                self.scheduler.preempt(request)
+        self.pool.forget_all()
+        return records
+
+    def evict(self, event: Evict) -> list[Record]:
+        """Pool pressure."""
+        self.pool.evict(event.blocks)
+        return []
+
+    def sleep(self, event: Sleep) -> list[Record]:
+        """Everybody is preempted, the cache is forgotten, the bytes are gone."""
+        if self.asleep:
+            return []
+        records = self.reset_prefix_cache(ResetPrefixCache(preempt_running=True))
+        self.asleep = True
+        return records
+
+    def wake(self, event: Wake) -> list[Record]:
+        """New bytes with unknown content."""
+        if self.asleep:
+            self.memory.scramble()
+            self.asleep = False
+        return []
+
+    def view(self) -> View:
+        """The host's metadata now."""
+        scheduler, pool, groups = self.scheduler, self.pool, self.cache.groups
+        holders = list(groups[0].tables)
+        return View(
+            free=list(pool.free),
+            references=pool.references.copy(),
+            published={block: key for key, blocks in pool.index.items() for block in blocks},
+            labels=pool.labels.copy(),
+            tables={name: self.cache.tables(name) for name in holders},
+            waiting=[request.name for request in scheduler.waiting],
+            running=[request.name for request in scheduler.running],
+            leftovers={
+                "requests": len(scheduler.requests),
+                "tables": sum(len(group.tables) for group in groups),
+                "publication counters": sum(len(group.num_published) for group in groups),
+                "worker rows": len(self.batch.names),
+                "worker requests": len(self.runner.requests),
+            },
+            drained={"blocks to zero": len(self.cache.to_zero)},
+        )
+
+    def read(self, group: int, layer: int, block: int) -> Content:
+        """What a page holds."""
+        if self.layout.groups[group].kind == "attention":
+            return SlotContent(self.memory.slots(layer, block, self.layout.groups[group].block_size))
+        window = self.memory.conv(layer, block)[: self.config.conv_width - 1]
+        return StateContent(self.memory.temporal(layer, block), window)
+
+    def close(self) -> None:
+        """Nothing outside Python is held."""

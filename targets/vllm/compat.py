@@ -1,0 +1,167 @@
+"""Every difference between the vLLM releases that the target drives (0.28 to 0.33).
+
+A difference is found by looking at what is there, never by comparing version numbers, so that a checkout between
+two releases works as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vllm.v1.core import kv_cache_utils
+
+from vllm.config import VllmConfig
+
+
+class CachePlan(NamedTuple):
+    """What vLLM decided about groups and blocks: the worker's and the scheduler's copy, and two block sizes."""
+
+    worker: Any
+    scheduler: Any
+    block_size: int
+    hash_block_size: int
+
+
+def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Names and kinds of a function's parameters."""
+    return inspect.signature(function).parameters
+
+
+def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CachePlan:
+    """Let vLLM form the KV cache groups and size the pool.
+
+    Newer releases plan in a module of their own and choose a memory layout; "LBHNC" (layer outermost) keeps one
+    tensor per layer slot, which groups overlay: the arrangement of the older releases.
+    """
+    try:
+        from vllm.v1.core import kv_cache_planning as planning
+    except ImportError:
+        workers = kv_cache_utils.get_kv_cache_configs(config, [specs], [memory])
+    else:
+        from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+
+        layout = resolve_kv_cache_layout(config, [["LBHNC"]], list(specs.values()))
+        config.cache_config.kv_cache_layout = layout.name
+        groups = planning.get_global_kv_cache_groups(config, [specs])
+        workers = planning.get_kv_cache_configs(config, [specs], [memory], groups)
+        for worker in workers:
+            worker.kv_cache_layout = layout.name
+    scheduler = kv_cache_utils.generate_scheduler_kv_cache_config(workers)
+    config.cache_config.num_gpu_blocks = scheduler.num_blocks
+    block_size, hash_block_size = kv_cache_utils.resolve_kv_cache_block_sizes(scheduler, config)
+    for one in (*workers, scheduler):
+        if hasattr(one, "hash_block_size"):
+            one.hash_block_size = hash_block_size
+    return CachePlan(workers[0], scheduler, block_size, hash_block_size)
+
+
+def block_hasher(config: VllmConfig, hash_block_size: int) -> Callable[[Any], list[Any]]:
+    """vLLM's own prefix hasher: request -> hashes of its new full blocks."""
+    from vllm.utils.hashing import get_hash_fn_by_name
+
+    function = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
+    kv_cache_utils.init_none_hash(function)
+    arguments: list[Any] = [hash_block_size, function]
+    if "num_hash_lookahead_tokens" in parameters(kv_cache_utils.get_request_block_hasher):
+        arguments.append(config.num_hash_lookahead_tokens)
+    hasher: Callable[[Any], list[Any]] = kv_cache_utils.get_request_block_hasher(*arguments)
+    return hasher
+
+
+def is_v2_drafting_as_eagle() -> bool:
+    """Whether the V2 runner refuses the n-gram method, so that a drafter must pass as MTP, with EAGLE's rules."""
+    from vllm.v1.worker.gpu import model_runner
+
+    return "req_states" not in parameters(model_runner.init_speculator)
+
+
+@contextlib.contextmanager
+def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Attributes replaced while the block runs: (object, name, value) each."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def load_v2_model(runner: Any, model: Any) -> None:
+    """Give a ready model to the V2 runner."""
+    if "model" in parameters(type(runner).load_model):
+        runner.load_model(model=model)
+        return
+    from vllm.v1.worker.gpu import model_runner
+
+    class Loader:
+        """Stands in for the loader of checkpoints."""
+
+        def load_model(self, vllm_config: Any, model_config: Any) -> Any:
+            return model
+
+    with replaced((model_runner, "get_model_loader", lambda load_config: Loader())):
+        runner.load_model()
+
+
+def kernel_block_sizes() -> Callable[..., list[Any]]:
+    """`get_supported_kernel_block_sizes` of a backend that takes any block size; its parameters changed."""
+    from vllm.v1.attention.backend import MultipleOf
+
+    def any_size(*_: Any, **__: Any) -> list[Any]:
+        return [MultipleOf(1)]
+
+    return any_size
+
+
+def dummy_run(runner: Any) -> None:
+    """What `Worker.execute_dummy_batch` does on an idle data-parallel rank."""
+    runner._dummy_run(getattr(runner, "uniform_decode_query_len", 1), uniform_decode=True)
+
+
+def waiting_queues(scheduler: Any) -> list[Any]:
+    """Queues of requests that wait, in the order in which the scheduler looks at them."""
+    names = ("kv_holding_waiting", "waiting", "skipped_waiting")
+    return [queue for name in names if (queue := getattr(scheduler, name, None)) is not None]
+
+
+def copy_table_row(context: Any, group: int, slot_table: Any, slot: int, batch_row: int) -> int:
+    """Which row of a block table the align copies of this release look at.
+
+    Newer ones index the table of request slots, older ones the batch-ordered copy.
+    """
+    pointer = int(context.block_table_ptrs[context.mamba_group_ids.index(group)])
+    return slot if pointer == slot_table.data_ptr() else batch_row
+
+
+def drain_drafts(runner: Any, scheduler: Any) -> None:
+    """Synchronous speculation: hand the proposals to the scheduler."""
+    drafts = runner.take_draft_token_ids()
+    if drafts is not None:
+        scheduler.update_draft_token_ids(drafts)
+
+
+def request_arguments(hasher: Any, priority: int, arrival: float) -> dict[str, Any]:
+    """Keyword arguments of `Request` besides id, prompt and parameters."""
+    from vllm.v1.request import Request
+
+    known = parameters(Request.__init__)
+    wanted = {
+        "pooling_params": None,
+        "block_hasher": hasher,
+        "priority": priority,
+        "arrival_time": arrival,
+        "eos_token_id": None,
+    }
+    return {name: value for name, value in wanted.items() if name in known}
+
+
+def client_outputs(outputs: Any) -> Sequence[Any]:
+    """The `EngineCoreOutput`s of all clients."""
+    if isinstance(outputs, Mapping):
+        return [one for client in outputs.values() for one in client.outputs]
+    return list(outputs.outputs)

@@ -1,0 +1,272 @@
+"""Shadow layers: a hybrid model whose arithmetic is tags, kept in vLLM's own KV tensors.
+
+Every layer walks its own chain of tags over the input token ids, from what it finds in its own memory at the place
+that vLLM's metadata names. Where the caches of a request are sound all layers agree; one wrong block id in one of
+them shows as a tag that belongs to somebody else. Layout of a page, 64-bit words:
+
+    attention  per slot: key = tag, value = minus tag (so that zeroed memory is consistent, foreign bytes are not)
+    mamba      convolution buffer of width - 1 + k tags, then the temporal state: one tag
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.model_executor.layers.mamba.mamba_utils import MambaStateCopyFuncCalculator
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+from ...reference.tokens import EMPTY, NO_INPUT, VOCABULARY, chain, next_token
+from ..base.observe import Content, SlotContent, SlotRead, SlotWrite, StateContent, StateRead, StateWrite
+from ..base.shadow import combine, join
+from . import compat
+from .hooks import Recorder
+from .metadata import NULL, SlotRow, StateRow
+
+Tags = tuple[int, ...]
+
+
+class ShadowBackend(TritonAttentionBackend):  # type: ignore[misc]
+    """The real backend, and so the real metadata, for 64-bit words."""
+
+    supported_dtypes = (torch.int64,)
+    get_supported_kernel_block_sizes = staticmethod(compat.kernel_block_sizes())
+
+
+class _Implementation:
+    """What older releases look up on an attention layer's `impl`."""
+
+    num_heads = 1
+    need_to_return_lse_for_decode = False
+    supports_quant_query_input = False
+
+
+class ShadowAttention(nn.Module, AttentionLayerBase):  # type: ignore[misc]
+    """An attention layer: stores a tag per position and reads its whole context back."""
+
+    num_heads = 1
+    impl = _Implementation()
+
+    def __init__(self, name: str, config: Any, recorder: Recorder, head_size: int) -> None:
+        super().__init__()
+        self.layer_name = name
+        self.recorder = recorder
+        self.head_size = head_size
+        self.kv_cache = torch.tensor([])
+        self.group = self.index = -1
+        config.compilation_config.static_forward_context[name] = self
+
+    def get_attn_backend(self) -> type[ShadowBackend]:
+        """Whose metadata builder vLLM uses for this layer."""
+        return ShadowBackend
+
+    def get_kv_cache_spec(self, vllm_config: Any) -> Any:
+        """Pages of `block_size` slots of one key and one value."""
+        return FullAttentionSpec(
+            block_size=vllm_config.cache_config.block_size,
+            num_kv_heads=1,
+            head_size=self.head_size,
+            head_size_v=self.head_size,
+            dtype=torch.int64,
+        )
+
+    def attach(self, group: int, index: int) -> None:
+        """The caches are allocated; this is layer `index` of `group`."""
+        self.group, self.index = group, index
+        cache = self.kv_cache.numpy()
+        self.keys, self.values = cache[:, 0, :, 0], cache[:, 0, :, self.head_size]
+        self.block_size = int(cache.shape[2])
+
+    def run(self, ids: Sequence[int]) -> Tags:
+        """Store the tags of all rows, then read all contexts."""
+        rows, order = self.recorder.slot_rows(self)
+        log, group, index = self.recorder.log, self.group, self.index
+        out = [0] * len(ids)
+        for position in order:
+            row = rows[position]
+            tags = chain(self._start(row), tuple(ids[row.tokens.start : row.tokens.stop]))
+            stored = tags if len(row.stored) == len(tags) else [tags[one] for one in row.stored]
+            if len(stored):
+                words = np.array(stored, dtype=np.int64)
+                self.keys[row.blocks, row.slots] = words
+                self.values[row.blocks, row.slots] = -words
+                first = row.start + row.stored[0]
+                log.append(
+                    SlotWrite(row.row, group, index, first, row.blocks.tolist(), row.slots.tolist(), stored)
+                )
+            out[row.tokens.start : row.tokens.stop] = tags
+        for row in rows:
+            tags_read = self._slots(row.pages)[: row.context]
+            log.append(SlotRead(row.row, group, index, row.pages.tolist(), tags_read))
+        return tuple(out)
+
+    def _start(self, row: SlotRow) -> int:
+        """Tag of everything before the row's first token: the slot of the position before it."""
+        if not row.start:
+            return EMPTY
+        column, slot = divmod(row.start - 1, self.block_size)
+        block = int(row.pages[column])
+        key, value = self.keys.item(block, slot), self.values.item(block, slot)
+        return key if key == -value else combine(key, -value)
+
+    def _slots(self, pages: Any) -> list[int]:
+        """All slots of some pages; where key and value disagree, a tag that belongs to nobody."""
+        keys, values = self.keys[pages].ravel(), self.values[pages].ravel()
+        tags: list[int] = keys.tolist()
+        if (keys + values).any():
+            tags = [combine(key, -value) for key, value in zip(tags, values.tolist(), strict=True)]
+        return tags
+
+    def read(self, block: int) -> Content:
+        """What a page holds."""
+        return SlotContent(self._slots([block]))
+
+
+class ShadowMamba(nn.Module, MambaBase):  # type: ignore[misc]
+    """A gated-delta-net layer: one convolution buffer and one recurrent state per block."""
+
+    def __init__(self, name: str, config: Any, recorder: Recorder, conv_width: int) -> None:
+        super().__init__()
+        self.prefix = self.layer_name = name
+        self.recorder = recorder
+        self.window = conv_width - 1
+        self.buffer = self.window + config.num_speculative_tokens
+        self.kv_cache = (torch.tensor([]), torch.tensor([]))
+        self.group = self.index = -1
+        config.compilation_config.static_forward_context[name] = self
+
+    def get_state_shape(self) -> tuple[tuple[int, ...], ...]:
+        """Convolution buffer, temporal state."""
+        return (self.buffer, 1), (1,)
+
+    def get_state_dtype(self) -> tuple[torch.dtype, ...]:
+        """Tags."""
+        return torch.int64, torch.int64
+
+    @property
+    def mamba_type(self) -> Any:
+        """Selects the real metadata builder."""
+        return MambaAttentionBackendEnum.GDN_ATTN
+
+    def attach(self, group: int, index: int) -> None:
+        """The caches are allocated; this is layer `index` of `group`."""
+        self.group, self.index = group, index
+        self.conv = self.kv_cache[0].numpy()[..., 0]
+        self.temporal = self.kv_cache[1].numpy()[..., 0]
+
+    def run(self, ids: Sequence[int]) -> Tags:
+        """All rows, in the order of the kernels; prefills take their initial states before any of them is stored."""
+        rows = self.recorder.state_rows(self)
+        out = [0] * len(ids)
+        prefills = [row for row in rows if row.prefill]
+        for row in rows:
+            if not row.prefill:
+                self._row(row, self._initial(row), ids, out)
+        starts = [self._initial(row) for row in prefills]
+        for row, start in zip(prefills, starts, strict=True):
+            self._row(row, start, ids, out)
+        return tuple(out)
+
+    def _initial(self, row: StateRow) -> int | None:
+        """The initial temporal state; None where the kernel leaves the row alone."""
+        if not row.has_temporal:
+            return EMPTY
+        if row.temporal == NULL and not row.prefill:
+            return None
+        tag = self.temporal.item(row.temporal)
+        self.recorder.log.append(
+            StateRead(row.row, self.group, self.index, row.temporal_column, row.temporal, tag, None)
+        )
+        return tag
+
+    def _row(self, row: StateRow, start: int | None, ids: Sequence[int], out: list[int]) -> None:
+        """Convolution and recurrence of one row."""
+        tokens = tuple(ids[token] for token in row.tokens)
+        tags = chain(EMPTY if start is None else start, tokens)
+        window = self._convolve(row, tags) if row.conv != NULL else None
+        if start is None:
+            return
+        log, depth = self.recorder.log, self.recorder.position(row.row)
+        writes = zip(row.outputs, row.output_columns, tags if row.speculative else tags[-1:], strict=True)
+        for count, (block, column, tag) in enumerate(writes, 1 if row.speculative else len(tokens)):
+            if block != NULL or row.prefill:
+                self.temporal[block] = tag
+                log.append(StateWrite(row.row, self.group, self.index, column, block, depth + count, tag, None))
+        # The convolution is the second account of the prefix: its last input is the last state.
+        if window is not None and window[-1] != (NO_INPUT if start == EMPTY else start):
+            tags = chain(combine(window[-1], start), tokens)
+        for token, tag in zip(row.tokens, tags, strict=True):
+            out[token] = tag
+
+    def _convolve(self, row: StateRow, inputs: Tags) -> Tags:
+        """Read the window, roll the buffer; returns the window."""
+        log, length = self.recorder.log, self.window
+        window: Tags = (NO_INPUT,) * length
+        if row.has_conv:
+            window = tuple(self.conv[row.conv, row.offset : row.offset + length].tolist())
+            log.append(StateRead(row.row, self.group, self.index, row.conv_column, row.conv, None, window))
+        # A speculative row shifts by one only: the next step reads at the offset of what was accepted.
+        history = window + inputs
+        stored = history[1:] if row.speculative else history[-length:]
+        self.conv[row.conv, : len(stored)] = stored
+        depth = self.recorder.position(row.row) + len(inputs)
+        log.append(StateWrite(row.row, self.group, self.index, row.conv_column, row.conv, depth, None, stored))
+        return window
+
+    def read(self, block: int) -> Content:
+        """What a page holds."""
+        return StateContent(self.temporal.item(block), tuple(self.conv[block, : self.window].tolist()))
+
+
+class ShadowModel(nn.Module):  # type: ignore[misc]
+    """A decoder of shadow layers: "m" a mamba layer, "a" an attention layer."""
+
+    is_hybrid = True
+
+    def __init__(self, config: Any, recorder: Recorder, pattern: str, conv_width: int, head_size: int) -> None:
+        super().__init__()
+        self.recorder = recorder
+        layers: list[ShadowAttention | ShadowMamba] = []
+        for index, kind in enumerate(pattern):
+            name = f"model.layers.{index}.mixer"
+            if kind == "m":
+                layers.append(ShadowMamba(name, config, recorder, conv_width))
+            else:
+                layers.append(ShadowAttention(name, config, recorder, head_size))
+        self.layers = nn.ModuleList(layers)
+
+    @classmethod
+    def get_mamba_state_copy_func(cls) -> Any:
+        """How a state moves between blocks: vLLM's own functions."""
+        return MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
+
+    @classmethod
+    def get_mamba_state_copy_funcs(cls, types: Any) -> dict[Any, Any]:
+        """The same for newer releases, by kind of layer."""
+        return {kind: cls.get_mamba_state_copy_func() for kind in types}
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
+        """Hidden states: one tag per token."""
+        ids = input_ids.tolist()
+        hidden: Tags | None = None
+        context = get_forward_context()
+        if context.attn_metadata is not None and self.recorder.begin_forward(context, ids):
+            for layer in self.layers:
+                hidden = join(hidden, layer.run(ids))
+        return torch.tensor(hidden or (0,) * len(ids), dtype=torch.int64).unsqueeze(1)
+
+    def compute_logits(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
+        """All on the token that the tag says."""
+        logits = torch.zeros(hidden.shape[0], VOCABULARY, dtype=torch.float32)
+        tokens = [next_token(tag) for tag in hidden[:, 0].tolist()]
+        logits[torch.arange(len(tokens)), torch.tensor(tokens, dtype=torch.int64)] = 10.0
+        return logits

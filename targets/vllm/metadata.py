@@ -1,0 +1,244 @@
+"""Reads vLLM's attention metadata into plain rows, the way the real kernels read it.
+
+For the state layers this is a transcription of `qwen_gdn_linear_attn._forward_core` and of the kernels that it
+calls (`causal_conv1d_fn`, `causal_conv1d_update`, `fused_sigmoid_gating_delta_rule_update`):
+
+    speculative rows  temporal state at index accepted - 1, one state written per token at index t;
+                      one convolution buffer, at index 0, read at offset accepted - 1
+    decode rows       one index for everything
+    prefill rows      the initial state is taken only where the metadata says that there is one
+
+Index 0 is the null block: the kernels leave such a row alone, except a prefill's recurrence, which has no check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+NULL = 0
+
+
+class Batch(NamedTuple):
+    """One forward as the worker sees it. Rows are in batch order.
+
+    tables  block tables by group, then row: only the valid columns
+    """
+
+    names: Sequence[str | None]
+    tables: Sequence[Sequence[Sequence[int]]]
+    starts: Sequence[int]
+    lengths: Sequence[int]
+
+
+class StateRow(NamedTuple):
+    """One row of a state layer.
+
+    tokens     positions of the row's tokens in the batch
+    conv       block of the convolution buffer; offset of the window in it
+    temporal   block of the initial temporal state
+    columns    of `conv`, `temporal` and of each of `outputs`; -1 where unknown
+    outputs    blocks to write: one per token (speculative), else one for the last
+    has_conv, has_temporal  whether there is an initial window and state
+    prefill    True if the recurrence runs in the prefill kernel
+    """
+
+    row: int
+    tokens: Sequence[int]
+    speculative: bool
+    prefill: bool
+    conv: int
+    conv_column: int
+    offset: int
+    temporal: int
+    temporal_column: int
+    has_conv: bool
+    has_temporal: bool
+    outputs: Sequence[int]
+    output_columns: Sequence[int]
+
+
+class Columns:
+    """Finds the columns of state blocks, the way the metadata builder found the blocks."""
+
+    def __init__(self, batch: Batch, group: int, block_size: int | None) -> None:
+        self._tables = batch.tables[group] if batch.tables else ()
+        self._lengths = batch.lengths
+        self._block_size = block_size
+
+    def of(self, row: int, index: int, block: int) -> int:
+        """Column of entry `index` of the gathered indices of `row`: block-aligned in align mode (with a block size)."""
+        if row >= len(self._tables):
+            return -1
+        table = self._tables[row]
+        first = max((self._lengths[row] - 1) // self._block_size, 0) if self._block_size else 0
+        column = first + index
+        if column < len(table) and table[column] == block:
+            return column
+        return list(table).index(block) if block in table else -1
+
+
+def state_rows(metadata: Any, columns: Columns) -> list[StateRow]:
+    """The rows of a GDN layer, in the order in which the kernels process them."""
+    tokens: Sequence[int] = range(metadata.num_actual_tokens)
+    rows: list[StateRow] = []
+    others: Sequence[int] | None = None
+    if metadata.spec_sequence_masks is not None:
+        speculating, tokens, others = _split_tokens(metadata, tokens)
+        rows = _speculative_rows(metadata, columns, speculating, others is not None)
+    if metadata.num_prefills > 0:
+        rows += _prefill_rows(metadata, columns, tokens, others)
+    elif metadata.num_decodes > 0:
+        rows += _decode_rows(metadata, columns, tokens, others)
+    return rows
+
+
+def _split_tokens(metadata: Any, tokens: Sequence[int]) -> tuple[Sequence[int], Sequence[int], list[int] | None]:
+    """(tokens of speculative rows, of the others, batch rows of the others or None if there are none)."""
+    if metadata.num_prefills == 0 and metadata.num_decodes == 0:
+        return tokens, (), None
+    masks = metadata.spec_sequence_masks.tolist()
+    others = [row for row, speculative in enumerate(masks) if not speculative]
+    return metadata.spec_token_indx.tolist(), metadata.non_spec_token_indx.tolist(), others
+
+
+def _speculative_rows(metadata: Any, columns: Columns, tokens: Sequence[int], mixed: bool) -> list[StateRow]:
+    count = metadata.num_spec_decodes
+    starts = metadata.spec_query_start_loc.tolist()
+    accepted = metadata.num_accepted_tokens.tolist()
+    indices = metadata.spec_state_indices_tensor.tolist()
+    batch_rows: Sequence[int] = range(count)
+    if mixed:
+        batch_rows = [row for row, speculative in enumerate(metadata.spec_sequence_masks.tolist()) if speculative]
+    rows = []
+    for index in range(count):
+        own = tokens[starts[index] : starts[index + 1]]
+        if not own:
+            continue
+        row, blocks, offset = batch_rows[index], indices[index], accepted[index] - 1
+        outputs = blocks[: len(own)]
+        rows.append(
+            StateRow(
+                row, own, True, False,
+                blocks[0], columns.of(row, 0, blocks[0]), offset,
+                blocks[offset], columns.of(row, offset, blocks[offset]), True, True,
+                outputs, [columns.of(row, draft, block) for draft, block in enumerate(outputs)],
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _prefill_rows(
+    metadata: Any, columns: Columns, tokens: Sequence[int], batch_rows: Sequence[int] | None
+) -> list[StateRow]:
+    starts = metadata.non_spec_query_start_loc.tolist()
+    blocks = metadata.non_spec_state_indices_tensor.tolist()
+    has_conv = metadata.has_initial_state.tolist()
+    # Decodes in front of the prefills go to the decode kernel, unless speculative rows are in the batch.
+    decodes = metadata.num_decodes if metadata.spec_sequence_masks is None else 0
+    has_temporal = [True] * decodes + metadata.prefill_has_initial_state.tolist()
+    temporal = blocks[:decodes] + metadata.prefill_state_indices.tolist()
+    rows = []
+    for index, block in enumerate(blocks):
+        own = tokens[starts[index] : starts[index + 1]]
+        if not own:
+            continue
+        row = batch_rows[index] if batch_rows is not None else index
+        column = columns.of(row, 0, block)
+        rows.append(
+            StateRow(
+                row, own, False, index >= decodes,
+                block, column, 0,
+                temporal[index], column, has_conv[index], has_temporal[index],
+                [temporal[index]], [column],
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _decode_rows(
+    metadata: Any, columns: Columns, tokens: Sequence[int], batch_rows: Sequence[int] | None
+) -> list[StateRow]:
+    blocks = metadata.non_spec_state_indices_tensor.tolist()
+    rows = []
+    for index, token in enumerate(tokens):
+        row, block = batch_rows[index] if batch_rows is not None else index, blocks[index]
+        column = columns.of(row, 0, block)
+        rows.append(
+            StateRow(row, (token,), False, False, block, column, 0, block, column, True, True, [block], [column])
+        )
+    return rows
+
+
+class SlotRow(NamedTuple):
+    """One row of an attention layer.
+
+    start    first position that the row computes
+    tokens   positions of the row's tokens in the batch
+    pages    blocks that hold the row's whole context, own tokens included
+    context  number of positions in the context
+    blocks, slots  where each token's key and value go; only stored tokens
+    stored   which tokens are stored (a slot of -1 drops one)
+    """
+
+    row: int
+    start: int
+    tokens: range
+    pages: Any
+    context: int
+    blocks: Any
+    slots: Any
+    stored: Sequence[int]
+
+
+def slot_rows(metadata: Any, slot_mapping: Any, block_size: int) -> list[SlotRow]:
+    """The rows of an attention layer, in batch order."""
+    starts = metadata.query_start_loc.tolist()
+    lengths = metadata.seq_lens.tolist()
+    table = metadata.block_table.numpy()
+    slots = slot_mapping[: metadata.num_actual_tokens].numpy()
+    rows = []
+    for row, length in enumerate(lengths):
+        tokens = range(starts[row], starts[row + 1])
+        if not tokens:
+            continue
+        own = slots[tokens.start : tokens.stop]
+        stored: Sequence[int] = range(len(own))
+        if own.size and own.min() < 0:
+            stored = np.flatnonzero(own >= 0).tolist()
+            own = own[own >= 0]
+        pages = table[row, : -(-length // block_size)]
+        rows.append(
+            SlotRow(
+                row, length - len(tokens), tokens, pages, length, own // block_size, own % block_size, stored
+            )
+        )  # fmt: skip
+    return rows
+
+
+def writing_order(rows: Sequence[SlotRow], block_size: int) -> Sequence[int]:
+    """Order in which rows may store: one whose last cached position is stored by another row in this very step
+    (a prefix hit on a block that is being filled) comes after that row."""
+    if len(rows) < 2:
+        return range(len(rows))
+    writer = {
+        (block, slot): index
+        for index, row in enumerate(rows)
+        for block, slot in zip(row.blocks.tolist(), row.slots.tolist(), strict=True)
+    }
+    waits: dict[int, int] = {}
+    for index, row in enumerate(rows):
+        if row.start:
+            column, slot = divmod(row.start - 1, block_size)
+            other = writer.get((int(row.pages[column]), slot), index)
+            if other != index:
+                waits[index] = other
+    order: list[int] = []
+    for index in range(len(rows)):
+        chain = [index]
+        while (other := waits.get(chain[-1], index)) not in chain and other not in order:
+            chain.append(other)
+        order += [one for one in reversed(chain) if one not in order]
+    return order
