@@ -29,7 +29,7 @@ from ..targets.base.observe import (
     Zeroed,
 )
 from ..targets.base.protocol import Target, TargetError, TargetFactory
-from ..targets.base.trace import Abort, Arrive, Config, Event, Step, Trace, TraceError, check_config, fits
+from ..targets.base.trace import Abort, Arrive, Config, Event, Sleep, Step, Trace, TraceError, Wake, check_config, fits
 from .crash import crash_violation
 from .oracles import ORACLES
 from .oracles.base import Context, Oracle
@@ -78,6 +78,7 @@ class Lockstep:
         self.steps = 0
         self.digest = 0
         self._names: set[str] = set()
+        self._asleep = False
         hooks = [*_RECORD_HOOKS.values(), *_ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
         self._hooks = {name: self._overriders(name) for name in hooks}
         self._access_hooks = {kind: self._hooks[name] for kind, name in _ACCESS_HOOKS.items()}
@@ -93,6 +94,7 @@ class Lockstep:
         if isinstance(event, Arrive) and event.name not in self._names and fits(self.config, event):
             self._names.add(event.name)
             context.reference.arrive(event.name, event.prompt, event.max_new_tokens)
+        self._asleep = isinstance(event, Sleep) or (self._asleep and not isinstance(event, Wake))
         try:
             self.violation = self._happen(event)
         except (TargetError, TraceError):
@@ -199,7 +201,9 @@ class Lockstep:
         self.digest = zlib.crc32(repr(observed).encode(), self.digest)
 
     def drain(self, first_index: int) -> Violation | None:
-        """Step until nothing is left to do, then judge what remains."""
+        """Step until nothing is left to do, then judge what remains. A sleeping engine is woken first."""
+        if self._asleep and self.apply(Wake(), first_index):
+            return self.violation
         lives: list[Life] = list(self.context.reference.lives.values())
         bound = DRAIN_STEPS_PER_TOKEN * sum(life.total_length for life in lives) + 4
         for index in range(bound):

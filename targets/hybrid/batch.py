@@ -55,6 +55,8 @@ class Batch:
     def add(self, name: str, table: Sequence[Sequence[int]]) -> None:
         """A request enters the next free row."""
         assert len(self.names) < self.max_rows
+        for lengths in self.lengths:
+            lengths[len(self.names)] = 0
         self.names.append(name)
         self.append(name, table)
 

@@ -120,13 +120,13 @@ class CacheManager:
 
     def note_for_zeroing(self, group: AttentionGroup, blocks: Sequence[int]) -> None:
         """Attention reads whole pages, so a page that held a state must be zeroed first (vLLM PR #35219)."""
-        if self.layout.zeroing and group.kind == "attention":
+        if group.kind == "attention":
             self.to_zero.extend(blocks)
 
     def take_blocks_to_zero(self) -> list[int]:
-        """Drain the list: each step hands it to the worker exactly once."""
+        """Drain the list; a model without states has nothing to zero."""
         blocks, self.to_zero = self.to_zero, []
-        return blocks
+        return blocks if self.layout.zeroing else []
 
     def free(self, name: str) -> None:
         """Release all blocks of a request."""

@@ -35,7 +35,7 @@ CAPABILITIES = Capabilities(
         }
     ),
     block_sizes=((8, 4), (8, 8), (8, 16), (16, 4), (16, 16), (4, 8)),
-    group_counts=((1, 1), (2, 1), (1, 2), (3, 1)),
+    group_counts=((1, 1), (1, 1), (2, 1), (2, 1), (1, 2), (3, 1), (0, 1)),
     layers_per_group=(1, 1, 1, 2),
     max_speculative_tokens=4,
     variable_drafts=True,

@@ -36,10 +36,15 @@ def combine(first: int, second: int) -> int:
 
 
 class Memory:
-    """`layers` pages for each of `num_blocks` blocks; fresh memory is garbage."""
+    """`layers` pages for each of `num_blocks` blocks.
 
-    def __init__(self, num_blocks: int, layers: int, conv_width: int) -> None:
+    `garbage` is what bytes that nobody wrote read as: POISON where states and keys share the pool, a finite value
+    where all pages have one dtype.
+    """
+
+    def __init__(self, num_blocks: int, layers: int, conv_width: int, garbage: int) -> None:
         self._num_blocks = num_blocks
+        self._garbage = garbage
         self._no_window = (NO_INPUT,) * (conv_width - 1)
         self._layers = range(layers)
         self.scramble()
@@ -48,7 +53,7 @@ class Memory:
         """All bytes are lost."""
         blocks = self._num_blocks
         self._kind = [[_GARBAGE] * blocks for _ in self._layers]
-        self._temporal = [[POISON] * blocks for _ in self._layers]
+        self._temporal = [[self._garbage] * blocks for _ in self._layers]
         self._conv: list[list[tuple[int, ...]]] = [[()] * blocks for _ in self._layers]
         self._slots: list[list[list[int]]] = [[[] for _ in range(blocks)] for _ in self._layers]
 
@@ -60,19 +65,19 @@ class Memory:
     def temporal(self, layer: int, block: int) -> int:
         """The recurrent state."""
         kind = self._kind[layer][block]
-        return self._temporal[layer][block] if kind == _STATE else (NO_INPUT if kind == _ZERO else POISON)
+        return self._temporal[layer][block] if kind == _STATE else (NO_INPUT if kind == _ZERO else self._garbage)
 
     def conv(self, layer: int, block: int) -> tuple[int, ...]:
         """The convolution buffer: a window, then one more input for each token verified but not yet accepted."""
         kind = self._kind[layer][block]
         if kind == _STATE and self._conv[layer][block]:
             return self._conv[layer][block]
-        return self._no_window if kind == _ZERO else (POISON,) * len(self._no_window)
+        return self._no_window if kind == _ZERO else (self._garbage,) * len(self._no_window)
 
     def _become_state(self, layer: int, block: int) -> None:
         if self._kind[layer][block] != _STATE:
             zero = self._kind[layer][block] == _ZERO
-            self._temporal[layer][block] = NO_INPUT if zero else POISON
+            self._temporal[layer][block] = NO_INPUT if zero else self._garbage
             self._conv[layer][block] = self._no_window if zero else ()
             self._kind[layer][block] = _STATE
 
@@ -91,7 +96,7 @@ class Memory:
         kind = self._kind[layer][block]
         if kind == _SLOTS and len(self._slots[layer][block]) == size:
             return self._slots[layer][block]
-        return [NO_INPUT if kind == _ZERO else POISON] * size
+        return [NO_INPUT if kind == _ZERO else self._garbage] * size
 
     def store_slot(self, layer: int, block: int, size: int, slot: int, tag: int) -> None:
         """Overwrite one attention slot of a page of `size` slots."""

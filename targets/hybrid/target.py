@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ...reference.layout import Layout
-from ...reference.tokens import Truth
+from ...reference.tokens import NO_INPUT, Truth
 from ..base.observe import Content, Delivered, Effect, Planned, Record, SlotContent, StateContent, View
 from ..base.trace import (
     Abort,
@@ -30,7 +30,7 @@ from ..base.trace import (
 from .batch import NULL_INDICES, Batch
 from .cache import CacheManager
 from .kernels import Kernels
-from .memory import Memory
+from .memory import POISON, Memory
 from .pool import BlockPool
 from .runner import Runner
 from .scheduler import Plan, Scheduler
@@ -70,7 +70,7 @@ class HybridTarget:
         self.scheduler = self.scheduler_class(config, self.cache)
         self.batch = self.batch_class(layout, config.max_num_seqs, config.longest_span)
         layers = max(group.layers for group in layout.groups)
-        self.memory = self.memory_class(config.num_blocks, layers, config.conv_width)
+        self.memory = self.memory_class(config.num_blocks, layers, config.conv_width, POISON if layout.zeroing else NO_INPUT)
         self.kernels = self.kernels_class(self.memory, config.conv_width)
         self.runner = self.runner_class(layout, config, self.batch, self.memory, self.kernels)
         self.in_flight: deque[tuple[Plan, Step]] = deque()

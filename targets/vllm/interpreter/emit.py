@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from .arithmetic import single
 from .values import (
     BITS,
     NUMPY,
@@ -77,10 +78,9 @@ class Emitter:
         if not isinstance(number, bool | int | float):
             raise Unsupported(f"{number!r} as a number")
         if is_float(type_):
-            code = f"single({number!r})" if type_ == "fp32" else repr(float(number))
-            code = code.replace("inf", "INF").replace("nan", "NAN")
-            exact = type_ == "fp32" and number in (0.0, 1.0, -1.0, float("-inf"), float("inf"))
-            return Value(type_, repr(float(number)).replace("inf", "INF") if exact else code)
+            rounded = single(number) if type_ == "fp32" else float(number)
+            code = repr(rounded).replace("inf", "INF").replace("nan", "NAN")
+            return Value(type_, code)
         if isinstance(number, float) and number:
             raise Unsupported("a fraction as an integer")
         if type_ == "int1":

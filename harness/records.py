@@ -1,0 +1,124 @@
+"""What a campaign says while it runs. Consumers (console, JSON, reports) need nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+Reason = Literal["time", "steps", "traces", "interrupted", "error"]
+
+
+class Finding(Struct, frozen=True):
+    """All traces with one signature.
+
+    trace       path of the smallest trace so far; `events` is its length
+    index       of the first trace of the campaign that showed it
+    count       traces that showed it
+    reproduced  whether the trace showed it again when it was run alone
+    reduced     whether the reducer has ended with it
+    """
+
+    signature: str
+    oracle: str
+    message: str
+    step: int
+    event: int
+    events: int
+    trace: str
+    index: int
+    count: int = 1
+    reproduced: bool = True
+    reduced: bool = False
+
+
+class Summary(Struct, frozen=True):
+    """Everything that a campaign has to show; also its state file.
+
+    exercised, reached                every applicable oracle and required state, those with 0 included
+    never_exercised, never_reached    those with 0: not empty means vacuous
+    """
+
+    target: str
+    version: str
+    seed: int
+    overrides: Mapping[str, object]
+    exit_reason: Reason | None
+    traces: int
+    steps: int
+    seconds: float
+    findings: Sequence[Finding]
+    exercised: Mapping[str, int]
+    reached: Mapping[str, int]
+    never_exercised: Sequence[str]
+    never_reached: Sequence[str]
+    lost_workers: int = 0
+
+    @property
+    def steps_per_second(self) -> float:
+        """Over the whole campaign, reductions included."""
+        return self.steps / self.seconds if self.seconds else 0.0
+
+
+class Began(Struct, frozen=True):
+    """The first worker is ready; the clock runs. `earlier` are findings of an earlier campaign in this folder."""
+
+    target: str
+    version: str
+    seed: int
+    jobs: int
+    out: str
+    earlier: Sequence[Finding]
+
+
+class WorkerState(Struct, frozen=True):
+    """What a worker does now, in a word or two."""
+
+    worker: int
+    state: str
+
+
+class TraceDone(Struct, frozen=True):
+    """A trace has ended."""
+
+    worker: int
+    index: int
+    steps: int
+    signature: str = ""
+
+
+class Found(Struct, frozen=True):
+    """A new signature; its trace is on disk."""
+
+    finding: Finding
+
+
+class Improved(Struct, frozen=True):
+    """The trace of a finding got smaller, or the reducer has ended with it."""
+
+    finding: Finding
+
+
+class WorkerLost(Struct, frozen=True):
+    """A worker died or hung and did not do so again with the same trace: a warning, no finding."""
+
+    worker: int
+    index: int
+    reason: str
+
+
+class Tick(Struct, frozen=True):
+    """Time has passed. `summary` is the state of things."""
+
+    summary: Summary
+    left: float | None
+
+
+class Ended(Struct, frozen=True):
+    """The last record."""
+
+    summary: Summary
+
+
+Record = Began | WorkerState | TraceDone | Found | Improved | WorkerLost | Tick | Ended

@@ -1,0 +1,182 @@
+"""A worker that never goes away: whenever its process is lost, the loss becomes an outcome and a new one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from msgspec import Struct
+
+from ..targets.base.launch import Launch
+from ..targets.base.protocol import TargetError
+from ..targets.base.trace import Step, Trace, TraceError
+from .lockstep import Outcome
+from .messages import Began, Done, Draw, Drawn, Failed, Fuzz, Overrides, Ready, Reply, Request, Run
+from .process import Lost, Process
+from .violation import Violation
+
+START_SECONDS = 600.0
+"""A cold engine on a busy machine imports for a minute; its very first start inspects and caches more."""
+FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit", "memory-limit"})
+"""What a busy machine or another process can do to a worker. Counts against the target only if it happens again."""
+
+
+class Stopped(Exception):
+    """The worker was told to stop."""
+
+
+class InternalError(Exception):
+    """hybridfuzz itself is wrong. `details` is the worker's traceback."""
+
+    def __init__(self, message: str, details: str) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Ran(Struct, frozen=True):
+    """One trace of a campaign. `lost` says how its worker was lost, if that did not happen again."""
+
+    index: int
+    outcome: Outcome
+    trace: Trace | None = None
+    lost: str = ""
+
+
+class Worker:
+    """Runs traces on one target, whatever the target does. Use as a context manager, from one thread.
+
+    Only `stop` may be called from elsewhere: it kills the process, and whoever waits for it gets `Stopped`.
+    """
+
+    def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int = 0) -> None:
+        self.spec = spec
+        self.launch = launch
+        self.trace_seconds = trace_seconds
+        self.memory_limit = memory_limit
+        self._process: Process | None = None
+        self._stopped = False
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the present process."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> Ready:
+        """A new process, instead of the old one if there is one; returns what the target says about itself."""
+        if self._process:
+            self._process.close()
+        self._process = Process(self.spec, self.launch, self.memory_limit)
+        try:
+            reply = self._receive(START_SECONDS)
+        except Lost as lost:
+            last = lost.last_words.splitlines()[-1:] or ["it printed nothing"]
+            raise TargetError(f"target {self.spec!r}: its worker {lost.what} while starting: {last[0]}") from lost
+        assert isinstance(reply, Ready)
+        return reply
+
+    def stop(self) -> None:
+        """End it now, whatever it does."""
+        self._stopped = True
+        if self._process:
+            self._process.kill()
+
+    def run(self, trace: Trace, *, twice: bool = False) -> Outcome:
+        """Run one trace. A lost process is an outcome, too, with the event at which it happened."""
+        event = 0
+        try:
+            self._send(Run(trace, twice))
+            while True:
+                reply = self._receive()
+                if isinstance(reply, Began):
+                    event = reply.event
+                elif isinstance(reply, Done):
+                    return reply.outcome
+        except Lost as lost:
+            outcome = lost_outcome(lost, trace, event)
+            self.start()
+            return outcome
+
+    def fuzz(self, request: Fuzz) -> Iterator[Ran]:
+        """Draw and run many traces."""
+        first, end = request.first, request.first + request.count
+        while first < end:
+            asked = Fuzz(request.seed, first, end - first, request.overrides, request.twice_every)
+            try:
+                self._send(asked)
+                while first < end:
+                    reply = self._receive()
+                    if isinstance(reply, Done):
+                        yield Ran(first, reply.outcome, reply.trace)
+                        first += 1
+            except Lost as lost:
+                self.start()
+                yield self._again(request, first, lost)
+                first += 1
+
+    def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:
+        """A trace of a campaign, without running it."""
+        self._send(Draw(seed, index, overrides))
+        reply = self._receive()
+        assert isinstance(reply, Drawn)
+        return reply.trace
+
+    def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
+        """Run the trace that cost us a process alone, in a fresh one."""
+        trace = self.draw(request.seed, index, request.overrides)
+        outcome = self.run(trace)
+        if outcome.violation:
+            return Ran(index, outcome, trace)
+        what = f"{lost.kind}: the target {lost.what} and did not when the trace ran again, alone"
+        if lost.field in FROM_OUTSIDE:
+            return Ran(index, outcome, trace, lost=what)
+        violation = Violation(oracle=lost.kind, field=lost.field, message=what, observed=lost.last_words)
+        return Ran(index, Outcome(violation, outcome.steps, outcome.events, {}, {}, 0), trace)
+
+    def _send(self, request: Request) -> None:
+        assert self._process
+        self._process.send(request)
+
+    def _receive(self, seconds: float = 0.0) -> Reply:
+        """The next reply that is not a failure."""
+        assert self._process
+        if self._stopped:
+            self._process.kill()
+            raise Stopped
+        try:
+            reply = self._process.receive(seconds or self.trace_seconds)
+        except Lost:
+            if self._stopped:
+                raise Stopped from None
+            raise
+        if isinstance(reply, Failed):
+            if reply.kind == "internal":
+                raise InternalError(reply.message, reply.details)
+            raise TargetError(reply.message) if reply.kind == "target" else TraceError(reply.message)
+        return reply
+
+
+def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:
+    """A lost process as a finding at one event. Draining counts as the last event."""
+    kind = ""
+    with suppress(IndexError):
+        kind = str(trace.events[event].__struct_config__.tag)
+    last = lost.last_words.splitlines()[-1:]
+    said = f"; its last words: {last[0][:200]}" if last else ""
+    violation = Violation(
+        oracle=lost.kind,
+        field=lost.field,
+        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){said}",
+        expected="an answer",
+        observed=lost.last_words,
+        event=event,
+        event_kind=kind,
+    )
+    steps = sum(isinstance(each, Step) for each in trace.events[: event + 1])
+    return Outcome(violation, steps, event + 1, {}, {}, 0)

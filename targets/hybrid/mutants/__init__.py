@@ -1,0 +1,24 @@
+"""The embedded target with exactly one known bug put back in.
+
+A mutant is one small class that overrides one method of one part of the correct target; its docstring gives the
+public number and the mechanism. `MUTANTS` maps slugs to target classes.
+"""
+
+from __future__ import annotations
+
+from .null_and_rows import FinishedRowNotCleared, NullAsStateSlot
+from .parts import mutant
+from .states import AllModePartialBlock, AllSpecTableWidth
+from .zeroing import StaleFp32BytesNan, ZeroListNeverDrained
+
+MUTANTS = {
+    slug: mutant(slug, part)
+    for slug, part in {
+        "null-as-state-slot": NullAsStateSlot,
+        "finished-row-not-cleared": FinishedRowNotCleared,
+        "all-mode-partial-block": AllModePartialBlock,
+        "all-spec-table-width": AllSpecTableWidth,
+        "stale-fp32-bytes-nan": StaleFp32BytesNan,
+        "zero-list-never-drained": ZeroListNeverDrained,
+    }.items()
+}

@@ -1,0 +1,35 @@
+"""Puts a broken part into an otherwise correct target."""
+
+from __future__ import annotations
+
+from ..batch import Batch
+from ..cache import CacheManager
+from ..groups import AttentionGroup, MambaGroup
+from ..kernels import Kernels
+from ..memory import Memory
+from ..pool import BlockPool
+from ..runner import Runner
+from ..scheduler import Scheduler
+from ..target import HybridTarget
+
+_SLOTS: dict[type, str] = {
+    BlockPool: "pool_class",
+    CacheManager: "cache_class",
+    Scheduler: "scheduler_class",
+    Batch: "batch_class",
+    Memory: "memory_class",
+    Kernels: "kernels_class",
+    Runner: "runner_class",
+}
+
+
+def mutant(slug: str, part: type) -> type[HybridTarget]:
+    """A target class in which `part` stands in for the correct class that it derives from."""
+    if issubclass(part, MambaGroup):
+        part = type("MutantCache", (CacheManager,), {"mamba_group": part})
+    elif issubclass(part, AttentionGroup):
+        part = type("MutantCache", (CacheManager,), {"attention_group": part})
+    if issubclass(part, HybridTarget):
+        return part
+    slot = next(slot for base, slot in _SLOTS.items() if issubclass(part, base))
+    return type(slug, (HybridTarget,), {slot: part})

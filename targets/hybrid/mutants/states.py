@@ -1,0 +1,29 @@
+"""Where states are written: checkpoints of mode all, scratch columns."""
+
+from __future__ import annotations
+
+from ....reference.layout import cdiv
+from ..batch import Batch
+from ..kernels import RowInput
+from ..runner import Runner
+
+
+class AllModePartialBlock(Runner):
+    """vLLM #34587, #34798: the kernel stored checkpoints every block size counted from the start of its chunk, not
+    on the grid of blocks, so a column whose boundary fell inside a chunk kept an earlier state and was hashed as the
+    boundary's."""
+
+    def boundary_stops(self, group: int, inputs: RowInput) -> tuple[tuple[int, int, int], ...]:
+        if self.layout.mode != "all" or inputs.drafts:
+            return ()
+        size, count = self.layout.groups[group].block_size, len(inputs.tokens)
+        columns = [(tokens, (inputs.position + tokens) // size - 1) for tokens in range(size, count, size)]
+        return tuple((tokens, column, self.batch.block(group, inputs.table_row, column)) for tokens, column in columns)
+
+
+class AllSpecTableWidth(Batch):
+    """vLLM #39809, #41233: kernels touch 1 + k consecutive columns, but the table was as wide as the tokens need
+    without the k scratch columns; at full length the last ones alias the next row."""
+
+    def table_width(self, group: int, max_tokens: int) -> int:
+        return cdiv(max_tokens, self.layout.groups[group].block_size)

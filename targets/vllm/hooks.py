@@ -1,0 +1,257 @@
+"""Sees the device work of a step go by and records it in the order in which it happens.
+
+Zeroing and copies are seen at vLLM's own functions, wrapped once per process (`install`). The wrappers report to the
+recorder of the engine that is open (one at a time) and compute nothing that vLLM does not hand them: which columns a
+fused copy moves is read from the very arrays that its kernel reads.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..base.observe import Access, Copied, Forward, ForwardRow, Record, Zeroed
+from . import compat
+from .metadata import Batch, Columns, SlotRow, StateRow, slot_rows, state_rows, writing_order
+
+
+class Recorder:
+    """What the device does for one engine; `records` belongs to the event that is being applied."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.log: list[Access] = []
+        self.step = 0
+        self.worker: Any = None
+        self.group_layers: Sequence[int] = ()
+        self.mamba_groups: Sequence[int] = ()
+        self.aligned_block_size: int | None = None
+        """Size of mamba blocks in align mode, None in the other modes."""
+        self._batch = Batch((), (), (), ())
+        self._context: Any = None
+        self._ids: Sequence[int] = ()
+        self._states: dict[int, list[StateRow]] = {}
+        self._slots: dict[int, tuple[list[SlotRow], Sequence[int]]] = {}
+        self._place: int | None = None
+
+    def begin_step(self, step: int, records: list[Record]) -> None:
+        """Device work from now on belongs to `step`."""
+        self.step, self.records = step, records
+        self.log, self._place = [], None
+
+    def begin_forward(self, context: Any, ids: Sequence[int]) -> bool:
+        """The model runs; False where the engine gives it no metadata (profiling)."""
+        metadata = self._attention_metadata(context)
+        if metadata is None:
+            return False
+        starts, lengths = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
+        names = self.worker.names(len(lengths))
+        tables = self.worker.tables(names)
+        self._batch = Batch(names, tables, starts, lengths)
+        self._context, self._ids = context, ids
+        self._states, self._slots = {}, {}
+        self._place = len(self.records)
+        return True
+
+    def _attention_metadata(self, context: Any) -> Any:
+        """Metadata of any attention layer: row boundaries and lengths are the same in all of them."""
+        for metadata in context.attn_metadata.values():
+            if hasattr(metadata, "query_start_loc") and hasattr(metadata, "seq_lens"):
+                return metadata
+        return None
+
+    def position(self, row: int) -> int:
+        """First position that a row computes."""
+        batch = self._batch
+        return batch.lengths[row] - (batch.starts[row + 1] - batch.starts[row])
+
+    def state_rows(self, layer: Any) -> list[StateRow]:
+        """Rows of a state layer; read from the metadata once per group and forward."""
+        rows = self._states.get(layer.group)
+        if rows is None:
+            columns = Columns(self._batch, layer.group, self.aligned_block_size)
+            rows = self._states[layer.group] = state_rows(self._context.attn_metadata[layer.layer_name], columns)
+        return rows
+
+    def slot_rows(self, layer: Any) -> tuple[list[SlotRow], Sequence[int]]:
+        """Rows of an attention layer and the order in which they may store."""
+        found = self._slots.get(layer.group)
+        if found is None:
+            metadata = self._context.attn_metadata[layer.layer_name]
+            mapping = self._context.slot_mapping
+            slots = mapping[layer.layer_name] if mapping else metadata.slot_mapping
+            rows = slot_rows(metadata, slots, layer.block_size)
+            found = self._slots[layer.group] = rows, writing_order(rows, layer.block_size)
+        return found
+
+    def end_step(self, drafts: dict[str, int], sampled: dict[str, Sequence[int]], dummy_rows: int = 0) -> None:
+        """The step's results are known: put its forward where the model ran."""
+        batch = self._batch
+        if dummy_rows:
+            rows = [ForwardRow(None, 0, (), 0, ())] * max(dummy_rows, len(batch.names) if self._place is not None else 0)
+            self.records.insert(self._place or 0, Forward(self.step, rows, self.log, dummy=True))
+        elif self._place is not None:
+            rows = [
+                ForwardRow(
+                    name,
+                    self.position(row),
+                    self._ids[batch.starts[row] : batch.starts[row + 1]],
+                    drafts.get(name or "", 0),
+                    sampled.get(name or "", ()),
+                    tuple(table[row] for table in batch.tables),
+                )
+                for row, name in enumerate(batch.names)
+            ]
+            self.records.insert(self._place, Forward(self.step, rows, self.log))
+        self.log, self._place = [], None
+
+    def copied(self, name: str | None, group: int, columns: tuple[int, int], offset: int, table: Sequence[int]) -> None:
+        """An align copy: the temporal state from column source + offset, the window shifted by `offset`."""
+        source, destination = columns
+        for layer in range(self.group_layers[group]):
+            for first, temporal in ((source + offset, True), (source, False)):
+                self.records.append(
+                    Copied(
+                        self.step, name or "", group, first, table[first], destination, table[destination],
+                        0 if temporal else offset, temporal, not temporal, layer,
+                    )
+                )  # fmt: skip
+
+    def zeroed(self, blocks: Sequence[int]) -> None:
+        """Blocks were zeroed."""
+        if blocks:
+            self.records.append(Zeroed(self.step, list(blocks)))
+
+    def block_copied(self, source: int, destination: int) -> None:
+        """Copy on write: a whole page, all layers, for the request whose table now names the destination."""
+        for name, tables in self.worker.planned_tables().items():
+            for group, table in enumerate(tables):
+                if destination not in table:
+                    continue
+                column = table.index(destination)
+                for layer in range(self.group_layers[group]):
+                    self.records.append(
+                        Copied(self.step, name, group, column, source, column, destination, 0, True, True, layer)
+                    )
+
+
+_open: list[Recorder] = []
+
+
+def activate(recorder: Recorder | None) -> None:
+    """From now on the wrappers report to `recorder`, or to nobody."""
+    _open[:] = [recorder] if recorder else []
+
+
+def _fused_precopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> None:
+    sources, offsets = call["src_col_gpu"].tolist(), call["token_bias_gpu"].tolist()
+    destinations = call["state_idx_gpu"].tolist()
+    for row, slot in _rows(call):
+        if sources[slot] >= 0 and sources[slot] != destinations[slot]:
+            _copied(recorder, context, row, slot, (sources[slot], destinations[slot]), offsets[slot])
+
+
+def _fused_postcopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> None:
+    """Both forms of the post-step copy: V2 hands the computed count after the step, V1 what it is made of."""
+    accepted = call["num_accepted_tokens_gpu"].tolist()
+    states = (call["state_idx_gpu"] if "state_idx_gpu" in call else call["mamba_state_idx_gpu"]).tolist()
+    for row, slot in _rows(call):
+        if "new_num_computed_tokens_gpu" in call:
+            computed = int(call["new_num_computed_tokens_gpu"][slot])
+            running = computed - accepted[slot] + 1
+        else:
+            counts = ("num_computed_tokens_gpu", "num_scheduled_tokens_gpu", "num_draft_tokens_gpu")
+            before, scheduled, drafts = (int(call[name][slot]) for name in counts)
+            running = before + scheduled - drafts
+            computed = running + accepted[slot] - 1
+        boundary = computed // context.block_size * context.block_size
+        columns = states[slot], boundary // context.block_size - 1
+        if boundary >= running and (boundary > running or columns[0] != columns[1]):
+            _copied(recorder, context, row, slot, columns, boundary - running)
+
+
+def _rows(call: dict[str, Any]) -> list[tuple[int, int]]:
+    """(batch row, index into the per-request arrays) of a fused copy."""
+    mapping = call.get("idx_mapping")
+    if mapping is None:
+        return [(row, row) for row in range(call["num_reqs"])]
+    slots = mapping[: call["num_reqs"]].tolist()
+    return [(row, slot) for row, slot in enumerate(slots) if slot >= 0]
+
+
+def _copied(
+    recorder: Recorder, context: Any, row: int, slot: int, columns: tuple[int, int], offset: int
+) -> None:
+    name = recorder.worker.names(row + 1)[row]
+    for group in context.mamba_group_ids:
+        recorder.copied(name, group, columns, offset, recorder.worker.copy_table(context, group, slot, row))
+
+
+def _observed(function: Callable[..., Any], note: Callable[[Recorder, Any, dict[str, Any]], None]) -> Callable[..., Any]:
+    """`function`, a method, with its arguments shown to `note` before it runs."""
+    names = list(compat.parameters(function))[1:]
+
+    @functools.wraps(function)
+    def wrapper(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if _open:
+            call = {**dict(zip(names, arguments, strict=False)), **keywords}
+            if call["num_reqs"] and self.is_initialized:
+                note(_open[0], self, call)
+        return function(self, *arguments, **keywords)
+
+    return wrapper
+
+
+@functools.cache
+def install() -> None:
+    """Wrap vLLM's copy functions, once per process."""
+    from vllm.v1.worker import gpu_model_runner, mamba_utils
+    from vllm.v1.worker.gpu import model_runner
+
+    context = mamba_utils.MambaSpecDecodeGPUContext
+    for name, note in (
+        ("run_fused_precopy", _fused_precopy),
+        ("run_fused_postprocess", _fused_postcopy),
+        ("run_fused_postprocess_align", _fused_postcopy),
+    ):
+        if hasattr(context, name):
+            setattr(context, name, _observed(getattr(context, name), note))
+    mamba_utils.collect_mamba_copy_meta = _observed_scalar_copy(mamba_utils.collect_mamba_copy_meta)
+    for module in (gpu_model_runner, model_runner):
+        if hasattr(module, "copy_kv_cache_blocks_inplace"):
+            module.copy_kv_cache_blocks_inplace = _observed_block_copy(module.copy_kv_cache_blocks_inplace)
+
+
+def _observed_scalar_copy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """V1 without speculation plans its align copies one by one on the host."""
+    names = list(compat.parameters(function))
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **keywords: Any) -> Any:
+        call = {**dict(zip(names, arguments, strict=False)), **keywords}
+        source, destination, offset = (
+            call[name] for name in ("src_block_idx", "dest_block_idx", "accept_token_bias")
+        )
+        if _open and (source != destination or offset):
+            request = call["req_state"]
+            for group in call["mamba_group_ids"]:
+                table = request.block_ids[group]
+                _open[0].copied(request.req_id, group, (source, destination), offset, table)
+        return function(*arguments, **keywords)
+
+    return wrapper
+
+
+def _observed_block_copy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Copy on write of whole blocks."""
+
+    @functools.wraps(function)
+    def wrapper(caches: Any, num_blocks: Any, copies: Any, *rest: Any) -> Any:
+        result = function(caches, num_blocks, copies, *rest)
+        for copy in copies or () if _open else ():
+            source, destination = copy
+            _open[0].block_copied(source, destination)
+        return result
+
+    return wrapper

@@ -1,0 +1,165 @@
+"""The two model runners of vLLM behind one interface: who is in which row, what its table holds, run a step.
+
+V2 gives a request a *slot* for life and gathers batch-ordered copies of its tables before each forward; V1 keeps the
+tables in batch order and moves rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import compat
+from .hooks import Recorder
+
+Rows = Sequence[Sequence[int]]
+
+
+class Worker:
+    """What both runners have in common."""
+
+    def __init__(self, runner: Any, recorder: Recorder, num_groups: int) -> None:
+        self.runner = runner
+        self.recorder = recorder
+        self.groups = range(num_groups)
+        self.manager: Any = None
+        self.is_dummy = False
+
+    def execute(self, plan: Any) -> Any:
+        """Run one planned step; returns the output with its sampled tokens on the host."""
+        output = self.runner.execute_model(plan)
+        if output is None:
+            output = self.runner.sample_tokens(None)
+        return output.get_output() if hasattr(output, "get_output") else output
+
+    def dummy_run(self) -> None:
+        """A step for nobody."""
+        self.is_dummy = True
+        try:
+            compat.dummy_run(self.runner)
+        finally:
+            self.is_dummy = False
+
+    def names(self, count: int) -> Sequence[str | None]:
+        """Requests of the first `count` rows of the batch; None for rows of nobody."""
+        raise NotImplementedError
+
+    def tables(self, names: Sequence[str | None]) -> Sequence[Rows]:
+        """Block tables by group, then row of the batch, as the forward reads them."""
+        raise NotImplementedError
+
+    def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
+        """The row of the table that a fused align copy looks at."""
+        raise NotImplementedError
+
+    def leftovers(self) -> dict[str, int]:
+        """Sizes of what the worker remembers of requests."""
+        raise NotImplementedError
+
+    def planned_tables(self) -> Mapping[str, Rows]:
+        """The scheduler's tables now."""
+        tables: Mapping[str, Rows] = self.manager.tables()
+        return tables
+
+
+class WorkerV2(Worker):
+    """`vllm.v1.worker.gpu.model_runner`."""
+
+    def __init__(self, runner: Any, recorder: Recorder, num_groups: int) -> None:
+        super().__init__(runner, recorder, num_groups)
+        self._batch: Any = None
+        prepare = runner.prepare_inputs
+
+        def prepare_inputs(*arguments: Any, **keywords: Any) -> Any:
+            self._batch = prepare(*arguments, **keywords)
+            return self._batch
+
+        runner.prepare_inputs = prepare_inputs
+        zeroer = getattr(runner, "kv_block_zeroer", None)
+        if zeroer is not None:
+            zero = zeroer.zero_block_ids
+
+            def zero_block_ids(blocks: Any) -> Any:
+                recorder.zeroed(blocks)
+                return zero(blocks)
+
+            zeroer.zero_block_ids = zero_block_ids
+
+    def names(self, count: int) -> Sequence[str | None]:
+        """From the input batch of the step."""
+        return [None] * count if self.is_dummy else list(self._batch.req_ids[:count])
+
+    def tables(self, names: Sequence[str | None]) -> Sequence[Rows]:
+        """From the batch-ordered copies; their valid lengths are known per slot."""
+        if self.is_dummy:
+            return ()
+        tables = self.runner.block_tables
+        slots = self._batch.idx_mapping_np[: len(names)].tolist()
+        lengths = tables.num_blocks.np
+        return [
+            [
+                row[: int(lengths[group, slot])]
+                for row, slot in zip(tables.input_block_tables[group][: len(names)].tolist(), slots, strict=True)
+            ]
+            for group in self.groups
+        ]
+
+    def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
+        """By slot or by batch row, depending on the release."""
+        tables = self.runner.block_tables
+        by_slot = tables.block_tables[group].gpu
+        row = compat.copy_table_row(context, group, by_slot, slot, batch_row)
+        table = by_slot if row == slot and self._reads_slots(context, group, by_slot) else tables.input_block_tables[group]
+        columns: list[int] = table[row].tolist()
+        return columns
+
+    @staticmethod
+    def _reads_slots(context: Any, group: int, by_slot: Any) -> bool:
+        return int(context.block_table_ptrs[context.mamba_group_ids.index(group)]) == by_slot.data_ptr()
+
+    def leftovers(self) -> dict[str, int]:
+        """Slots in use."""
+        return {"worker rows": len(self.runner.req_states.req_id_to_index)}
+
+
+class WorkerV1(Worker):
+    """`vllm.v1.worker.gpu_model_runner`."""
+
+    def __init__(self, runner: Any, recorder: Recorder, num_groups: int) -> None:
+        super().__init__(runner, recorder, num_groups)
+        zero = runner._zero_block_ids
+
+        def zero_block_ids(blocks: Any) -> Any:
+            recorder.zeroed(blocks)
+            return zero(blocks)
+
+        runner._zero_block_ids = zero_block_ids
+
+    def names(self, count: int) -> Sequence[str | None]:
+        """From the persistent batch."""
+        return [None] * count if self.is_dummy else list(self.runner.input_batch.req_ids[:count])
+
+    def tables(self, names: Sequence[str | None]) -> Sequence[Rows]:
+        """From the device side of the persistent tables."""
+        if self.is_dummy:
+            return ()
+        result = []
+        for group in self.groups:
+            table = self.runner.input_batch.block_table[group]
+            rows = table.get_device_tensor(len(names)).tolist()
+            result.append([row[: int(table.num_blocks_per_row[index])] for index, row in enumerate(rows)])
+        return result
+
+    def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
+        """V1 indexes everything by batch row."""
+        table = self.runner.input_batch.block_table[group]
+        columns: list[int] = table.get_device_tensor(batch_row + 1)[batch_row].tolist()
+        return columns
+
+    def leftovers(self) -> dict[str, int]:
+        """Rows, remembered requests, remembered running columns."""
+        return {
+            "worker rows": len(self.runner.input_batch.req_id_to_index),
+            "worker requests": len(self.runner.requests),
+            "running columns": len(getattr(self.runner, "mamba_state_idx", ())),
+        }
