@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
@@ -19,9 +20,9 @@ from msgspec import Struct
 
 from ..targets.base.launch import Launch
 from ..targets.base.protocol import Capabilities, TargetError
-from ..targets.base.trace import Trace, TraceError
+from ..targets.base.trace import Config, TraceError
 from .findings import OutputError, Store
-from .lockstep import Outcome
+from .investigate import Case
 from .messages import Fuzz, Overrides, Ready
 from .oracles import applicable
 from .reached import missing_states, required_states
@@ -38,9 +39,7 @@ from .records import (
     WorkerLost,
     WorkerState,
 )
-from .reduce import reduce_trace
 from .supervisor import InternalError, Ran, Stopped, Worker
-from .violation import Violation
 
 BATCH = 8
 TICK_SECONDS = 0.25
@@ -65,6 +64,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     reduce_seconds: float = 20.0
     memory_limit: int = 0
     twice_every: int = 50
+
+
+def check_keys(overrides: Overrides, capabilities: Capabilities) -> None:
+    """TraceError if an override is neither a field of the configuration nor an option of the target."""
+    known = [*Config.__struct_fields__, *capabilities.options]
+    for key in overrides:
+        if key not in known:
+            close = get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            raise TraceError(f"configuration: there is no {key!r}; {hint}")
 
 
 class Campaign:
@@ -190,9 +199,12 @@ class Campaign:
             with worker:
                 self._say(WorkerState(number, "starting"))
                 self._on_ready(worker.start())
-                while count := self._take_batch():
-                    self._say(WorkerState(number, "fuzzing"))
-                    self._fuzz(number, worker, self._next_batch(count))
+                self._say(WorkerState(number, "fuzzing"))
+                while batch := self._next_batch():
+                    for ran in worker.fuzz(batch):
+                        self._take(number, worker, ran)
+                        if self._stop.is_set():
+                            break
         except Stopped:
             pass
         except (OutputError, TargetError, TraceError, InternalError) as error:
@@ -200,3 +212,56 @@ class Campaign:
         except Exception as error:
             self._records.put(InternalError(f"{type(error).__name__}: {error}", traceback.format_exc()))
         self._say(WorkerState(number, "ended"))
+
+    def _say(self, record: Record) -> None:
+        self._records.put(record)
+
+    def _on_ready(self, ready: Ready) -> None:
+        check_keys(self.settings.overrides, ready.capabilities)
+        with self._lock:
+            self._capabilities = ready.capabilities
+            if self._started is None:
+                self._started = time.monotonic()
+
+    def _next_batch(self) -> Fuzz | None:
+        """The next few trace numbers, None if there is nothing left to do."""
+        settings = self.settings
+        with self._lock:
+            left = BATCH if settings.traces is None else settings.traces - self._next
+            if self._stop.is_set() or left <= 0:
+                return None
+            first, count = self._next, min(left, BATCH)
+            self._next += count
+        return Fuzz(settings.seed, first, count, settings.overrides, settings.twice_every)
+
+    def _take(self, number: int, worker: Worker, ran: Ran) -> None:
+        """Count a trace. The first of its signature is saved here and now, then confirmed and reduced."""
+        violation, steps = ran.outcome.violation, self.settings.steps
+        claimed = None
+        with self._lock:
+            self._traces += 1
+            self._steps += ran.outcome.steps
+            self._exercised.update(ran.outcome.exercised)
+            self._reached.update(ran.outcome.reached)
+            self._lost += bool(ran.lost)
+            over = steps is not None and self._steps >= steps
+            if violation and ran.trace:
+                claimed = self.store.claim(violation, ran.index, ran.trace)
+            if claimed:
+                self._busy.add(number)
+        self._say(TraceDone(number, ran.index, ran.outcome.steps, violation.signature if violation else ""))
+        if ran.lost:
+            self._say(WorkerLost(number, ran.index, ran.lost))
+        if over:
+            self.stop("steps")
+        if claimed and violation and ran.trace:
+            self._say(Found(claimed[0]))
+            self._say(WorkerState(number, f"reducing {violation.signature}"))
+            left = self._left()
+            seconds = self.settings.reduce_seconds
+            if left is not None:
+                seconds = min(seconds, max(left, OVERTIME_SECONDS))
+            case = Case(self.store, self._lock, worker, self._say, seconds)
+            case.investigate(violation, ran.trace, earlier=claimed[1])
+            self._busy.discard(number)
+            self._say(WorkerState(number, "fuzzing"))

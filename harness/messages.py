@@ -35,7 +35,10 @@ class Run(Struct, frozen=True, tag="run"):
 
 
 class Fuzz(Struct, frozen=True, tag="fuzz"):
-    """Draw and run `count` traces; every `twice_every`-th of them (by index) is run twice, 0 for none."""
+    """Draw and run up to `count` traces, ending with the first violation.
+
+    Every `twice_every`-th of them (by index) is run twice, 0 for none.
+    """
 
     seed: int
     first: int

@@ -104,7 +104,9 @@ class Worker:
             return outcome
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
-        """Draw and run many traces."""
+        """Draw and run many traces. Between two results the worker may be used for other things if the earlier one is a
+        violation: there the process pauses by itself.
+        """
         first, end = request.first, request.first + request.count
         while first < end:
             asked = Fuzz(request.seed, first, end - first, request.overrides, request.twice_every)
@@ -115,6 +117,8 @@ class Worker:
                     if isinstance(reply, Done):
                         yield Ran(first, reply.outcome, reply.trace)
                         first += 1
+                        if reply.outcome.violation:
+                            break
             except Lost as lost:
                 self.start()
                 yield self._again(request, first, lost)

@@ -96,6 +96,8 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
             twice = bool(request.twice_every) and index % request.twice_every == 0
             outcome = run(factory, trace, twice=twice, on_event=None)
             send(Done(outcome, trace if outcome.violation else None))
+            if outcome.violation:
+                return
 
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:

@@ -54,28 +54,31 @@ def partition_faults(
     owners      from `count_owners`
     pins        references that no table explains but the target declares (copies in flight, ...)
     """
-    outside = [block for block in owners if not 0 <= block < layout.num_blocks]
-    for block in outside:
-        yield Fault(block, "id", f"an id below {layout.num_blocks}", "a table names it")
     reserved = set(layout.reserved)
     if layout.null_block is not None:
         reserved.add(layout.null_block)
+    for block in owners:
+        if not 0 <= block < layout.num_blocks:
+            yield Fault(block, "id", f"an id below {layout.num_blocks}", "a table names it")
+    held = [0] * layout.num_blocks
+    for counts in (owners, pins):
+        for block, count in counts.items():
+            if 0 <= block < layout.num_blocks:
+                held[block] += count
     free_set = set(free)
     if len(free_set) != len(free):
         for block, times in Counter(free).items():
             if times > 1:
                 yield Fault(block, "free", "once in the free queue", f"{times} times")
-    for block in free_set & reserved:
-        yield Fault(block, "free", "reserved, never free", "in the free queue")
+    unheld = {block for block, count in enumerate(held) if not count} - reserved
     for block in reserved:
-        if owners.get(block):
-            yield Fault(block, "owner", "reserved, never owned", f"{owners[block]} table entries")
-    for block in range(layout.num_blocks):
-        if block in reserved:
-            continue
-        held = owners.get(block, 0) + pins.get(block, 0)
-        if references[block] != held:
-            yield Fault(block, "references", f"reference count {held} (its owners)", str(references[block]))
-        if (block in free_set) != (held == 0):
-            expected = "in the free queue" if held == 0 else "not free"
-            yield Fault(block, "free", expected, "absent" if held == 0 else f"free, with {held} owners")
+        if held[block]:
+            yield Fault(block, "owner", "reserved, never owned", f"{held[block]} table entries")
+    for block in free_set - unheld:
+        observed = "in the free queue" + (f", with {held[block]} owners" if block not in reserved else "")
+        yield Fault(block, "free", "not free", observed)
+    for block in unheld - free_set:
+        yield Fault(block, "free", "in the free queue (nobody holds it)", "absent from it")
+    for block, count in enumerate(held):
+        if references[block] != count and block not in reserved:
+            yield Fault(block, "references", f"referenced {count} times (its owners)", f"referenced {references[block]} times")

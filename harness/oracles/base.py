@@ -50,11 +50,10 @@ class Context:
         self.event_kind = ""
         self.null = target.layout.null_block
 
-    def table(self, request: str, group: int) -> tuple[int, ...]:
+    def table(self, request: str, group: int) -> Sequence[int]:
         """The scheduler's columns for a request when the step being checked was planned."""
-        if self.facts is None or request not in self.facts.tables:
-            return ()
-        return tuple(self.facts.tables[request][group])
+        table = self.facts.tables.get(request) if self.facts else None
+        return table[group] if table else ()
 
     def row_name(self, row: int) -> str:
         """How to call a row of the batch in a message."""

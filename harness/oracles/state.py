@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...reference.prefix_cache import Key
-from ...targets.base.observe import Forward, SlotContent, SlotRead, StateRead, View
+from ...targets.base.observe import Content, Forward, SlotContent, SlotRead, StateContent, StateRead, View
 from ..violation import Violation
 from .base import Context, Oracle, first_difference, name_tag
 
@@ -30,20 +30,16 @@ class Continuation(Oracle):
         depth = life.settled
         if read.temporal is not None:
             self._reads.add((read.row, read.group, read.layer))
-            wanted = life.truth.tag(depth)
-            if depth and read.temporal == wanted:
+            if depth and read.temporal == life.truth.tag(depth):
                 return None
             field, seen = "temporal", name_tag(context, read.temporal)
         else:
-            window = read.window or ()
-            if depth and window == life.truth.window(depth, context.layout.conv_width):
+            window, wanted = read.window or (), life.truth.window(depth, context.layout.conv_width)
+            if depth and window == wanted:
                 return None
-            field = "conv"
-            seen = "a window ending in " + (name_tag(context, window[-1]) if window else "nothing")
-            if depth and window:
-                wrong = life.truth.window(depth, context.layout.conv_width)
-                index = first_difference(wrong, window)
-                seen = f"a window whose input {index} is {name_tag(context, window[index])}" if index < len(window) else seen
+            index = first_difference(wanted, window)
+            field, seen = "conv", f"a window whose input {index} is "
+            seen += name_tag(context, window[index]) if index < len(window) else "missing"
         if not depth:
             field = "phantom-state"
         return self.violation(
@@ -121,6 +117,10 @@ class Checkpoint(Oracle):
     title = "checkpoint"
     needs = frozenset({"pool", "content"})
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._contents: dict[Key, Content] = {}
+
     def on_view(self, context: Context, view: View) -> Violation | None:
         for block, key in view.published.items():
             if context.reference.is_due(block):
@@ -130,30 +130,42 @@ class Checkpoint(Oracle):
         return None
 
     def _content(self, context: Context, block: int, key: Key) -> Violation | None:
-        truth = context.reference.truths.get(key)
-        if truth is None:
+        wanted = self._expected(context, key)
+        if wanted is None:
             return None
-        self.count("S1")
-        group = context.layout.groups[key.group]
-        for layer in range(group.layers):
+        self.exercised["S1"] += 1
+        for layer in range(context.layout.groups[key.group].layers):
             content = context.target.read(key.group, layer, block)
-            if isinstance(content, SlotContent):
-                wanted = truth.slots(key.depth - group.block_size, key.depth)
-                if list(content.tags) == wanted:
-                    continue
-                slot = first_difference(wanted, content.tags)
-                return self._wrong(context, block, key, layer, "slot", content.tags[slot], f" in slot {slot}")
-            if content.temporal != key.tag:
-                return self._wrong(context, block, key, layer, "temporal", content.temporal, "")
-            window = truth.window(key.depth, context.layout.conv_width)
-            if content.window != window:
-                tap = first_difference(window, content.window)
-                return self._wrong(context, block, key, layer, "conv", content.window[tap], f" in window input {tap}")
+            if content != wanted:
+                return self._wrong(context, block, key, layer, wanted, content)
         return None
 
+    def _expected(self, context: Context, key: Key) -> Content | None:
+        """What a block with this key must hold; None if no request with that prefix was ever seen."""
+        wanted = self._contents.get(key)
+        truth = context.reference.truths.get(key)
+        if wanted is None and truth is not None:
+            group = context.layout.groups[key.group]
+            if group.kind == "attention":
+                wanted = SlotContent(truth.slots(key.depth - group.block_size, key.depth))
+            else:
+                wanted = StateContent(key.tag, truth.window(key.depth, context.layout.conv_width))
+            self._contents[key] = wanted
+        return wanted
+
     def _wrong(
-        self, context: Context, block: int, key: Key, layer: int, field: str, seen: int, where: str
+        self, context: Context, block: int, key: Key, layer: int, wanted: Content, content: Content
     ) -> Violation:
+        if isinstance(wanted, SlotContent) and isinstance(content, SlotContent):
+            index = first_difference(wanted.tags, content.tags)
+            field, seen, where = "slot", content.tags[index], f" in slot {index}"
+        elif isinstance(wanted, StateContent) and isinstance(content, StateContent):
+            field, seen, where = "temporal", content.temporal, ""
+            if content.temporal == wanted.temporal:
+                index = first_difference(wanted.window, content.window)
+                field, seen, where = "conv", content.window[index], f" in window input {index}"
+        else:
+            field, seen, where = "kind", 0, " (a page of another kind)"
         cell = context.reference.ledger.cell(block, layer)
         unwritten = cell is not None and cell.step < 0
         history = context.reference.ledger.describe(block, layer)

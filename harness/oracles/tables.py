@@ -28,7 +28,7 @@ class TableMirror(Oracle):
             return None
         self.count()
         table = context.table(life.name, read.group)
-        if tuple(read.blocks) == table[: len(read.blocks)]:
+        if tuple(read.blocks) == tuple(table[: len(read.blocks)]):
             return None
         for column, block in enumerate(read.blocks):
             violation = self._column(context, read.row, read.group, column, block, "reads")
@@ -71,7 +71,7 @@ class TableMirror(Oracle):
     def _named_column(
         self, context: Context, request: str, group: int, column: int, block: int, verb: str
     ) -> Violation | None:
-        self.count()
+        self.exercised["M3"] += 1
         table = context.table(request, group)
         if column < len(table) and table[column] == block:
             return None

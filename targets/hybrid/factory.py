@@ -69,6 +69,20 @@ class HybridFactory:
         return self._target_class(config)
 
 
+def variants() -> dict[str, str]:
+    """Slug and title of each mutant."""
+    from .mutants import MUTANTS
+
+    return {slug: (target.__doc__ or "").partition("\n")[0] for slug, target in MUTANTS.items()}
+
+
+def variants() -> dict[str, str]:
+    """Mutants: slug -> one line."""
+    from .mutants import titles
+
+    return titles()
+
+
 def make_factory(slug: str = "") -> HybridFactory:
     """The clean target for "", else the mutant with this slug. KeyError for an unknown one."""
     if not slug:

@@ -118,6 +118,13 @@ def kernel_block_sizes() -> Callable[..., list[Any]]:
     return any_size
 
 
+def kv_cache_shape(
+    num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, cache_dtype_str: str = "auto"
+) -> tuple[int, ...]:
+    """The logical shape of an attention cache; older releases ask the backend, which refuses small blocks."""
+    return num_blocks, num_kv_heads, block_size, 2 * head_size
+
+
 def dummy_run(runner: Any) -> None:
     """What `Worker.execute_dummy_batch` does on an idle data-parallel rank."""
     runner._dummy_run(getattr(runner, "uniform_decode_query_len", 1), uniform_decode=True)
@@ -129,13 +136,15 @@ def waiting_queues(scheduler: Any) -> list[Any]:
     return [queue for name in names if (queue := getattr(scheduler, name, None)) is not None]
 
 
-def copy_table_row(context: Any, group: int, slot_table: Any, slot: int, batch_row: int) -> int:
-    """Which row of a block table the align copies of this release look at.
+def copy_table(context: Any, group: int, by_slot: Any, by_row: Any, slot: int, row: int) -> list[int]:
+    """The row of a block table that a fused align copy looks at.
 
-    Newer ones index the table of request slots, older ones the batch-ordered copy.
+    Newer releases index the table of request slots, older ones the batch-ordered copy: the context holds the address.
     """
     pointer = int(context.block_table_ptrs[context.mamba_group_ids.index(group)])
-    return slot if pointer == slot_table.data_ptr() else batch_row
+    table = by_slot[slot] if pointer == by_slot.data_ptr() else by_row[row]
+    columns: list[int] = table.tolist()
+    return columns
 
 
 def drain_drafts(runner: Any, scheduler: Any) -> None:
@@ -165,3 +174,13 @@ def client_outputs(outputs: Any) -> Sequence[Any]:
     if isinstance(outputs, Mapping):
         return [one for client in outputs.values() for one in client.outputs]
     return list(outputs.outputs)
+
+
+def apart_buffers(wanted: bool) -> list[tuple[Any, str, Any]]:
+    """Changes under which the V1 runner keeps host and "device" copies of its buffers apart.
+
+    Its CPU subclass aliases them, which is right without asynchronous scheduling only.
+    """
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    return [(CPUModelRunner, "_postprocess_tensors", lambda runner: None)] if wanted else []

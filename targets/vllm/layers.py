@@ -40,6 +40,7 @@ class ShadowBackend(TritonAttentionBackend):  # type: ignore[misc]
 
     supported_dtypes = (torch.int64,)
     get_supported_kernel_block_sizes = staticmethod(compat.kernel_block_sizes())
+    get_kv_cache_shape = staticmethod(compat.kv_cache_shape)
 
 
 class _Implementation:
@@ -192,35 +193,53 @@ class ShadowMamba(nn.Module, MambaBase):  # type: ignore[misc]
         """Convolution and recurrence of one row."""
         tokens = tuple(ids[token] for token in row.tokens)
         tags = chain(EMPTY if start is None else start, tokens)
-        window = self._convolve(row, tags) if row.conv != NULL else None
-        if start is None:
-            return
-        log, depth = self.recorder.log, self.recorder.position(row.row)
-        writes = zip(row.outputs, row.output_columns, tags if row.speculative else tags[-1:], strict=True)
-        for count, (block, column, tag) in enumerate(writes, 1 if row.speculative else len(tokens)):
-            if block != NULL or row.prefill:
-                self.temporal[block] = tag
-                log.append(StateWrite(row.row, self.group, self.index, column, block, depth + count, tag, None))
-        # The convolution is the second account of the prefix: its last input is the last state.
-        if window is not None and window[-1] != (NO_INPUT if start == EMPTY else start):
-            tags = chain(combine(window[-1], start), tokens)
-        for token, tag in zip(row.tokens, tags, strict=True):
-            out[token] = tag
+        window, stored = self._convolve(row, tags)
+        if start is not None:
+            self._recur(row, tags, stored)
+            # The convolution is the second account of the prefix: its last input is the last state.
+            if window is not None and window[-1] != (NO_INPUT if start == EMPTY else start):
+                tags = chain(combine(window[-1], start), tokens)
+            for token, tag in zip(row.tokens, tags, strict=True):
+                out[token] = tag
+        elif stored is not None:
+            self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)
 
-    def _convolve(self, row: StateRow, inputs: Tags) -> Tags:
-        """Read the window, roll the buffer; returns the window."""
-        log, length = self.recorder.log, self.window
+    def _wrote(
+        self, row: StateRow, column: int, block: int, count: int, temporal: int | None, window: Tags | None
+    ) -> None:
+        depth = self.recorder.position(row.row) + count
+        self.recorder.log.append(
+            StateWrite(row.row, self.group, self.index, column, block, depth, temporal, window)
+        )
+
+    def _recur(self, row: StateRow, tags: Tags, stored: Tags | None) -> None:
+        """Store the temporal states; the log shows both parts of a page that the kernels write in one row as one."""
+        if stored is not None and row.conv != row.outputs[0]:
+            self._wrote(row, row.conv_column, row.conv, len(tags), None, stored)
+            stored = None
+        last = len(tags)
+        for index, block in enumerate(row.outputs):
+            count = index + 1 if row.speculative else last
+            if block != NULL or row.prefill:
+                self.temporal[block] = tags[count - 1]
+                self._wrote(row, row.output_columns[index], block, count, tags[count - 1], None if index else stored)
+
+    def _convolve(self, row: StateRow, inputs: Tags) -> tuple[Tags | None, Tags | None]:
+        """Read the window, roll the buffer; returns the window and what was stored, None for a row left alone."""
+        if row.conv == NULL:
+            return None, None
+        length = self.window
         window: Tags = (NO_INPUT,) * length
         if row.has_conv:
             window = tuple(self.conv[row.conv, row.offset : row.offset + length].tolist())
-            log.append(StateRead(row.row, self.group, self.index, row.conv_column, row.conv, None, window))
+            self.recorder.log.append(
+                StateRead(row.row, self.group, self.index, row.conv_column, row.conv, None, window)
+            )
         # A speculative row shifts by one only: the next step reads at the offset of what was accepted.
         history = window + inputs
         stored = history[1:] if row.speculative else history[-length:]
         self.conv[row.conv, : len(stored)] = stored
-        depth = self.recorder.position(row.row) + len(inputs)
-        log.append(StateWrite(row.row, self.group, self.index, row.conv_column, row.conv, depth, None, stored))
-        return window
+        return window, stored
 
     def read(self, block: int) -> Content:
         """What a page holds."""

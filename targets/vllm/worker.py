@@ -107,15 +107,8 @@ class WorkerV2(Worker):
     def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
         """By slot or by batch row, depending on the release."""
         tables = self.runner.block_tables
-        by_slot = tables.block_tables[group].gpu
-        row = compat.copy_table_row(context, group, by_slot, slot, batch_row)
-        table = by_slot if row == slot and self._reads_slots(context, group, by_slot) else tables.input_block_tables[group]
-        columns: list[int] = table[row].tolist()
-        return columns
-
-    @staticmethod
-    def _reads_slots(context: Any, group: int, by_slot: Any) -> bool:
-        return int(context.block_table_ptrs[context.mamba_group_ids.index(group)]) == by_slot.data_ptr()
+        by_slot, by_row = tables.block_tables[group].gpu, tables.input_block_tables[group]
+        return compat.copy_table(context, group, by_slot, by_row, slot, batch_row)
 
     def leftovers(self) -> dict[str, int]:
         """Slots in use."""
@@ -157,9 +150,8 @@ class WorkerV1(Worker):
         return columns
 
     def leftovers(self) -> dict[str, int]:
-        """Rows, remembered requests, remembered running columns."""
+        """Rows and remembered requests. (Running columns are dropped with the next step that computes something.)"""
         return {
             "worker rows": len(self.runner.input_batch.req_id_to_index),
             "worker requests": len(self.runner.requests),
-            "running columns": len(getattr(self.runner, "mamba_state_idx", ())),
         }

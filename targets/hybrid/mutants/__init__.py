@@ -6,19 +6,24 @@ public number and the mechanism. `MUTANTS` maps slugs to target classes.
 
 from __future__ import annotations
 
+from ..target import HybridTarget
 from .null_and_rows import FinishedRowNotCleared, NullAsStateSlot
 from .parts import mutant
 from .states import AllModePartialBlock, AllSpecTableWidth
 from .zeroing import StaleFp32BytesNan, ZeroListNeverDrained
 
-MUTANTS = {
-    slug: mutant(slug, part)
-    for slug, part in {
-        "null-as-state-slot": NullAsStateSlot,
-        "finished-row-not-cleared": FinishedRowNotCleared,
-        "all-mode-partial-block": AllModePartialBlock,
-        "all-spec-table-width": AllSpecTableWidth,
-        "stale-fp32-bytes-nan": StaleFp32BytesNan,
-        "zero-list-never-drained": ZeroListNeverDrained,
-    }.items()
+_PARTS: dict[str, type] = {
+    "null-as-state-slot": NullAsStateSlot,
+    "finished-row-not-cleared": FinishedRowNotCleared,
+    "all-mode-partial-block": AllModePartialBlock,
+    "all-spec-table-width": AllSpecTableWidth,
+    "stale-fp32-bytes-nan": StaleFp32BytesNan,
+    "zero-list-never-drained": ZeroListNeverDrained,
 }
+
+MUTANTS: dict[str, type[HybridTarget]] = {slug: mutant(slug, part) for slug, part in _PARTS.items()}
+
+
+def titles() -> dict[str, str]:
+    """Slug -> the first sentence of its docstring."""
+    return {slug: " ".join((part.__doc__ or "").split()).partition(". ")[0] for slug, part in _PARTS.items()}

@@ -25,6 +25,7 @@ _SLOTS: dict[type, str] = {
 
 def mutant(slug: str, part: type) -> type[HybridTarget]:
     """A target class in which `part` stands in for the correct class that it derives from."""
+    title = part.__doc__
     if issubclass(part, MambaGroup):
         part = type("MutantCache", (CacheManager,), {"mamba_group": part})
     elif issubclass(part, AttentionGroup):
@@ -32,4 +33,4 @@ def mutant(slug: str, part: type) -> type[HybridTarget]:
     if issubclass(part, HybridTarget):
         return part
     slot = next(slot for base, slot in _SLOTS.items() if issubclass(part, base))
-    return type(slug, (HybridTarget,), {slot: part})
+    return type(slug, (HybridTarget,), {"__doc__": title, slot: part})

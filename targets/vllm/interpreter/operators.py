@@ -207,7 +207,7 @@ def _leading(out: Emitter, indices: Value, bound: Value, symbol: str) -> Value:
 def _pointer(out: Emitter, symbol: str, a: Value, b: Value) -> Value:
     if symbol == "+" and b.type == "ptr":
         a, b = b, a
-    if symbol not in "+-" or a.type != "ptr" or b.type == "ptr" or b.type == "tuple":
+    if symbol not in "+-" or a.type != "ptr" or b.type in ("ptr", "tuple") or a.absolute:
         raise Unsupported(f"{symbol} on a pointer")
     if b.type in WEAK:
         # A Python number next to a pointer: its own type. Only what int64 holds can be an offset.
@@ -219,7 +219,7 @@ def _pointer(out: Emitter, symbol: str, a: Value, b: Value) -> Value:
         size = SIZE[a.element]
         step = b.code if size == 1 else f"{size} * {b.code}"
         return replace(a, code=a.code if b.code == "0" else out.name(f"{a.code} {symbol} {step}"))
-    if symbol == "-" or a.absolute:
+    if symbol == "-":
         raise Unsupported("arithmetic on a block of pointers")
     if a.n:
         own = a.offset or out.arange(0, a.n)

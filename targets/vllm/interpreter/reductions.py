@@ -42,9 +42,8 @@ def _is_inside(pointer: Value) -> str:
 def _slot(pointer: Value) -> str:
     size = SIZE[pointer.element]
     shift = size.bit_length() - 1
-    element = "uint8" if pointer.element == "int1" else pointer.element
     index = f"{pointer.code} - {4096}" if not shift else f"({pointer.code} >> {shift}) - {4096 >> shift}"
-    return f"scalars_{element}[{index}]"
+    return f"scalars_{pointer.element}[{index}]"
 
 
 @function
@@ -54,7 +53,8 @@ def load(
     _ignored(**options)
     if pointer.type != "ptr":
         raise Unsupported("a load from what is no pointer")
-    element = "uint8" if pointer.element == "int1" else pointer.element
+    boolean = pointer.element == "int1"  # Triton reads a byte and compares it with zero
+    element = "uint8" if boolean else pointer.element
     gate = _mask(out, mask, pointer.n)
     rest = out.strong(const(0) if other.type == "const" and other.value is None else other, element)
     pointer = replace(pointer, element=element)
@@ -67,11 +67,7 @@ def load(
         slow = f"load_slow({element!r}, {pointer.code}, {pointer.low})"
         code = f"{_slot(pointer)} if {_is_inside(pointer)} else {slow}"
         loaded = Value(element, out.name(f"({code}) if {gate.code} else {rest.code}" if gate else code))
-    return out.cast(loaded, "int1") if element == "uint8" and _was_bool(pointer, loaded) else loaded
-
-
-def _was_bool(pointer: Value, loaded: Value) -> bool:
-    return False
+    return out.cast(loaded, "int1") if boolean else loaded
 
 
 def _named(out: Emitter, code: str) -> str:

@@ -1,0 +1,113 @@
+"""`hybridfuzz COMMAND ...`: picks the command, turns every known error into one line and an exit status.
+
+    0  clean        1  violation found        2  usage, configuration or environment
+    3  vacuous: a required state or an applicable oracle was never exercised        4  hybridfuzz itself failed
+
+Only the chosen command's module is imported, and it imports what is heavy when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+CLEAN, VIOLATION, USAGE, VACUOUS, INTERNAL = range(5)
+
+COMMANDS = {
+    "fuzz": "run random traces against a target",
+    "replay": "run traces from files",
+    "reduce": "cut a failing trace down to what matters",
+    "targets": "list the targets, or say what one can do",
+    "doctor": "check this machine and installation",
+}
+EPILOG = """\
+exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous, 4 internal error
+example: hybridfuzz fuzz --target hybrid --time 60s
+"""
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser; only the chosen command gets its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hybridfuzz",
+        description="Fuzzes the block caches of hybrid inference engines against an exact reference.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="say the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if name == chosen:
+            module = importlib.import_module(f".commands.{name}", __package__)
+            command.epilog = module.EXAMPLES
+            module.add_arguments(command)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = next((word for word in arguments if word in COMMANDS), None)
+    parser = build_parser(chosen)
+    options = parser.parse_args(arguments)
+    if options.version:
+        from importlib.metadata import version
+
+        print(f"hybridfuzz {version('hybridfuzz')}")
+        return CLEAN
+    if options.command is None:
+        parser.print_help()
+        return USAGE
+    return run_command(options)
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Run the chosen command; errors become one line on standard error."""
+    from ..targets.base.protocol import TargetError
+    from ..targets.base.trace import TraceError
+    from .findings import OutputError
+    from .supervisor import InternalError
+
+    command = importlib.import_module(f".commands.{options.command}", __package__)
+    try:
+        status: int = command.run(options)
+    except (TargetError, TraceError, OutputError) as error:
+        return complain(str(error), USAGE)
+    except KeyboardInterrupt:
+        return complain("interrupted", USAGE)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone; nothing is left to say
+        return USAGE
+    except InternalError as error:
+        return internal_error(str(error), error.details)
+    except Exception as error:
+        return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
+    return status
+
+
+def complain(message: str, status: int) -> int:
+    """One line on standard error."""
+    print(f"hybridfuzz: error: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def internal_error(message: str, details: str) -> int:
+    """Our own fault: the traceback goes to a file."""
+    with tempfile.NamedTemporaryFile("w", prefix="hybridfuzz-", suffix=".log", delete=False) as file:
+        file.write(details)
+    first = (message.splitlines() or [""])[0]
+    return complain(f"internal error: {first} (traceback in {file.name}; please report it)", INTERNAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ...targets.base.launch import Launch
+from ...targets.base.registry import prepare
+from ..supervisor import Worker
+from ..units import duration, size
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """--target, --timeout and --memory."""
+    parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="what to test (default: hybrid)")
+    parser.add_argument(
+        "--timeout", type=duration, default=60.0, metavar="TIME", help="a trace that takes longer hangs (60s)"
+    )
+    parser.add_argument("--memory", type=size, default=0, metavar="SIZE", help="limit for each worker (none)")
+
+
+def open_worker(options: argparse.Namespace) -> Worker:
+    """A worker for --target, not yet started."""
+    launch = launch_target(options.target)
+    return Worker(options.target, launch, options.timeout, options.memory)
+
+
+def launch_target(target: str) -> Launch:
+    """Make the target's environment if need be; progress goes to standard error."""
+    return prepare(target, progress_line)
+
+
+def progress_line(text: str) -> None:
+    """One line that is not a result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def cores() -> int:
+    """Cores that we may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def print_json(value: object) -> None:
+    """One line, the last on standard output."""
+    print(json.dumps(value), flush=True)
+
+
+def say(json_wanted: bool) -> Callable[[str], None]:
+    """Where lines for people go: standard error if standard output belongs to JSON."""
+    stream = sys.stderr if json_wanted else sys.stdout
+    return lambda text: print(text, file=stream, flush=True)
+
+
+def trace_files(paths: list[str]) -> list[Path]:
+    """Files as they are, folders as all *.json below them but campaign states."""
+    from ...targets.base.trace import TraceError
+
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files += sorted(file for file in path.rglob("*.json") if file.name != "campaign.json")
+        else:
+            files.append(path)
+    if not files:
+        raise TraceError(f"no trace (*.json) in {', '.join(paths)}")
+    return files

@@ -1,0 +1,107 @@
+"""hybridfuzz doctor: check this machine and installation."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+EXAMPLES = """\
+Exit status 2 if something is missing that the built-in target needs.
+example: hybridfuzz doctor
+"""
+ENGINE_GIGABYTES = 4.0
+
+Check = tuple[bool | None, str, str]
+"""True for good, None for "works, but", False for broken; what was looked at; what was found, and the cure."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print every check."""
+    from ..cli import CLEAN, USAGE
+    from .common import print_json
+
+    checks = []
+    for good, what, found in all_checks():
+        checks.append({"check": what, "status": {True: "ok", None: "note", False: "fail"}[good], "found": found})
+        if not options.json:
+            print(f"{checks[-1]['status']:5} {what:15} {found}", flush=True)
+    broken = any(check["status"] == "fail" for check in checks)
+    if options.json:
+        print_json({"exit_reason": "broken" if broken else "ok", "checks": checks})
+    return USAGE if broken else CLEAN
+
+
+def all_checks() -> Iterator[Check]:
+    """One after another, since some take a second."""
+    yield sys.version_info >= (3, 11), "Python", f"{platform.python_version()} at {sys.executable}"
+    for name in ("msgspec", "numpy", "rich", "hypothesis"):
+        yield package(name, needed=True)
+    for name in ("torch", "triton"):
+        yield package(name, needed=False)
+    yield machine()
+    yield cache()
+    yield built_in_target()
+
+
+def package(name: str, *, needed: bool) -> Check:
+    """Whether a distribution is installed."""
+    try:
+        return True, name, version(name)
+    except PackageNotFoundError:
+        cure = "missing: pip install hybridfuzz again" if needed else "not installed (only the GPU kernels need it)"
+        return False if needed else None, name, cure
+
+
+def machine() -> Check:
+    """Cores and memory."""
+    from .common import cores
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return True, "machine", f"{cores()} cores, {memory:.0f} GiB of memory, {platform.system()}"
+
+
+def cache() -> Check:
+    """Where environments of engines go."""
+    from ...targets.base.environment import cache_folder
+    from ...targets.base.protocol import TargetError
+
+    try:
+        folder = cache_folder()
+    except TargetError as error:
+        return None, "cache folder", str(error)
+    free = shutil.disk_usage(folder).free / 1e9
+    found = f"{folder}, {free:.0f} GB free"
+    if free < ENGINE_GIGABYTES:
+        return None, "cache folder", f"{found}: an engine needs {ENGINE_GIGABYTES:g} GB; set HYBRIDFUZZ_CACHE"
+    return True, "cache folder", found
+
+
+def built_in_target() -> Check:
+    """Start the built-in target and run a few traces."""
+    from ...targets.base.protocol import TargetError
+    from ...targets.base.registry import prepare
+    from ..messages import Fuzz
+    from ..supervisor import Worker
+
+    try:
+        with Worker("hybrid", prepare("hybrid", lambda line: None)) as worker:
+            worker.start()
+            began = time.monotonic()
+            outcomes = [ran.outcome for ran in worker.fuzz(Fuzz(0, 0, 10, {}))]
+    except TargetError as error:
+        return False, "built-in target", str(error)
+    if broken := [outcome.violation.message for outcome in outcomes if outcome.violation]:
+        return False, "built-in target", broken[0]
+    steps = sum(outcome.steps for outcome in outcomes)
+    return True, "built-in target", f"{steps / (time.monotonic() - began):,.0f} steps/s on one core"

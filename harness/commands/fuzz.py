@@ -1,0 +1,122 @@
+"""hybridfuzz fuzz: run random traces against a target."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import signal
+from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..campaign import Campaign
+    from ..records import Summary
+
+EXAMPLES = """\
+The same seed gives the same traces. Findings are on disk as soon as they are made; Ctrl-C ends cleanly.
+example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m --config mamba_cache_mode=align,async_depth=1
+"""
+DEFAULT_SECONDS = 60.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    from ..units import count, duration, settings
+    from .common import add_target
+
+    add_target(parser)
+    parser.add_argument("--time", type=duration, metavar="TIME", help="budget: 90s, 5m, 2h (60s if no limit is given)")
+    parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
+    parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
+    parser.add_argument("--seed", type=int, metavar="S", help="of the traces (random, and printed)")
+    parser.add_argument("--jobs", "-j", type=count, metavar="N", help="worker processes (one for each core)")
+    parser.add_argument(
+        "--config", type=settings, action="append", default=[], metavar="K=V,...", help="fix what is drawn otherwise"
+    )
+    parser.add_argument(
+        "--reduce", type=duration, default=20.0, metavar="TIME", help="budget for reducing each finding (20s)"
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where findings go (a folder for target and seed)")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a campaign and show it."""
+    from ..campaign import Campaign, Settings
+    from ..console import open_console
+    from ..records import Ended
+    from .common import cores, launch_target, print_json
+
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    launch = launch_target(options.target)
+    unlimited = options.time is None and options.steps is None and options.traces is None
+    campaign = Campaign(
+        Settings(
+            target=options.target,
+            launch=launch,
+            seed=seed,
+            out=options.out or default_out(options.target, seed),
+            jobs=options.jobs or min(cores(), options.traces or cores()),
+            seconds=DEFAULT_SECONDS if unlimited else options.time,
+            steps=options.steps,
+            traces=options.traces,
+            overrides={key: value for pairs in options.config for key, value in pairs.items()},
+            trace_seconds=options.timeout,
+            reduce_seconds=options.reduce,
+            memory_limit=options.memory,
+        )
+    )
+    summary = None
+    with ending_on_signals(campaign), open_console(on_stderr=options.json) as console:
+        for record in campaign.run():
+            console.show(record)
+            if isinstance(record, Ended):
+                summary = record.summary
+    assert summary is not None
+    if options.json:
+        print_json(as_json(summary))
+    return status(summary)
+
+
+def default_out(target: str, seed: int) -> Path:
+    """Beside the renderer in a checkout of hybridfuzz, else in a folder of ours."""
+    here = Path("harness/commands/fuzz.py").exists() and Path("reports").is_dir()
+    name = re.sub(r"[^\w.@+-]+", "_", target).strip("_")
+    return (Path("reports/out") if here else Path("hybridfuzz-out")) / f"{name}-{seed}"
+
+
+@contextmanager
+def ending_on_signals(campaign: Campaign) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) ends the campaign cleanly, the second one at once."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        signal.signal(number, signal.default_int_handler)
+        campaign.stop("interrupted")
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def status(summary: Summary) -> int:
+    """A violation counts more than what was not exercised."""
+    from ..cli import CLEAN, VACUOUS, VIOLATION
+
+    if summary.findings:
+        return VIOLATION
+    return VACUOUS if summary.never_exercised or summary.never_reached else CLEAN
+
+
+def as_json(summary: Summary) -> dict[str, object]:
+    """What scripts may rely on; everything of the summary, and the rate."""
+    import msgspec
+
+    return {**msgspec.to_builtins(summary), "steps_per_second": round(summary.steps_per_second, 1)}

@@ -1,0 +1,74 @@
+"""hybridfuzz reduce: cut a failing trace down to what matters."""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES = """\
+The signature stays the same. OUT always holds the best trace so far: stop whenever you like.
+example: hybridfuzz reduce failing.json --target hybrid:null-as-state-slot -o small.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    from ..units import duration
+    from .common import add_target
+
+    parser.add_argument("trace", metavar="TRACE", help="a trace that fails")
+    add_target(parser)
+    parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the reduced trace goes")
+    parser.add_argument("--time", type=duration, default=60.0, metavar="TIME", help="budget (60s)")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Reduce; a line for each improvement that drops events."""
+    from ...targets.base.trace import Trace, TraceError
+    from ..cli import CLEAN
+    from ..codec import load_trace, save_trace
+    from ..findings import OutputError, replay_command
+    from ..lockstep import Outcome
+    from ..reduce import reduce_trace
+    from .common import open_worker, print_json, say
+
+    trace, line = load_trace(options.trace), say(options.json)
+    shortest = len(trace.events)
+
+    def save(better: Trace) -> None:
+        nonlocal shortest
+        try:
+            save_trace(better, options.out)
+        except OSError as error:
+            raise OutputError(f"cannot write {options.out}: {error.strerror}") from error
+        if len(better.events) < shortest:
+            shortest = len(better.events)
+            line(f"{shortest} events")
+
+    with open_worker(options) as worker:
+        worker.start()
+        violation = worker.run(trace, twice=True).violation
+        if violation is None:
+            raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reduce")
+        line(f"{violation.signature}: {shortest} events\n{violation.message}")
+        twice = violation.oracle == "DETERMINISM"
+        save(trace)
+
+        def attempt(candidate: Trace) -> Outcome:
+            return worker.run(candidate, twice=twice)
+
+        best = reduce_trace(trace, violation.signature, attempt, seconds=options.time, on_better=save)
+    again = replay_command(options.target, options.out)
+    line(f"reduced from {len(trace.events)} to {len(best.events)} events: {options.out}\n{again}")
+    if options.json:
+        print_json(
+            {
+                "exit_reason": "reduced",
+                "signature": violation.signature,
+                "trace": options.out,
+                "events_before": len(trace.events),
+                "events": len(best.events),
+                "replay": again,
+            }
+        )
+    return CLEAN

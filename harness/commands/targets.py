@@ -1,0 +1,64 @@
+"""hybridfuzz targets: list the targets, or say what one can do."""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES = """\
+Naming a target makes its environment if that is missing, starts it, and says what it can do.
+example: hybridfuzz targets vllm@0.33.0
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    parser.add_argument("target", nargs="?", metavar="T", help="one target, say vllm@0.33.0")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """List, or describe one."""
+    from ...targets.base.registry import known_targets
+    from ..cli import CLEAN
+    from .common import print_json
+
+    if options.target:
+        return describe(options)
+    known = known_targets()
+    if options.json:
+        print_json(known)
+        return CLEAN
+    width = max(map(len, known))
+    for target, title in known.items():
+        print(f"{target:{width}}  {title}"[:118].rstrip())
+    return CLEAN
+
+
+def describe(options: argparse.Namespace) -> int:
+    """Start a target and print its capabilities and what they enable."""
+    import msgspec
+
+    from ..cli import CLEAN
+    from ..oracles import applicable
+    from ..reached import required_states
+    from ..supervisor import Worker
+    from .common import launch_target, print_json
+
+    launch = launch_target(options.target)
+    with Worker(options.target, launch) as worker:
+        ready = worker.start()
+    facts = {
+        "target": ready.name,
+        "version": launch.version,
+        "python": launch.python,
+        **msgspec.to_builtins(ready.capabilities, order="sorted"),
+        "oracles": applicable(ready.capabilities),
+        "required states": required_states(ready.capabilities),
+    }
+    if options.json:
+        print_json(facts)
+        return CLEAN
+    for name, value in facts.items():
+        words = ", ".join(map(str, value)) if isinstance(value, list) else value
+        print(f"{name:22} {words}")
+    return CLEAN

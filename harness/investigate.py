@@ -1,0 +1,71 @@
+"""What happens to a new finding: does it show again, and how short can its trace be?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+
+from ..targets.base.trace import Trace
+from .findings import Store
+from .lockstep import Outcome
+from .records import Improved, Record
+from .reduce import reduce_trace
+from .supervisor import Worker
+from .violation import Violation
+
+HANG_PATIENCE = 0.1
+"""Part of the time limit after which a candidate for a shorter hang counts as one."""
+HANG_SECONDS_MIN = 2.0
+
+
+class Case:
+    """Confirms and reduces one finding on one worker. Its best trace is on disk at any moment."""
+
+    def __init__(
+        self, store: Store, lock: Lock, worker: Worker, say: Callable[[Record], None], seconds: float
+    ) -> None:
+        self._store = store
+        self._lock = lock
+        self._worker = worker
+        self._say = say
+        self._seconds = seconds
+        self._signature = ""
+        self._twice = False
+        self._shown: tuple[Trace, Violation] | None = None
+
+    def investigate(self, violation: Violation, trace: Trace, *, earlier: Trace | None) -> None:
+        """Run the trace again; if it shows the violation, reduce it, or a shorter one from an earlier campaign."""
+        self._signature = violation.signature
+        self._twice = violation.oracle == "DETERMINISM"
+        worker, patience = self._worker, self._worker.trace_seconds
+        if violation.oracle == "HANG":
+            worker.trace_seconds = max(patience * HANG_PATIENCE, min(HANG_SECONDS_MIN, patience))
+        try:
+            reproduced = self._shows(trace)
+            if earlier and self._shows(earlier):
+                trace, reproduced = earlier, True
+                self._better(earlier)
+            if reproduced:
+                reduce_trace(trace, self._signature, self._run, seconds=self._seconds, on_better=self._better)
+        finally:
+            worker.trace_seconds = patience
+        with self._lock:
+            finding = self._store.settle(self._signature, reproduced=reproduced, reduced=reproduced)
+        self._say(Improved(finding))
+
+    def _run(self, trace: Trace) -> Outcome:
+        outcome = self._worker.run(trace, twice=self._twice)
+        if outcome.violation and outcome.violation.signature == self._signature:
+            self._shown = trace, outcome.violation
+        return outcome
+
+    def _shows(self, trace: Trace) -> bool:
+        violation = self._run(trace).violation
+        return violation is not None and violation.signature == self._signature
+
+    def _better(self, trace: Trace) -> None:
+        """A shorter trace: to disk. Its text is renewed if its violation is the last one seen."""
+        violation = self._shown[1] if self._shown and self._shown[0] == trace else None
+        with self._lock:
+            finding = self._store.improve(self._signature, trace, violation)
+        self._say(Improved(finding))

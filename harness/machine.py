@@ -1,0 +1,178 @@
+"""The workload as a Hypothesis state machine: the face for pytest and for users who write rules of their own.
+
+    class TestMine(HybridCacheMachine.for_target("hybrid")):
+        pass
+
+Each rule draws one event from the same grammar as the seeded source and lets it happen in lockstep. The trace is
+recorded; a violation is reduced by our own reducer (named traces shrink 25 times cheaper than Hypothesis's choices),
+saved, and raised with the command that replays it. Hypothesis's own shrinking is therefore switched off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+from unittest import TestCase
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from ..targets.base.protocol import TargetFactory
+from ..targets.base.registry import load_factory
+from ..targets.base.trace import Config, Event, Trace
+from .choices import Option
+from .codec import save_trace
+from .lockstep import Lockstep, run_trace
+from .reduce import reduce_trace
+from .violation import Violation
+from .workload import Grammar, draw_valid_config
+
+REDUCE_SECONDS = 20.0
+DEFAULT_SETTINGS = settings(
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    deadline=None,
+    max_examples=100,
+    stateful_step_count=60,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class ViolationError(AssertionError):
+    """A violation in a pytest run; the message ends with the command that replays the reduced trace."""
+
+    def __init__(self, violation: Violation, path: Path, target: str) -> None:
+        super().__init__(f"{violation.message}\n  replay: hybridfuzz replay {path} --target {target}")
+        self.violation = violation
+        self.path = path
+
+
+class HypothesisChoices:
+    """Hypothesis decides: its database replays, its generation varies what failed before."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self._draw = draw
+
+    def integer(self, low: int, high: int) -> int:
+        return self._draw(st.integers(low, high))
+
+    def pick(self, options: Sequence[Option]) -> Option:
+        return options[self.integer(0, len(options) - 1)]
+
+    def chance(self, percent: int) -> bool:
+        return self.integer(0, 99) >= 100 - percent
+
+
+@st.composite
+def grammars(draw: st.DrawFn) -> Grammar:
+    """A configuration for the running machine's target, and the grammar that goes with it."""
+    machine: HybridCacheMachine = draw(st.runner())
+    choices, factory = HypothesisChoices(draw), machine.factory
+    config = draw_valid_config(choices, factory.supports, factory.capabilities, machine.overrides)
+    return Grammar(config, factory.capabilities, choices)
+
+
+@st.composite
+def events(draw: st.DrawFn, kind: str) -> Event:
+    """What the running machine's grammar draws: "arrive", "step", "dummy_run" or "next_event"."""
+    machine: HybridCacheMachine = draw(st.runner())
+    machine.grammar.choices = HypothesisChoices(draw)
+    event: Event = getattr(machine.grammar, kind)()
+    return event
+
+
+class HybridCacheMachine(RuleBasedStateMachine):
+    """One lockstep run. Use `for_target`; subclass it to add rules that call `happen`."""
+
+    target: ClassVar[str] = "hybrid"
+    overrides: ClassVar[Mapping[str, object]] = {}
+    directory: ClassVar[Path] = Path(os.environ.get("HYBRIDFUZZ_FINDINGS", "hybridfuzz-out/pytest"))
+    reduced: ClassVar[dict[str, ViolationError]] = {}
+    """Signature -> its reduced failure: Hypothesis runs a failing example several times."""
+
+    @classmethod
+    def for_target(
+        cls, target: str, overrides: Mapping[str, object] | None = None, run: settings = DEFAULT_SETTINGS
+    ) -> type[TestCase]:
+        """A test case for pytest or unittest. `target` as on the command line, `overrides` fix configuration fields."""
+        attributes = {"target": target, "overrides": dict(overrides or {}), "reduced": {}}
+        test_case: type[TestCase] = type("HybridCache", (cls,), attributes).TestCase
+        test_case.settings = run  # type: ignore[attr-defined]
+        return test_case
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factory: TargetFactory = load_factory(self.target)
+        self.events: list[Event] = []
+        self.config: Config | None = None
+
+    @initialize(grammar=grammars())
+    def configure(self, grammar: Grammar) -> None:
+        """Build the target for a drawn configuration."""
+        self.grammar = grammar
+        self.config = grammar.config
+        self.engine = self.factory.open(self.config)
+        self.lockstep = Lockstep(self.engine, self.config, self.factory.capabilities.observes)
+
+    def happen(self, event: Event) -> None:
+        """Let an event happen; raises ViolationError if an oracle objects."""
+        self.events.append(event)
+        self.judge(self.lockstep.apply(event, len(self.events) - 1))
+
+    def judge(self, violation: Violation | None) -> None:
+        """Reduce, save and raise a violation."""
+        if violation is None:
+            return
+        if violation.signature not in self.reduced:
+            self.reduced[violation.signature] = self.report(violation)
+        raise self.reduced[violation.signature]
+
+    def report(self, violation: Violation) -> ViolationError:
+        """The reduced trace on disk, and what it shows."""
+        assert self.config is not None
+        trace = Trace(self.config, tuple(self.events), origin="hypothesis")  # type: ignore[arg-type]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"{violation.signature}.json"
+        save_trace(trace, path)
+        best = reduce_trace(
+            trace,
+            violation.signature,
+            lambda candidate: run_trace(self.factory, candidate),
+            seconds=REDUCE_SECONDS,
+            on_better=lambda better: save_trace(better, path),
+        )
+        final = run_trace(self.factory, best).violation
+        return ViolationError(final or violation, path, self.target)
+
+    @rule(event=events("arrive"))
+    def arrives(self, event: Event) -> None:
+        """A request arrives."""
+        self.happen(event)
+
+    @rule(event=events("step"))
+    def steps(self, event: Event) -> None:
+        """The engine takes a step."""
+        self.happen(event)
+
+    @rule(event=events("next_event"))
+    def anything(self, event: Event) -> None:
+        """Whatever the grammar finds fitting now."""
+        self.happen(event)
+
+    @precondition(lambda self: "dummy_run" in self.factory.capabilities.events)
+    @rule(event=events("dummy_run"))
+    def runs_dry(self, event: Event) -> None:
+        """An idle data-parallel rank takes part in the others' step; a no-op while requests run."""
+        self.happen(event)
+
+    def teardown(self) -> None:
+        """Drain what is unfinished, judge what is left over, close the target."""
+        if self.config is None:
+            return
+        try:
+            if self.lockstep.violation is None:
+                self.judge(self.lockstep.drain(len(self.events)))
+        finally:
+            self.engine.close()

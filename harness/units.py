@@ -1,0 +1,60 @@
+"""Durations, counts and sizes as people write them. ValueError for anything else."""
+
+from __future__ import annotations
+
+import re
+
+_DURATION = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+
+
+def duration(text: str) -> float:
+    """Seconds: 90, 90s, 5m, 1h30m, 2d."""
+    match = _DURATION.fullmatch(text.strip())
+    if not text.strip() or match is None:
+        raise ValueError(text)
+    seconds = sum(float(match[unit] or 0) * factor for unit, factor in _SECONDS.items())
+    if seconds <= 0:
+        raise ValueError(text)
+    return seconds
+
+
+def count(text: str) -> int:
+    """A positive number: 500, 10k, 1M, 1_000_000."""
+    match = _COUNT.fullmatch(text.strip().replace("_", ""))
+    number = int(float(match[1]) * 1000 ** " kMG".index(match[2] or " ")) if match else 0
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def size(text: str) -> int:
+    """Bytes: 4GiB, 500MB, 2G."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))
+
+
+def settings(text: str) -> dict[str, object]:
+    """key=value,key=value."""
+    pairs: dict[str, object] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not (equals and key.strip()):
+            raise ValueError(part)
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def spell(seconds: float) -> str:
+    """Seconds for people: 8 s, 2 min 05 s, 3 h 20 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

@@ -1,0 +1,284 @@
+"""Builds one real engine: configuration, runner with shadow model, caches, scheduler.
+
+What a GPU worker would do around these parts (loading weights, profiling memory, capturing graphs) is left out; what
+`EngineCore` does between runner and scheduler is done here in the same order.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import shutil
+import sys
+import tempfile
+import types
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import vllm.v1.worker.cpu.shm  # noqa: F401  vLLM's own stand-ins for CUDA events, streams and pinned memory
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+    set_current_vllm_config,
+)
+from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.v1.structured_output import StructuredOutputManager
+
+from ...reference.layout import Group, Layout, cdiv
+from ...reference.tokens import VOCABULARY
+from ..base.protocol import TargetError
+from ..base.trace import Config
+from . import compat, hooks
+from .drafter import Drafter, Speculator, ngram_proposer
+from .hooks import Recorder
+from .layers import ShadowModel
+from .worker import Worker, WorkerV1, WorkerV2
+
+_CPU = torch.device("cpu")
+_MEMORY = 1 << 30
+_MODEL = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": VOCABULARY,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-06,
+    "torch_dtype": "bfloat16",
+    "decoder_sparse_step": 1,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "partial_rotary_factor": 0.25,
+    "rope_theta": 10000.0,
+}
+"""A hybrid model that vLLM knows; its layers are never built."""
+
+
+@cache
+def prepare_process() -> str:
+    """Once per process: patches, one-process "distributed" setup, the model's folder (returned)."""
+    from vllm.v1.sample.sampler import Sampler
+    from vllm.v1.worker import mamba_utils
+
+    from .interpreter import install as install_interpreter
+
+    torch.set_num_threads(1)
+    install_interpreter()
+    hooks.install()
+    # Tiles spread a copy of megabytes over a GPU; ours is 8 bytes, and each tile is a call of the interpreter.
+    mamba_utils._TEMPORAL_TILES = 1
+    # The only compiled operator that the greedy path of the V1 runner meets.
+    Sampler.greedy_sample = staticmethod(lambda logits: logits.argmax(dim=-1).view(-1))
+    folder = tempfile.mkdtemp(prefix="hybridfuzz-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (Path(folder) / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
+    with set_current_vllm_config(VllmConfig()):
+        init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
+        ensure_model_parallel_initialized(1, 1)
+    # vLLM collects garbage while it loads a model: not to scan all its modules for every trace.
+    gc.collect()
+    gc.freeze()
+    return folder
+
+
+class Engine:
+    """The parts of one engine, for one trace."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.is_v2 = config.options.get("runner", "v2") == "v2"
+        self.recorder = Recorder()
+        self.drafter = Drafter(config.num_speculative_tokens)
+        folder = prepare_process()
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
+        self.vllm_config = vllm_config = self._configure(folder)
+        with set_current_vllm_config(vllm_config):
+            model = self._build_model()
+            self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
+            plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            self.runner.initialize_kv_cache(plan.worker)
+            self.cache_config = plan.worker
+            if plan.worker.needs_kv_cache_zeroing and hasattr(self.runner, "_init_kv_zero_meta"):
+                self.runner._init_kv_zero_meta()
+            self._attach_layers(plan.worker)
+            self._fill_pool(model)
+            self.scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
+                vllm_config=vllm_config,
+                kv_cache_config=plan.scheduler,
+                structured_output_manager=StructuredOutputManager(vllm_config),
+                block_size=plan.block_size,
+                hash_block_size=plan.hash_block_size,
+                log_stats=False,
+            )
+            caching = config.enable_prefix_caching
+            self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
+        self.hash_block_size = plan.hash_block_size
+        self.layout = self._layout(plan.worker)
+        kind = WorkerV2 if self.is_v2 else WorkerV1
+        self.worker: Worker = kind(self.runner, self.recorder, len(self.layout.groups))
+        self.recorder.worker = self.worker
+        self.recorder.group_layers = [group.layers for group in self.layout.groups]
+        if config.mamba_cache_mode == "align":
+            self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
+
+    def _configure(self, folder: str) -> VllmConfig:
+        config, k = self.config, self.config.num_speculative_tokens
+        # A step's budget is set before each schedule(); here only the size of the buffers.
+        tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))
+        model = ModelConfig(
+            model=folder, skip_tokenizer_init=True, dtype="float32",
+            max_model_len=config.max_model_len, enforce_eager=True,
+        )  # fmt: skip
+        cache_config = CacheConfig(
+            block_size=self._block_size("attention"), enable_prefix_caching=config.enable_prefix_caching
+        )
+        cache_config.mamba_cache_mode = config.mamba_cache_mode
+        scheduler = SchedulerConfig(
+            max_num_batched_tokens=tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=config.max_model_len,
+            enable_chunked_prefill=True,
+            is_encoder_decoder=False,
+            async_scheduling=config.async_depth > 0,
+            policy=config.policy,
+            long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
+        )
+        vllm_config = VllmConfig(
+            model_config=model,
+            cache_config=cache_config,
+            scheduler_config=scheduler,
+            device_config=DeviceConfig("cpu"),
+            speculative_config=self._speculation(model) if k else None,
+        )
+        # The CPU platform switches both off or elsewhere; a hybrid model on a GPU has them like this.
+        vllm_config.scheduler_config.async_scheduling = config.async_depth > 0
+        self._set_block_sizes(vllm_config.cache_config)
+        return vllm_config
+
+    def _block_size(self, kind: str) -> int:
+        return next(group.block_size for group in self.config.groups if group.kind == kind)
+
+    def _speculation(self, model: Any) -> SpeculativeConfig:
+        method = "mtp" if self.config.eagle_block_drop else "ngram"
+        return SpeculativeConfig(
+            method=method,
+            num_speculative_tokens=self.config.num_speculative_tokens,
+            prompt_lookup_max=3,
+            prompt_lookup_min=1,
+            target_model_config=model,
+            target_parallel_config=ParallelConfig(),
+        )
+
+    def _set_block_sizes(self, cache_config: Any) -> None:
+        """What `Platform._align_hybrid_block_size` does from the sizes of a real model's states."""
+        config, size = self.config, self._block_size("attention")
+        cache_config.block_size = size
+        prefix_caching = config.mamba_cache_mode != "none"
+        cache_config.mamba_block_size = self._block_size("mamba") if prefix_caching else config.max_model_len
+        cache_config.mamba_page_size_padded = size * 2 * self._head_size() * 8
+        cache_config.num_gpu_blocks_override = config.num_blocks
+        assert cache_config.mamba_cache_mode == config.mamba_cache_mode
+
+    def _head_size(self) -> int:
+        """Words per key, so that an attention page is large enough for a state."""
+        state = self.config.conv_width + self.config.num_speculative_tokens
+        return cdiv(state, 2 * self._block_size("attention"))
+
+    def _build_model(self) -> ShadowModel:
+        layers = {kind: sum(one.layers for one in self.config.groups if one.kind == kind) for kind in ("mamba", "attention")}
+        mamba, attention = layers["mamba"], layers["attention"]
+        # Interleaved, as real hybrids are: so many state layers, then an attention layer.
+        each = cdiv(mamba, attention)
+        pattern = "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
+        return ShadowModel(self.vllm_config, self.recorder, pattern, self.config.conv_width, self._head_size())
+
+    def _build_v2(self, model: Any) -> Any:
+        from vllm.v1.worker.cpu.model_runner import CPUModelRunner
+        from vllm.v1.worker.gpu import model_runner
+
+        speculator = Speculator(self.drafter)
+        with compat.replaced((model_runner, "init_speculator", lambda *_: speculator)):
+            runner = CPUModelRunner(self.vllm_config, _CPU)
+            compat.load_v2_model(runner, model)
+        speculator.runner = runner
+        return runner
+
+    def _build_v1(self, model: Any) -> Any:
+        from vllm.v1.worker import cpu_model_runner
+
+        # The real module of the n-gram proposer needs numba.
+        stand_in = types.ModuleType("vllm.v1.spec_decode.ngram_proposer")
+        stand_in.NgramProposer = ngram_proposer(self.drafter, self)  # type: ignore[attr-defined]
+        sys.modules[stand_in.__name__] = stand_in
+        with compat.replaced(
+            (cpu_model_runner, "get_model", lambda **_: model), *compat.apart_buffers(self.config.async_depth > 0)
+        ):
+            runner = cpu_model_runner.CPUModelRunner(self.vllm_config, _CPU)
+            runner.load_model()
+        return runner
+
+    def _attach_layers(self, cache_config: Any) -> None:
+        layers = self.vllm_config.compilation_config.static_forward_context
+        for group, spec in enumerate(cache_config.kv_cache_groups):
+            for index, name in enumerate(spec.layer_names):
+                layers[name].attach(group, index)
+
+    def _fill_pool(self, model: ShadowModel) -> None:
+        """Random bytes, the same in every run: in zeroed memory real bugs are invisible."""
+        generator = torch.Generator().manual_seed(1)
+        filled: set[int] = set()
+        for layer in model.layers:
+            cache = layer.kv_cache if isinstance(layer.kv_cache, torch.Tensor) else layer.kv_cache[0]
+            storage = cache.untyped_storage()
+            if storage.data_ptr() not in filled:
+                filled.add(storage.data_ptr())
+                torch.empty(0, dtype=torch.uint8).set_(storage).random_(0, 256, generator=generator)
+
+    def _layout(self, cache_config: Any) -> Layout:
+        """What vLLM built, in the reference's terms and in vLLM's order of groups."""
+        config = self.config
+        groups = []
+        for one in cache_config.kv_cache_groups:
+            spec = one.kv_cache_spec
+            kind = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
+            groups.append(Group(kind, spec.block_size, len(one.layer_names)))  # type: ignore[arg-type]
+        asked = sorted((group.kind, group.layers) for group in config.groups)
+        if asked != sorted((group.kind, group.layers) for group in groups):
+            raise TargetError(
+                f"vllm forms groups {[(one.kind, one.layers) for one in groups]} out of the layers of {asked}; "
+                "use the group counts that the target lists"
+            )
+        return Layout(
+            groups=tuple(groups),
+            num_blocks=cache_config.num_blocks,
+            conv_width=config.conv_width,
+            mode=config.mamba_cache_mode,
+            prefix_caching=config.enable_prefix_caching,
+            num_speculative_tokens=config.num_speculative_tokens,
+            zeroing=bool(cache_config.needs_kv_cache_zeroing),
+            eagle_drop=config.eagle_block_drop,
+        )

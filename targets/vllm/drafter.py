@@ -1,0 +1,92 @@
+"""The drafter: proposes as many and as right tokens as the trace asks for.
+
+It stands where vLLM's own drafters stand (V2: a speculator with device tensors, always k proposals; V1: an n-gram
+proposer with lists of any length). It knows what the model will say, and the last known length of each request; it
+never looks at the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...reference.tokens import Truth, draft_tokens
+from ..base.trace import Step
+
+
+class Drafter:
+    """Proposals for the requests of one engine."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.truths: dict[str, Truth] = {}
+        self.event = Step()
+
+    def propose(self, name: str, known: int, count: int) -> list[int]:
+        """`count` proposals after the first `known` tokens, as right as the event says."""
+        _, right = self.event.per_request.get(name, (self.event.drafts, self.event.right))
+        truth = self.truths.get(name)
+        return draft_tokens(truth.tag(known), count, right) if truth else [0] * count
+
+    def wanted(self, name: str) -> int:
+        """How many proposals the event asks for."""
+        count, _ = self.event.per_request.get(name, (self.event.drafts, self.event.right))
+        return min(count, self.most)
+
+
+class Speculator:
+    """The drafter as the V2 runner sees it."""
+
+    num_query_per_req = 1
+    num_extra_query_per_req = 0
+    supports_mm_inputs = False
+    draft_logits = None
+    pcp_manager = None
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.runner: Any = None
+
+    def init_cudagraph_manager(self, *_: Any) -> None:
+        """No graphs."""
+
+    def capture(self) -> None:
+        """No graphs."""
+
+    def propose(self, input_batch: Any, *_: Any, dummy_run: bool = False, **__: Any) -> torch.Tensor:
+        """[requests, k] token ids. The total length of a request already counts what this step accepted."""
+        count = self.drafter.most
+        if dummy_run:
+            return torch.zeros((len(input_batch.req_ids), count), dtype=torch.int64)
+        known = self.runner.req_states.total_len.gpu[input_batch.idx_mapping].tolist()
+        rows = [
+            self.drafter.propose(name, length, count)
+            for name, length in zip(input_batch.req_ids, known, strict=True)
+        ]
+        return torch.tensor(rows, dtype=torch.int64)
+
+
+def ngram_proposer(drafter: Drafter, engine: Any) -> type:
+    """The drafter as the V1 runner sees it: a class that takes the place of `NgramProposer`."""
+
+    class Proposer:
+        """Proposes lists of any length, for sampled rows only."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            """Takes a VllmConfig and ignores it."""
+
+        def load_model(self, *_: Any, **__: Any) -> None:
+            """No weights."""
+
+        def propose(self, *arguments: Any, **_: Any) -> list[list[int]]:
+            """Called with (sampled, lengths, ...), in newer releases after the number of drafts."""
+            sampled, lengths = arguments[1:3] if isinstance(arguments[0], int) else arguments[:2]
+            names: Sequence[str] = engine.runner.input_batch.req_ids
+            return [
+                drafter.propose(name, int(lengths[row]), drafter.wanted(name)) if sampled[row] else []
+                for row, name in enumerate(names)
+            ]
+
+    return Proposer

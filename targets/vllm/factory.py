@@ -1,0 +1,59 @@
+"""What the vLLM target can do. Importable where vLLM is not: everything else is imported when an engine is opened."""
+
+from __future__ import annotations
+
+from ..base.protocol import Capabilities, Target, TargetError
+from ..base.trace import Config
+
+_EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
+_OBSERVES = frozenset({"pool", "labels", "tables", "worker", "accesses", "content", "estimates", "leftovers"})
+
+
+class VllmFactory:
+    """Opens engines of the vLLM that is importable here."""
+
+    def __init__(self, spec: str) -> None:
+        self.name = spec
+        self.capabilities = Capabilities(
+            events=_EVENTS,
+            modes=("align", "none"),
+            observes=_OBSERVES,
+            # The platform gives both kinds the same block size in align mode.
+            block_sizes=((4, 4), (8, 8), (16, 16)),
+            # Groups are as large as the smaller bucket of equal layers: these divide evenly.
+            group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
+            layers_per_group=(1, 2),
+            max_speculative_tokens=4,
+            speculative_modes=("align", "none"),
+            variable_drafts=True,
+            max_async_depth=1,
+            policies=("fcfs", "priority"),
+            conv_widths=(4,),
+            options={"runner": ("v2", "v1")},
+        )
+
+    def supports(self, config: Config) -> str:
+        """"" or why this configuration cannot be had; the workload draws another one then."""
+        if config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens:
+            return "the V1 runner has no asynchronous scheduling with n-gram drafts"
+        if config.eagle_block_drop and config.options.get("runner") == "v1":
+            return "the V1 runner would load a drafter"
+        return ""
+
+    def open(self, config: Config) -> Target:
+        """Build an engine for one trace."""
+        reason = self.supports(config)
+        if reason:
+            raise TargetError(f"{self.name}: {reason}; change the configuration")
+        try:
+            from .target import VllmTarget
+        except ImportError as error:
+            raise TargetError(
+                f"{self.name}: vLLM cannot be imported here ({error}); say vllm@0.33.0 for an environment of its own"
+            ) from error
+        return VllmTarget(config)
+
+
+def make_factory(spec: str) -> VllmFactory:
+    """The factory for `spec` ("vllm", "vllm@0.33.0", ...), for a process that runs in the engine's environment."""
+    return VllmFactory(spec)

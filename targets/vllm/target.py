@@ -1,0 +1,196 @@
+"""The real engine behind the `Target` protocol: what `EngineCore` does between scheduler and runner, step by step.
+
+With `async_depth` 1 the results of a step reach the scheduler after the next step was scheduled and executed, as in
+`EngineCore.step_with_batch_queue`; the runner's work itself is done at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request, RequestStatus
+
+from ...reference.tokens import Truth
+from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, View
+from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Step, fits
+from . import compat, hooks
+from .bringup import Engine
+from .views import Admissions, Host, KeyBook, free_labelled
+
+
+class VllmTarget:
+    """One engine for one trace."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.engine = engine = Engine(config)
+        self.layout = engine.layout
+        self.scheduler = engine.scheduler
+        self.keys = KeyBook(engine.hash_block_size)
+        self.hasher = self.keys.recording(engine.hasher) if engine.hasher else None
+        self.host = Host(engine.scheduler, engine.worker, self.keys)
+        self.admissions = Admissions(engine.scheduler.kv_cache_manager)
+        self.step = 0
+        self.in_flight: deque[tuple[int, Any, Any]] = deque()
+        self._arrivals = 0
+        self._scheduling = False
+        self._preempted: list[str] = []
+        self._watch_preemption()
+        self._layers = {
+            (layer.group, layer.index): layer for layer in engine.runner.get_model().layers
+        }
+        self._handlers: dict[type[Event], Callable[..., list[Record]]] = {
+            Arrive: self.arrive,
+            Step: self.run_step,
+            Preempt: self.preempt,
+            Abort: self.abort,
+            DummyRun: self.dummy_run,
+            ResetPrefixCache: self.reset_prefix_cache,
+            Evict: self.evict,
+        }
+        hooks.activate(engine.recorder)
+
+    def _watch_preemption(self) -> None:
+        preempt = self.scheduler._preempt_request
+
+        def preempt_request(request: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self._scheduling:
+                self._preempted.append(request.request_id)
+            return preempt(request, *arguments, **keywords)
+
+        self.scheduler._preempt_request = preempt_request
+
+    def apply(self, event: Event) -> Effect:
+        """Let the event happen."""
+        return Effect(self._handlers[type(event)](event))
+
+    def arrive(self, event: Arrive) -> list[Record]:
+        """Queue a request; a name is used once."""
+        truths = self.engine.drafter.truths
+        if event.name in truths or not fits(self.config, event):
+            return []
+        truth = truths[event.name] = Truth(event.prompt)
+        self._arrivals += 1
+        parameters = SamplingParams(max_tokens=event.max_new_tokens, temperature=0.0, ignore_eos=True)
+        self.scheduler.add_request(
+            Request(
+                event.name,
+                truth.tokens[: truth.prompt_length],
+                parameters,
+                **compat.request_arguments(self.hasher, event.priority, float(self._arrivals)),
+            )
+        )
+        return []
+
+    def has_work(self) -> bool:
+        """Requests to serve, ended ones that the worker has not dropped yet, or results still under way."""
+        return bool(self.scheduler.has_requests() or self.in_flight)
+
+    def run_step(self, event: Step) -> list[Record]:
+        """Plan and execute one step, and hand over the results that are due."""
+        if not self.has_work():
+            return []
+        budget = min(event.budget or self.config.max_num_batched_tokens, self.config.max_num_batched_tokens)
+        self.scheduler.max_num_scheduled_tokens = budget
+        self.engine.drafter.event = event
+        plan = self._schedule()
+        step, records = self.step, [self._planned(plan, budget)]
+        self.step += 1
+        self.engine.recorder.begin_step(step, records)
+        output = self.engine.worker.execute(plan)
+        drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
+        # Copied: the scheduler cuts these lists at the end of a request.
+        sampled = {name: tuple(tokens) for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True)}
+        self.engine.recorder.end_step(drafts, sampled)
+        self.in_flight.append((step, plan, output))
+        while len(self.in_flight) > (self.config.async_depth if plan.total_num_scheduled_tokens else 0):
+            records.append(self._deliver())
+        if self.config.num_speculative_tokens and not self.config.async_depth and plan.total_num_scheduled_tokens:
+            compat.drain_drafts(self.engine.runner, self.scheduler)
+        return records
+
+    def _schedule(self) -> Any:
+        self._preempted, self.admissions.counts = [], {}
+        self._scheduling = True
+        try:
+            return self.scheduler.schedule()
+        finally:
+            self._scheduling = False
+
+    def _planned(self, plan: Any, budget: int) -> Planned:
+        fresh = {one.req_id for one in plan.scheduled_new_reqs}
+        fresh |= set(getattr(plan.scheduled_cached_reqs, "resumed_req_ids", ()))
+        rows = []
+        for name, count in plan.num_scheduled_tokens.items():
+            start = self.scheduler.requests[name].num_computed_tokens - count
+            drafts = len(plan.scheduled_spec_decode_tokens.get(name, ()))
+            admitted = name in fresh
+            counts = self.admissions.counts.get(name, (-1, -1))
+            rows.append(PlannedRow(name, start, count, drafts, admitted, start if admitted else 0, *counts))
+        return Planned(self.step, tuple(rows), tuple(self._preempted), budget, self.view())
+
+    def _deliver(self) -> Delivered:
+        """Hand the oldest results to the scheduler; what comes out is what the client gets."""
+        step, plan, output = self.in_flight.popleft()
+        outputs = compat.client_outputs(self.scheduler.update_from_output(plan, output))
+        return Delivered(
+            step,
+            [(one.request_id, list(one.new_token_ids)) for one in outputs if one.new_token_ids],
+            [one.request_id for one in outputs if one.finish_reason is not None],
+        )
+
+    def preempt(self, event: Preempt) -> list[Record]:
+        """Take a running request's blocks between two steps; no-op for others."""
+        request = self.scheduler.requests.get(event.name)
+        if request is not None and request in self.scheduler.running:
+            self.scheduler.running.remove(request)
+            self.scheduler._preempt_request(request, time.monotonic())
+        return []
+
+    def abort(self, event: Abort) -> list[Record]:
+        """End a request; results still in flight are dropped."""
+        if event.name in self.scheduler.requests:
+            self.scheduler.finish_requests([event.name], RequestStatus.FINISHED_ABORTED)
+        return []
+
+    def dummy_run(self, event: DummyRun) -> list[Record]:
+        """An idle data-parallel rank takes part in the others' step; first it drops the rows of ended requests."""
+        if self.scheduler.has_unfinished_requests() or not event.uniform_decode:
+            return []
+        records: list[Record] = []
+        while self.has_work():
+            records += self.run_step(Step())
+        recorder = self.engine.recorder
+        recorder.begin_step(self.step, records)
+        self.engine.worker.dummy_run()
+        recorder.end_step({}, {}, dummy_rows=1)
+        self.step += 1
+        return records
+
+    def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
+        """Forget every key; refused by the engine while requests hold blocks, unless they are preempted first."""
+        self.scheduler.reset_prefix_cache(reset_running_requests=event.preempt_running)
+        return []
+
+    def evict(self, event: Evict) -> list[Record]:
+        """Pool pressure."""
+        pool = self.host.pool
+        pool.evict_blocks(free_labelled(pool, event.blocks))
+        return []
+
+    def view(self) -> View:
+        """The host's metadata now."""
+        return self.host.view()
+
+    def read(self, group: int, layer: int, block: int) -> Content:
+        """What a page holds."""
+        content: Content = self._layers[group, layer].read(block)
+        return content
+
+    def close(self) -> None:
+        """Nobody watches any more; everything else is garbage."""
+        hooks.activate(None)

@@ -1,0 +1,159 @@
+"""The host's metadata: vLLM's block pool, tables and queues as a `View`.
+
+Block hashes become keys: the hasher tells which request it hashed, and so of which depth and tokens every hash is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ...reference.prefix_cache import Key
+from ...reference.tokens import EMPTY, mix
+from ..base.observe import Table, View
+from . import compat
+
+_UNKNOWN_DEPTH = -1
+
+
+class KeyBook:
+    """Knows of which prefix every block hash is."""
+
+    def __init__(self, hash_block_size: int) -> None:
+        self._size = hash_block_size
+        self._prefixes: dict[bytes, tuple[int, int]] = {}
+        self._tags: dict[str, list[int]] = {}
+
+    def recording(self, hasher: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
+        """The hasher, with every hash that it makes noted down."""
+
+        def hash_blocks(request: Any) -> list[Any]:
+            first = len(request.block_hashes)
+            hashes = hasher(request)
+            if hashes:
+                tags = self._tags_of(request, (first + len(hashes)) * self._size)
+                for index, one in enumerate(hashes, first + 1):
+                    self._prefixes[one] = index * self._size, tags[index * self._size]
+            return hashes
+
+        return hash_blocks
+
+    def _tags_of(self, request: Any, length: int) -> list[int]:
+        tags = self._tags.setdefault(request.request_id, [EMPTY])
+        for token in request.all_token_ids[len(tags) - 1 : length]:
+            tags.append(mix(tags[-1], token))
+        return tags
+
+    def key(self, group: int, block_hash: bytes) -> Key:
+        """The key that a hash stands for in a group."""
+        depth, tag = self._prefixes.get(block_hash, (_UNKNOWN_DEPTH, 0))
+        return Key(group, depth, tag)
+
+
+class Host:
+    """Reads the scheduler and everything below it."""
+
+    def __init__(self, scheduler: Any, worker: Any, keys: KeyBook) -> None:
+        from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
+
+        self.scheduler = scheduler
+        self.worker = worker
+        self.manager = scheduler.kv_cache_manager
+        self.pool = self.manager.block_pool
+        self.groups = self.manager.coordinator.single_type_managers
+        self._keys = keys
+        self._split = get_block_hash, get_group_id
+        self._known: dict[Any, Key] = {}
+        worker.manager = self
+
+    def tables(self) -> dict[str, Table]:
+        """Block ids of every request that holds blocks."""
+        holders: dict[str, None] = {}
+        for group in self.groups:
+            holders.update(dict.fromkeys(group.req_to_blocks))
+        return {
+            name: tuple(
+                tuple([block.block_id for block in group.req_to_blocks.get(name, ())]) for group in self.groups
+            )
+            for name in holders
+        }
+
+    def _key(self, label: Any) -> Key:
+        key = self._known.get(label)
+        if key is None:
+            block_hash, group_id = self._split
+            key = self._known[label] = self._keys.key(group_id(label), block_hash(label))
+        return key
+
+    def published(self) -> dict[int, Key]:
+        """What lookups reach."""
+        found: dict[int, Key] = {}
+        for label, blocks in self.pool.cached_block_hash_to_block._cache.items():
+            key = self._key(label)
+            for block in blocks if isinstance(blocks, dict) else (blocks.block_id,):
+                # A block may have keys of partial depths as well; the deepest one names all of its content.
+                if block not in found or found[block].depth < key.depth:
+                    found[block] = key
+        return found
+
+    def view(self) -> View:
+        """Everything, now."""
+        scheduler, blocks = self.scheduler, self.pool.blocks
+        labels = [(block.block_id, block.block_hash) for block in blocks if block.block_hash is not None]
+        return View(
+            free=[block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()],
+            references=[0 if block.is_null else block.ref_cnt for block in blocks],
+            published=self.published(),
+            labels={block: self._key(label) for block, label in labels},
+            tables=self.tables(),
+            waiting=[one.request_id for queue in compat.waiting_queues(scheduler) for one in queue],
+            running=[one.request_id for one in scheduler.running],
+            leftovers=self.leftovers(),
+            drained={"blocks to zero": sum(len(getattr(group, "new_block_ids", ())) for group in self.groups)},
+        )
+
+    def leftovers(self) -> Mapping[str, int]:
+        """Sizes of what is kept per request, by holder."""
+        sizes = {"requests": len(self.scheduler.requests), **self.worker.leftovers()}
+        for index, group in enumerate(self.groups):
+            for name, value in vars(group).items():
+                if isinstance(value, dict) and name != "cached_blocks_this_step":
+                    sizes[f"{name} of group {index}"] = len(value)
+        return sizes
+
+
+class Admissions:
+    """Watches allocation: what the check foresaw and what was then taken from the free queue, by request."""
+
+    def __init__(self, manager: Any) -> None:
+        self.counts: dict[str, tuple[int, int]] = {}
+        self._manager = manager
+        self._foreseen: tuple[int, int] | None = None
+        self._estimate = manager.coordinator.get_num_blocks_to_allocate
+        self._allocate = manager.allocate_slots
+        manager.coordinator.get_num_blocks_to_allocate = self._estimating
+        manager.allocate_slots = self._allocating
+
+    def _estimating(self, *arguments: Any, **keywords: Any) -> int:
+        estimate: int = self._estimate(*arguments, **keywords)
+        self._foreseen = estimate, self._manager.block_pool.get_num_free_blocks()
+        return estimate
+
+    def _allocating(self, request: Any, *arguments: Any, **keywords: Any) -> Any:
+        self._foreseen = None
+        blocks = self._allocate(request, *arguments, **keywords)
+        if blocks is not None and self._foreseen is not None:
+            estimate, free = self._foreseen
+            self.counts[request.request_id] = estimate, free - self._manager.block_pool.get_num_free_blocks()
+        return blocks
+
+
+def free_labelled(pool: Any, count: int) -> set[int]:
+    """Up to `count` free blocks that have keys, oldest first."""
+    blocks: Iterable[Any] = pool.free_block_queue.get_all_free_blocks()
+    return {block.block_id for block in [one for one in blocks if one.block_hash is not None][:count]}
+
+
+def names_of(requests: Iterable[Any]) -> Sequence[str]:
+    """Request ids."""
+    return [one.request_id for one in requests]
