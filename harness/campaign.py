@@ -1,8 +1,8 @@
 """A campaign: many traces on several workers for a budget. Yields records; prints nothing.
 
-One thread for each worker process: it takes the next few trace numbers, runs them, and when it meets a signature
-first, saves, confirms and reduces that finding itself before it goes on. All shared state is behind one lock.
-The first worker that is ready starts the clock.
+One thread for each worker process: it takes the next few trace numbers, runs them, and when it
+meets a signature first, saves, confirms and reduces that finding itself before it goes on. All
+shared state is behind one lock. The first worker that is ready starts the clock.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -30,7 +31,6 @@ from .records import (
     Began,
     Ended,
     Found,
-    Improved,
     Reason,
     Record,
     Summary,
@@ -67,7 +67,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def check_keys(overrides: Overrides, capabilities: Capabilities) -> None:
-    """TraceError if an override is neither a field of the configuration nor an option of the target."""
+    """TraceError if an override is neither a field of the configuration nor an option of the
+    target.
+    """
     known = [*Config.__struct_fields__, *capabilities.options]
     for key in overrides:
         if key not in known:
@@ -77,7 +79,10 @@ def check_keys(overrides: Overrides, capabilities: Capabilities) -> None:
 
 
 class Campaign:
-    """Runs once. `run` is a generator to be read to its end; `stop` may be called from a signal handler."""
+    """Runs once.
+
+    `run` is a generator to be read to its end; `stop` may be called from a signal handler.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -97,7 +102,10 @@ class Campaign:
         self._started: float | None = None
 
     def run(self) -> Iterator[Record]:
-        """All records. Raises OutputError, TargetError, TraceError or InternalError; findings are on disk by then."""
+        """All records.
+
+        Raises OutputError, TargetError, TraceError or InternalError; findings are on disk by then.
+        """
         settings = self.settings
         earlier = self.store.earlier()
         self._workers = [
@@ -113,7 +121,14 @@ class Campaign:
                 if not began and self._started is not None:
                     began = True
                     version = settings.launch.version
-                    yield Began(settings.target, version, settings.seed, settings.jobs, str(settings.out), earlier)
+                    yield Began(
+                        settings.target,
+                        version,
+                        settings.seed,
+                        settings.jobs,
+                        str(settings.out),
+                        earlier,
+                    )
                 yield record
         finally:
             self._halt(everything=True)
@@ -166,7 +181,8 @@ class Campaign:
             else:
                 if isinstance(record, Exception):
                     self.reason = "error"
-                    self.store.save_state(self.summary())
+                    with suppress(OutputError):
+                        self.store.save_state(self.summary())
                     raise record
                 yield record
             now = time.monotonic()
@@ -235,7 +251,10 @@ class Campaign:
         return Fuzz(settings.seed, first, count, settings.overrides, settings.twice_every)
 
     def _take(self, number: int, worker: Worker, ran: Ran) -> None:
-        """Count a trace. The first of its signature is saved here and now, then confirmed and reduced."""
+        """Count a trace.
+
+        The first of its signature is saved here and now, then confirmed and reduced.
+        """
         violation, steps = ran.outcome.violation, self.settings.steps
         claimed = None
         with self._lock:

@@ -1,7 +1,9 @@
-"""`hybridfuzz COMMAND ...`: picks the command, turns every known error into one line and an exit status.
+"""`hybridfuzz COMMAND ...`: picks the command, turns every known error into one line and an exit
+status.
 
     0  clean        1  violation found        2  usage, configuration or environment
-    3  vacuous: a required state or an applicable oracle was never exercised        4  hybridfuzz itself failed
+    3  vacuous: a required state or an applicable oracle was never exercised        4  hybridfuzz
+    itself failed
 
 Only the chosen command's module is imported, and it imports what is heavy when it runs.
 """
@@ -34,7 +36,7 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The parser; only the chosen command gets its arguments."""
     parser = argparse.ArgumentParser(
         prog="hybridfuzz",
-        description="Fuzzes the block caches of hybrid inference engines against an exact reference.",
+        description="Fuzzes the block caches of hybrid inference engines, next to an exact model.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

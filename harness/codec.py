@@ -19,8 +19,11 @@ class _Schema(msgspec.Struct):
 
 
 def encode_trace(trace: Trace) -> bytes:
-    """JSON, indented, one event's fields readable; ends with a newline."""
-    return msgspec.json.format(msgspec.json.encode(trace), indent=1) + b"\n"
+    """JSON with one event a line; ends with a newline."""
+    encode = msgspec.json.encode
+    events = b",\n  ".join(encode(event) for event in trace.events)
+    head = b'{"schema": %d,\n "origin": %s,\n "config": ' % (trace.schema, encode(trace.origin))
+    return head + encode(trace.config) + b',\n "events": [\n  ' + events + b"\n ]\n}\n"
 
 
 def decode_trace(data: bytes, where: str = "trace") -> Trace:
@@ -43,11 +46,11 @@ def decode_trace(data: bytes, where: str = "trace") -> Trace:
 def load_trace(path: str | Path) -> Trace:
     """Read a trace file. TraceError for anything that keeps it from being used."""
     try:
-        size = os.stat(path).st_size
+        path = Path(path)
+        size = path.stat().st_size
         if size > TRACE_BYTES_MAX:
             raise TraceError(f"{path}: {size} bytes is too large for a trace (at most {TRACE_BYTES_MAX})")
-        with open(path, "rb") as file:
-            data = file.read()
+        data = path.read_bytes()
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
     return decode_trace(data, str(path))
@@ -60,14 +63,15 @@ def save_trace(trace: Trace, path: str | Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write to a temporary file beside `path`, flush to disk, rename. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        temporary.chmod(0o644)
+        temporary.replace(path)
     except OSError:
-        os.unlink(temporary)
+        temporary.unlink()
         raise

@@ -1,4 +1,6 @@
-"""Shows a campaign to people: a live dashboard on a terminal, plain lines elsewhere, one report at the end."""
+"""Shows a campaign to people: a live dashboard on a terminal, plain lines elsewhere, one report at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ class Console:
             case Improved(finding) if finding.reduced or not finding.reproduced:
                 self.settled(finding)
             case WorkerLost():
-                self.line(f"warning: worker {record.worker}, trace {record.index}: {record.reason}", "yellow")
+                self.line(
+                    f"warning: worker {record.worker}, trace {record.index}: {record.reason}",
+                    "yellow",
+                )
             case Tick():
                 self.tick(record)
             case Ended(summary):
@@ -67,8 +72,8 @@ class Console:
     def began(self, record: Began) -> None:
         """What runs, and what an earlier campaign left."""
         version = f" ({record.version})" if record.version and record.version not in record.target else ""
-        jobs = plural(record.jobs, "worker")
-        self.line(f"fuzzing {record.target}{version}, seed {record.seed}, {jobs}; findings to {record.out}")
+        jobs, out = plural(record.jobs, "worker"), record.out
+        self.line(f"fuzzing {record.target}{version}, seed {record.seed}, {jobs}; findings to {out}")
         if record.earlier:
             self.line(f"earlier findings in this folder ({len(record.earlier)}):")
             for finding in record.earlier:
@@ -76,7 +81,10 @@ class Console:
 
     def found(self, finding: Finding) -> None:
         """A new signature."""
-        self.line(f"FOUND {finding.signature} (trace {finding.index}, {finding.events} events)", "bold red")
+        self.line(
+            f"FOUND {finding.signature} (trace {finding.index}, {finding.events} events)",
+            "bold red",
+        )
         self.line(f"  {finding.message}")
         self.line(f"  {replay_command(self.target, finding.trace)}")
 
@@ -127,9 +135,19 @@ class Dashboard(Console):
         summary = tick.summary
         parts: list[RenderableType] = [Text(progress(tick), style="bold")]
         for number, state in sorted(self._workers.items()):
-            parts.append(Text(f"  worker {number}  {self._traces.get(number, 0):>8,} traces  {state}", style="dim"))
+            parts.append(
+                Text(
+                    f"  worker {number}  {self._traces.get(number, 0):>8,} traces  {state}",
+                    style="dim",
+                )
+            )
         for finding in sorted(summary.findings, key=lambda each: -each.count)[:FINDINGS_SHOWN]:
-            parts.append(Text(f"  {finding.count:>6}x {finding.signature} ({finding.events} events)", style="red"))
+            parts.append(
+                Text(
+                    f"  {finding.count:>6}x {finding.signature} ({finding.events} events)",
+                    style="red",
+                )
+            )
         missing = [*summary.never_exercised, *summary.never_reached]
         if summary.traces and missing:
             parts.append(Text(f"  not reached yet: {', '.join(missing)}", style="yellow", overflow="ellipsis"))
@@ -175,7 +193,12 @@ def report(summary: Summary, width: int) -> list[RenderableType]:
     ]
     for finding in summary.findings:
         note = "" if finding.reproduced else ", did not show again alone"
-        parts.append(Text(f"\n{finding.signature}: {finding.count}x, {finding.events} events{note}", "bold red"))
+        parts.append(
+            Text(
+                f"\n{finding.signature}: {finding.count}x, {finding.events} events{note}",
+                "bold red",
+            )
+        )
         parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
     if summary.lost_workers:
         parts.append(Text(f"{summary.lost_workers} workers were lost and did not show it again", "yellow"))
@@ -207,7 +230,8 @@ def verdict(summary: Summary) -> Text:
     """The last line."""
     done = (
         f"{summary.traces:,} traces, {summary.steps:,} steps in {spell(summary.seconds)} "
-        f"({summary.steps_per_second:,.0f} steps/s), seed {summary.seed}, ended by {summary.exit_reason}"
+        f"({summary.steps_per_second:,.0f} steps/s), seed {summary.seed}, "
+        f"ended by {summary.exit_reason}"
     )
     if summary.findings:
         return Text(f"\n{plural(len(summary.findings), 'finding')}: {done}", "bold red")

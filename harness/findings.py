@@ -68,7 +68,8 @@ class Store:
     def claim(self, violation: Violation, index: int, trace: Trace) -> tuple[Finding, Trace | None] | None:
         """Count a violation. None if its signature is known; else it has been saved.
 
-        Also returns the shorter trace that an earlier campaign left under this signature, if there is one.
+        Also returns the shorter trace that an earlier campaign left under this signature, if there
+        is one.
         """
         signature = violation.signature
         if known := self.findings.get(signature):
@@ -96,9 +97,7 @@ class Store:
         """Replace the trace of a finding. Without its violation the text stays as it is."""
         finding = structs.replace(self.findings[signature], events=len(trace.events))
         if violation:
-            finding = structs.replace(
-                finding, message=violation.message, step=violation.step, event=violation.event
-            )
+            finding = structs.replace(finding, message=violation.message, step=violation.step, event=violation.event)
         self.findings[signature] = finding
         self._save(finding, violation, trace)
         return finding

@@ -22,7 +22,12 @@ class Case:
     """Confirms and reduces one finding on one worker. Its best trace is on disk at any moment."""
 
     def __init__(
-        self, store: Store, lock: Lock, worker: Worker, say: Callable[[Record], None], seconds: float
+        self,
+        store: Store,
+        lock: Lock,
+        worker: Worker,
+        say: Callable[[Record], None],
+        seconds: float,
     ) -> None:
         self._store = store
         self._lock = lock
@@ -34,7 +39,9 @@ class Case:
         self._shown: tuple[Trace, Violation] | None = None
 
     def investigate(self, violation: Violation, trace: Trace, *, earlier: Trace | None) -> None:
-        """Run the trace again; if it shows the violation, reduce it, or a shorter one from an earlier campaign."""
+        """Run the trace again; if it shows the violation, reduce it, or a shorter one from an
+        earlier campaign.
+        """
         self._signature = violation.signature
         self._twice = violation.oracle == "DETERMINISM"
         worker, patience = self._worker, self._worker.trace_seconds

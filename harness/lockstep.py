@@ -26,10 +26,23 @@ from ..targets.base.observe import (
     SlotWrite,
     StateRead,
     StateWrite,
+    View,
     Zeroed,
 )
 from ..targets.base.protocol import Target, TargetError, TargetFactory
-from ..targets.base.trace import Abort, Arrive, Config, Event, Sleep, Step, Trace, TraceError, Wake, check_config, fits
+from ..targets.base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    Event,
+    Sleep,
+    Step,
+    Trace,
+    TraceError,
+    Wake,
+    check_config,
+    fits,
+)
 from .crash import crash_violation
 from .oracles import ORACLES
 from .oracles.base import Context, Oracle
@@ -79,6 +92,7 @@ class Lockstep:
         self.digest = 0
         self._names: set[str] = set()
         self._asleep = False
+        self._planned_view: View | None = None
         hooks = [*_RECORD_HOOKS.values(), *_ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
         self._hooks = {name: self._overriders(name) for name in hooks}
         self._access_hooks = {kind: self._hooks[name] for kind, name in _ACCESS_HOOKS.items()}
@@ -112,7 +126,8 @@ class Lockstep:
         view = self.target.view()
         if isinstance(event, Abort):
             context.reference.forget(event.name)
-        context.reference.note_published(view.published, context.step)
+        if view != self._planned_view:
+            context.reference.note_published(view.published, context.step)
         violation = self._first("on_view", view)
         self.reached.after_event(event, context, view)
         context.before = view
@@ -158,6 +173,7 @@ class Lockstep:
         rows = ((row.name, row.hit if row.admitted else None) for row in planned.rows)
         self.context.reference.plan(planned.step, rows, view.tables, view.references, view.published)
         self.context.reference.note_published(view.published, planned.step)
+        self._planned_view = view
         self.steps += 1
         self._note((planned.rows, planned.preempted, view.free))
 
@@ -165,12 +181,15 @@ class Lockstep:
         context = self.context
         facts = context.facts
         context.lives = [facts.lives.get(row.request) if facts and row.request else None for row in forward.rows]
+        hooks = self._access_hooks
         for access in forward.accesses:
-            for judge in self._access_hooks[type(access)]:
+            kind = type(access)
+            for judge in hooks[kind]:
                 violation: Violation | None = judge(context, access)
                 if violation:
                     return violation
-            self._ledger(access, forward.step)
+            if kind is StateWrite or kind is SlotWrite:
+                self._write(access, forward.step)
         live = [(row, life) for row, life in zip(forward.rows, context.lives, strict=True) if life is not None]
         violation = self._first("on_forward", forward)
         for row, life in live:
@@ -186,16 +205,17 @@ class Lockstep:
         self._note([(row.request, row.position, row.sampled) for row in forward.rows])
         return None
 
-    def _ledger(self, access: Access, step: int) -> None:
-        ledger = self.context.reference.ledger
+    def _write(self, access: Access, step: int) -> None:
+        ledger, who = self.context.reference.ledger, self.context.row_name(access.row)
         if isinstance(access, StateWrite):
-            who = self.context.row_name(access.row)
             temporal, conv = access.temporal is not None, access.window is not None
             ledger.write_state(access.block, access.layer, who, step, temporal, conv)
         elif isinstance(access, SlotWrite):
-            who = self.context.row_name(access.row)
+            masks: dict[int, int] = {}
             for block, slot in zip(access.blocks, access.slots, strict=True):
-                ledger.write_slots(block, access.layer, 1 << slot, who, step)
+                masks[block] = masks.get(block, 0) | 1 << slot
+            for block, mask in masks.items():
+                ledger.write_slots(block, access.layer, mask, who, step)
 
     def _note(self, observed: object) -> None:
         self.digest = zlib.crc32(repr(observed).encode(), self.digest)

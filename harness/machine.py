@@ -94,11 +94,15 @@ class HybridCacheMachine(RuleBasedStateMachine):
 
     @classmethod
     def for_target(
-        cls, target: str, overrides: Mapping[str, object] | None = None, run: settings = DEFAULT_SETTINGS
+        cls,
+        target: str,
+        overrides: Mapping[str, object] | None = None,
+        run: settings = DEFAULT_SETTINGS,
     ) -> type[TestCase]:
         """A test case for pytest or unittest. `target` as on the command line, `overrides` fix configuration fields."""
         attributes = {"target": target, "overrides": dict(overrides or {}), "reduced": {}}
-        test_case: type[TestCase] = type("HybridCache", (cls,), attributes).TestCase
+        machine: type[HybridCacheMachine] = type("HybridCache", (cls,), attributes)
+        test_case: type[TestCase] = machine.TestCase
         test_case.settings = run  # type: ignore[attr-defined]
         return test_case
 

@@ -1,7 +1,7 @@
 """What coordinator and worker say to each other: one JSON object a line, tagged by kind.
 
-    coordinator  draw · run · fuzz
-    worker       ready (once, unasked) · began · done · drawn · failed
+coordinator  draw · run · fuzz
+worker       ready (once, unasked) · began · done · drawn · failed
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""One worker process, seen from the coordinator: start, ask, and notice every way in which it can be lost.
+"""One worker process, seen from the coordinator: start, ask, and notice every way in which it can
+be lost.
 
-A process is *lost* when it died (CRASH), did not answer in time (HANG) or answered nonsense (PROTOCOL). That is a
-`Lost`, never an ordinary error: it is a finding about the target until proved otherwise.
+A process is *lost* when it died (CRASH), did not answer in time (HANG) or answered nonsense
+(PROTOCOL). That is a `Lost`, never an ordinary error: it is a finding about the target until proved
+otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -26,7 +29,10 @@ GLANCE_SECONDS = 0.5
 
 
 class Lost(Exception):
-    """The worker process is gone. `kind` is an oracle id, `field` a signal, exit status or the like."""
+    """The worker process is gone.
+
+    `kind` is an oracle id, `field` a signal, exit status or the like.
+    """
 
     def __init__(self, kind: str, field: str, what: str, last_words: str) -> None:
         super().__init__(what)
@@ -37,7 +43,9 @@ class Lost(Exception):
 
 
 class Process:
-    """A worker process in a session of its own: Ctrl-C does not reach it, and its children die with it."""
+    """A worker process in a session of its own: Ctrl-C does not reach it, and its children die with
+    it.
+    """
 
     def __init__(self, spec: str, launch: Launch, memory_limit: int = 0) -> None:
         self.memory_limit = memory_limit
@@ -82,7 +90,8 @@ class Process:
                 self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            return decode_reply(line)
+            reply: Reply = decode_reply(line)
+            return reply
         except msgspec.DecodeError as error:
             self.kill()
             what = f"made its worker answer nonsense ({error}): {line[:80]!r}"
@@ -104,7 +113,10 @@ class Process:
     def _check_memory(self) -> None:
         if not self.memory_limit:
             return
-        with suppress(OSError, IndexError), open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
+        with (
+            suppress(OSError, IndexError),
+            Path(f"/proc/{self.pid}/statm").open() as file,
+        ):
             used = int(file.read().split()[1]) * PAGE
             if used > self.memory_limit:
                 self.kill()
@@ -124,7 +136,12 @@ class Process:
             except ValueError:
                 name = f"signal-{-code}"
             return Lost("CRASH", name, f"died of {name}", self._last_words())
-        return Lost("CRASH", f"exit-{code}", f"ended its process with exit status {code}", self._last_words())
+        return Lost(
+            "CRASH",
+            f"exit-{code}",
+            f"ended its process with exit status {code}",
+            self._last_words(),
+        )
 
     def _last_words(self) -> str:
         """The end of what it wrote to standard error."""

@@ -104,11 +104,13 @@ class ReachedStates:
             if row.admitted and row.hit:
                 counts["prefix hit"] += 1
                 self._hit(row.name, row.hit, context)
-            if row.admitted and row.count == 1 and not row.hit and life.truth.prompt_length > 1:
+            if row.admitted and row.num_tokens == 1 and not row.hit and life.truth.prompt_length > 1:
                 counts["first chunk of one token"] += 1
-            unfinished = row.start + row.count < life.truth.prompt_length
+            unfinished = row.start + row.num_tokens < life.truth.prompt_length
             counts["chunked prefill"] += unfinished
-            counts["chunk shorter than the convolution window"] += unfinished and row.count < context.layout.conv_width - 1
+            counts["chunk shorter than the convolution window"] += (
+                unfinished and row.num_tokens < context.layout.conv_width - 1
+            )
 
     def _hit(self, name: str, hit: int, context: Context) -> None:
         self.counts["resumed from a hit"] += bool(self._computed[name])
@@ -142,12 +144,12 @@ class ReachedStates:
                 after = row.position + 1 + accepted
                 crossed = any(after // size > row.position // size for size in sizes)
                 counts["boundary crossed in a step with a rejection"] += crossed and accepted < row.drafts
-        for facts in context.reference.ledger.facts.values():
-            if facts.step == forward.step and facts.previous_group >= 0:
-                groups = context.layout.groups
-                if groups[facts.group].kind != groups[facts.previous_group].kind:
-                    counts["block reused by another kind of group"] += 1
-                    break
+        groups, facts = context.layout.groups, context.reference.ledger.facts
+        for block in context.reference.handed_out:
+            previous = facts[block].previous_group
+            if previous >= 0 and groups[previous].kind != groups[facts[block].group].kind:
+                counts["block reused by another kind of group"] += 1
+                break
 
     def after_event(self, event: Event, context: Context, view: View) -> None:
         """Called after the oracles judged the view at the end of an event; `context.before` is the one before."""
@@ -158,10 +160,11 @@ class ReachedStates:
             for name in gone:
                 life = context.reference.lives.get(name)
                 sizes = [group.block_size for group in context.layout.groups]
-                counts["preempted with a partial block"] += life is not None and any(life.settled % size for size in sizes)
+                counts["preempted with a partial block"] += life is not None and any(
+                    life.settled % size for size in sizes
+                )
             counts["preempted with a step in flight"] += bool(context.reference.pending)
         if isinstance(event, Abort) and event.name in context.before.running:
             counts["aborted while running"] += 1
         if isinstance(event, ResetPrefixCache) and context.before.published and not view.published:
             counts["prefix cache reset"] += 1
-

@@ -36,8 +36,8 @@ class Finding(Struct, frozen=True):
 class Summary(Struct, frozen=True):
     """Everything that a campaign has to show; also its state file.
 
-    exercised, reached                every applicable oracle and required state, those with 0 included
-    never_exercised, never_reached    those with 0: not empty means vacuous
+    exercised, reached                every applicable oracle and required state, those with 0
+    included never_exercised, never_reached    those with 0: not empty means vacuous
     """
 
     target: str
@@ -62,7 +62,10 @@ class Summary(Struct, frozen=True):
 
 
 class Began(Struct, frozen=True):
-    """The first worker is ready; the clock runs. `earlier` are findings of an earlier campaign in this folder."""
+    """The first worker is ready; the clock runs.
+
+    `earlier` are findings of an earlier campaign in this folder.
+    """
 
     target: str
     version: str

@@ -8,6 +8,7 @@ nothing has to be re-pointed. Passes, repeated until none helps or the time is u
     requests   drop one request with all its uses
     simplify   one event at a time: shorter prompts, fewer tokens, default steps
     configure  fewer features, groups, rows and blocks
+    rename     requests r0, r1, ..., documents a, b, ...
 
 A candidate counts only if it fails with the *same signature*: otherwise a reduction slides into another bug.
 """
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from ..reference.tokens import CONTINUATION
 from ..targets.base.protocol import TargetError
 from ..targets.base.trace import AnyEvent, Arrive, Config, Step, Trace, TraceError
 from .lockstep import Outcome
@@ -30,7 +32,12 @@ class Reducer:
     """One reduction; `best` always fails with the wanted signature."""
 
     def __init__(
-        self, trace: Trace, signature: str, run: Run, seconds: float, on_better: Callable[[Trace], None]
+        self,
+        trace: Trace,
+        signature: str,
+        run: Run,
+        seconds: float,
+        on_better: Callable[[Trace], None],
     ) -> None:
         self.best = trace
         self.signature = signature
@@ -71,6 +78,7 @@ class Reducer:
             self.simplify_configuration()
             if self.best == before:
                 break
+        self.attempt(renamed(self.best))
         return self.best
 
     def drop_events(self) -> None:
@@ -117,6 +125,27 @@ class Reducer:
 def with_events(trace: Trace, events: tuple[AnyEvent, ...]) -> Trace:
     """The trace with other events."""
     return msgspec.structs.replace(trace, events=events)
+
+
+def renamed(trace: Trace) -> Trace:
+    """Requests r0, r1, ... in order of arrival, documents a, b, ...; nothing else changes."""
+    requests: dict[str, str] = {}
+    documents = {CONTINUATION: CONTINUATION}
+    events: list[AnyEvent] = []
+    for event in trace.events:
+        changes: dict[str, object] = {}
+        if isinstance(event, Arrive):
+            requests.setdefault(event.name, f"r{len(requests)}")
+            for document, _ in event.prompt:
+                documents.setdefault(document, chr(ord("a") + (len(documents) - 1) % 26))
+            changes["prompt"] = tuple((documents[document], length) for document, length in event.prompt)
+        elif isinstance(event, Step):
+            changes["chunks"] = {requests.get(name, name): limit for name, limit in event.chunks.items()}
+            changes["per_request"] = {requests.get(name, name): pair for name, pair in event.per_request.items()}
+        if hasattr(event, "name"):
+            changes["name"] = requests.get(event.name, event.name)
+        events.append(msgspec.structs.replace(event, **changes))
+    return with_events(trace, tuple(events))
 
 
 def smaller_numbers(value: int, least: int) -> list[int]:
@@ -166,7 +195,12 @@ def simpler_configurations(config: Config) -> Iterator[Config]:
     for index, group in enumerate(config.groups):
         if group.layers > 1:
             yield replace(
-                config, groups=(*config.groups[:index], replace(group, layers=1), *config.groups[index + 1 :])
+                config,
+                groups=(
+                    *config.groups[:index],
+                    replace(group, layers=1),
+                    *config.groups[index + 1 :],
+                ),
             )
     for field, least in (
         ("num_speculative_tokens", 0),

@@ -1,4 +1,6 @@
-"""A worker that never goes away: whenever its process is lost, the loss becomes an outcome and a new one starts."""
+"""A worker that never goes away: whenever its process is lost, the loss becomes an outcome and a
+new one starts.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,14 @@ from .process import Lost, Process
 from .violation import Violation
 
 START_SECONDS = 600.0
-"""A cold engine on a busy machine imports for a minute; its very first start inspects and caches more."""
+"""A cold engine on a busy machine imports for a minute; its very first start inspects and caches
+more.
+"""
 FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit", "memory-limit"})
-"""What a busy machine or another process can do to a worker. Counts against the target only if it happens again."""
+"""What a busy machine or another process can do to a worker.
+
+Counts against the target only if it happens again.
+"""
 
 
 class Stopped(Exception):
@@ -34,7 +41,10 @@ class InternalError(Exception):
 
 
 class Ran(Struct, frozen=True):
-    """One trace of a campaign. `lost` says how its worker was lost, if that did not happen again."""
+    """One trace of a campaign.
+
+    `lost` says how its worker was lost, if that did not happen again.
+    """
 
     index: int
     outcome: Outcome
@@ -43,9 +53,11 @@ class Ran(Struct, frozen=True):
 
 
 class Worker:
-    """Runs traces on one target, whatever the target does. Use as a context manager, from one thread.
+    """Runs traces on one target, whatever the target does. Use as a context manager, from one
+    thread.
 
-    Only `stop` may be called from elsewhere: it kills the process, and whoever waits for it gets `Stopped`.
+    Only `stop` may be called from elsewhere: it kills the process, and whoever waits for it gets
+    `Stopped`.
     """
 
     def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int = 0) -> None:
@@ -69,7 +81,9 @@ class Worker:
         return self._process.pid if self._process else 0
 
     def start(self) -> Ready:
-        """A new process, instead of the old one if there is one; returns what the target says about itself."""
+        """A new process, instead of the old one if there is one; returns what the target says about
+        itself.
+        """
         if self._process:
             self._process.close()
         self._process = Process(self.spec, self.launch, self.memory_limit)
@@ -104,8 +118,8 @@ class Worker:
             return outcome
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
-        """Draw and run many traces. Between two results the worker may be used for other things if the earlier one is a
-        violation: there the process pauses by itself.
+        """Draw and run many traces. Between two results the worker may be used for other things if
+        the earlier one is a violation: there the process pauses by itself.
         """
         first, end = request.first, request.first + request.count
         while first < end:
@@ -162,7 +176,7 @@ class Worker:
         if isinstance(reply, Failed):
             if reply.kind == "internal":
                 raise InternalError(reply.message, reply.details)
-            raise TargetError(reply.message) if reply.kind == "target" else TraceError(reply.message)
+            raise (TargetError(reply.message) if reply.kind == "target" else TraceError(reply.message))
         return reply
 
 

@@ -1,8 +1,8 @@
-"""The worker: `python -m hybridfuzz.harness.worker TARGET` loads one target and serves requests until told no more.
+"""The worker: `python -m hybridfuzz.harness.worker TARGET` loads one target and serves requests.
 
-It runs in the target's own interpreter, so it may import nothing that an engine's environment lacks (msgspec and
-numpy are all there is). Engines print what they like: file descriptor 1 is theirs and leads to standard error, the
-protocol speaks through a copy of the original one.
+It runs in the target's own interpreter, so it may import nothing that an engine's environment lacks
+(msgspec and numpy are all there is). Engines print what they like: file descriptor 1 is theirs and
+leads to standard error, the protocol speaks through a copy of the original one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ Send = Callable[[Reply], None]
 
 
 def claim_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Our own standard input and output; afterwards 0 is empty and 1 is standard error, also for child processes."""
+    """Our own standard input and output; afterwards 0 is empty and 1 is standard error, also for
+    child processes.
+    """
     inbox, outbox = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -52,7 +54,10 @@ def claim_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def listen(inbox: BinaryIO) -> SimpleQueue[Request]:
-    """Requests as they come. A thread, so that a worker ends with its coordinator even in the middle of a trace."""
+    """Requests as they come.
+
+    A thread, so that a worker ends with its coordinator even in the middle of a trace.
+    """
     requests: SimpleQueue[Request] = SimpleQueue()
 
     def read() -> None:
@@ -76,7 +81,8 @@ def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable
     violation = Violation(
         oracle="DETERMINISM",
         field="violation" if again.violation else "digest",
-        message=f"DETERMINISM: the trace ran clean, and then differently on a second engine in the same process: {what}",
+        message="DETERMINISM: the trace ran clean, and then differently on a second engine in the "
+        f"same process: {what}",
         expected=f"{outcome.digest:08x}",
         observed=f"{again.digest:08x}",
     )
@@ -114,7 +120,10 @@ def failure(error: Exception) -> Failed:
 
 
 def load(spec: str) -> TargetFactory:
-    """The factory. An engine that cannot even be imported is the engine's (or its environment's) fault, not ours."""
+    """The factory.
+
+    An engine that cannot even be imported is the engine's (or its environment's) fault, not ours.
+    """
     try:
         return load_factory(spec)
     except TargetError:

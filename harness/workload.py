@@ -19,11 +19,11 @@ import msgspec
 from ..targets.base.protocol import Capabilities
 from ..targets.base.trace import (
     Abort,
+    AnyEvent,
     Arrive,
     CaptureGraphs,
     Config,
     DummyRun,
-    Event,
     Evict,
     Group,
     Preempt,
@@ -114,9 +114,9 @@ class Grammar:
         self.burst = choices.pick((1, 2, 3, 4))
         self.short = choices.chance(50)
 
-    def _enabled(self) -> list[tuple[int, Callable[[], Event]]]:
+    def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Rare events that this trace uses, with percentages: each feature is off in about half of the traces."""
-        rare: dict[str, tuple[int, Callable[[], Event]]] = {
+        rare: dict[str, tuple[int, Callable[[], AnyEvent]]] = {
             "preempt": (12, lambda: Preempt(self.live_name())),
             "abort": (8, lambda: Abort(self.live_name())),
             "evict": (8, lambda: Evict(self.choices.integer(1, 6))),
@@ -126,7 +126,7 @@ class Grammar:
         }
         return [rare[tag] for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
 
-    def next_event(self) -> Event:
+    def next_event(self) -> AnyEvent:
         """The next event of a trace."""
         if self.history and isinstance(self._last, Sleep):
             self._last = Wake()
@@ -134,9 +134,9 @@ class Grammar:
         self._last = self._draw()
         return self._last
 
-    _last: Event | None = None
+    _last: AnyEvent | None = None
 
-    def _draw(self) -> Event:
+    def _draw(self) -> AnyEvent:
         choices = self.choices
         if not self.left:
             self.idle += 1
@@ -259,5 +259,5 @@ def draw_trace(
     config = draw_valid_config(choices, supports, capabilities, overrides or {})
     grammar = Grammar(config, capabilities, choices)
     count = choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
-    events = tuple(grammar.next_event() for _ in range(count))
+    events: tuple[AnyEvent, ...] = tuple(grammar.next_event() for _ in range(count))
     return Trace(config, events, origin=f"seed {seed}, trace {index}")

@@ -67,6 +67,11 @@ class Layout:
         if not self.hit_unit:
             object.__setattr__(self, "hit_unit", lcm(*(group.block_size for group in self.groups)))
 
+    @property
+    def unowned(self) -> frozenset[int]:
+        """Ids that no request ever owns: the null block and the reserved ones."""
+        return self.reserved if self.null_block is None else self.reserved | {self.null_block}
+
 
 def required_columns(group: Group, mode: Mode, tokens: int, speculative: int) -> int:
     """Columns of the block table that `tokens` tokens (drafts included) occupy, scratch included."""

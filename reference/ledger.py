@@ -87,7 +87,16 @@ class Ledger:
             cell.slots |= mask
             cell.writer, cell.step = writer, step
 
-    def move(self, source: int, destination: int, layer: int, writer: str, step: int, temporal: bool, conv: bool) -> None:
+    def move(
+        self,
+        source: int,
+        destination: int,
+        layer: int,
+        writer: str,
+        step: int,
+        temporal: bool,
+        conv: bool,
+    ) -> None:
         """Content was copied: the destination is as written as the source was."""
         origin = self.cell(source, layer)
         if origin:

@@ -46,6 +46,8 @@ class Reference:
         """For every key that was ever published: a request whose prefix it names."""
         self.published_since: dict[int, tuple[Key, int]] = {}
         """Block -> its key and the step in whose planning (or after which) it was published."""
+        self.handed_out: list[int] = []
+        """Blocks that changed hands when the current step was entered."""
         self._entered_tables: dict[str, Table] = {}
 
     def arrive(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int) -> Life:
@@ -96,6 +98,7 @@ class Reference:
         if facts is None or facts is self.current:
             return self.current if self.current and self.current.step == step else facts
         self.current = facts
+        self.handed_out = []
         for name, hit in facts.admitted.items():
             facts.lives[name].admit(hit)
         for name in facts.lives:
@@ -116,6 +119,7 @@ class Reference:
                     continue
                 if before is None or not self._kept(before[index], column, block, name):
                     self.ledger.hand_out(block, name, index, facts.step)
+                    self.handed_out.append(block)
 
     def _kept(self, before: Sequence[int], column: int, block: int, name: str) -> bool:
         """Whether the request had the block already: in this column, or as its own block in another one."""

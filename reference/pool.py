@@ -54,9 +54,7 @@ def partition_faults(
     owners      from `count_owners`
     pins        references that no table explains but the target declares (copies in flight, ...)
     """
-    reserved = set(layout.reserved)
-    if layout.null_block is not None:
-        reserved.add(layout.null_block)
+    reserved = layout.unowned
     for block in owners:
         if not 0 <= block < layout.num_blocks:
             yield Fault(block, "id", f"an id below {layout.num_blocks}", "a table names it")
@@ -81,4 +79,9 @@ def partition_faults(
         yield Fault(block, "free", "in the free queue (nobody holds it)", "absent from it")
     for block, count in enumerate(held):
         if references[block] != count and block not in reserved:
-            yield Fault(block, "references", f"referenced {count} times (its owners)", f"referenced {references[block]} times")
+            yield Fault(
+                block,
+                "references",
+                f"referenced {count} times (its owners)",
+                f"referenced {references[block]} times",
+            )

@@ -42,18 +42,17 @@ def keys_needed(index: int, group: Group, tags: Sequence[int], length: int) -> l
 def is_valid_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], length: int) -> bool:
     """Whether every group holds what a hit of `length` tokens relies on."""
     return all(
-        key in published
-        for index, group in enumerate(layout.groups)
-        for key in keys_needed(index, group, tags, length)
+        key in published for index, group in enumerate(layout.groups) for key in keys_needed(index, group, tags, length)
     )
 
 
-def attention_match(
-    index: int, group: Group, published: Collection[Key], tags: Sequence[int], limit: int
-) -> int:
+def attention_match(index: int, group: Group, published: Collection[Key], tags: Sequence[int], limit: int) -> int:
     """Tokens, at most `limit`, whose attention blocks are published without a gap."""
     depth = 0
-    while depth + group.block_size <= limit and Key(index, depth + group.block_size, tags[depth + group.block_size]) in published:
+    while (
+        depth + group.block_size <= limit
+        and Key(index, depth + group.block_size, tags[depth + group.block_size]) in published
+    ):
         depth += group.block_size
     return depth
 
@@ -65,7 +64,10 @@ def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int],
     if layout.eagle_drop:
         for index, group in enumerate(layout.groups):
             if group.kind == "attention":
-                limit = min(limit, max(attention_match(index, group, published, tags, limit) - group.block_size, 0))
+                limit = min(
+                    limit,
+                    max(attention_match(index, group, published, tags, limit) - group.block_size, 0),
+                )
         limit = limit // unit * unit
     for length in range(limit, 0, -unit):
         if is_valid_hit(layout, published, tags, length):

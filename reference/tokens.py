@@ -118,7 +118,10 @@ class Truth:
     def window(self, depth: int, width: int) -> tuple[int, ...]:
         """What a convolution of `width` taps must remember after `depth` tokens; `width - 1` entries."""
         self.reach(depth)
-        return window_of(self.tags[1 : depth + 1] if depth < width else self.tags[depth - width + 2 : depth + 1], width)
+        return window_of(
+            self.tags[1 : depth + 1] if depth < width else self.tags[depth - width + 2 : depth + 1],
+            width,
+        )
 
 
 def window_of(inputs: Sequence[int], width: int) -> tuple[int, ...]:

@@ -24,7 +24,11 @@ def copy_sources(folder: Path) -> Path:
 def test_wheel(tmp_path: Path) -> None:
     sources = copy_sources(tmp_path / "sources")
     code = {path for name in FOLDERS for path in (sources / name).rglob("*.py")}
-    data = {*(sources / "corpus").rglob("*.json"), *(sources / "reports" / "templates").glob("*")}
+    data = {
+        *(sources / "corpus").rglob("*.json"),
+        *(sources / "reports" / "templates").glob("*"),
+        *(sources / "targets").glob("*/requirements.txt"),
+    }
     expected = {f"hybridfuzz/{path.relative_to(sources).as_posix()}" for path in code | data}
 
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]

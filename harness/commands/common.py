@@ -19,7 +19,11 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     """--target, --timeout and --memory."""
     parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="what to test (default: hybrid)")
     parser.add_argument(
-        "--timeout", type=duration, default=60.0, metavar="TIME", help="a trace that takes longer hangs (60s)"
+        "--timeout",
+        type=duration,
+        default=60.0,
+        metavar="TIME",
+        help="a trace that takes longer hangs (60s)",
     )
     parser.add_argument("--memory", type=size, default=0, metavar="SIZE", help="limit for each worker (none)")
 

@@ -18,7 +18,9 @@ example: hybridfuzz doctor
 ENGINE_GIGABYTES = 4.0
 
 Check = tuple[bool | None, str, str]
-"""True for good, None for "works, but", False for broken; what was looked at; what was found, and the cure."""
+"""True for good, None for "works, but", False for broken; what was looked at; what was found, and
+the cure.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +35,13 @@ def run(options: argparse.Namespace) -> int:
 
     checks = []
     for good, what, found in all_checks():
-        checks.append({"check": what, "status": {True: "ok", None: "note", False: "fail"}[good], "found": found})
+        checks.append(
+            {
+                "check": what,
+                "status": {True: "ok", None: "note", False: "fail"}[good],
+                "found": found,
+            }
+        )
         if not options.json:
             print(f"{checks[-1]['status']:5} {what:15} {found}", flush=True)
     broken = any(check["status"] == "fail" for check in checks)
@@ -83,7 +91,11 @@ def cache() -> Check:
     free = shutil.disk_usage(folder).free / 1e9
     found = f"{folder}, {free:.0f} GB free"
     if free < ENGINE_GIGABYTES:
-        return None, "cache folder", f"{found}: an engine needs {ENGINE_GIGABYTES:g} GB; set HYBRIDFUZZ_CACHE"
+        return (
+            None,
+            "cache folder",
+            f"{found}: an engine needs {ENGINE_GIGABYTES:g} GB; set HYBRIDFUZZ_CACHE",
+        )
     return True, "cache folder", found
 
 

@@ -6,8 +6,8 @@ import argparse
 import random
 import re
 import signal
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from ..records import Summary
 
 EXAMPLES = """\
-The same seed gives the same traces. Findings are on disk as soon as they are made; Ctrl-C ends cleanly.
-example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m --config mamba_cache_mode=align,async_depth=1
+The same seed gives the same traces. Findings are on disk as soon as they are made.
+Exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous, 4 internal error.
+example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m --config mamba_cache_mode=align
 """
 DEFAULT_SECONDS = 60.0
 
@@ -29,18 +30,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from .common import add_target
 
     add_target(parser)
-    parser.add_argument("--time", type=duration, metavar="TIME", help="budget: 90s, 5m, 2h (60s if no limit is given)")
+    parser.add_argument(
+        "--time",
+        type=duration,
+        metavar="TIME",
+        help="budget: 90s, 5m, 2h (60s if no limit is given)",
+    )
     parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
     parser.add_argument("--seed", type=int, metavar="S", help="of the traces (random, and printed)")
     parser.add_argument("--jobs", "-j", type=count, metavar="N", help="worker processes (one for each core)")
     parser.add_argument(
-        "--config", type=settings, action="append", default=[], metavar="K=V,...", help="fix what is drawn otherwise"
+        "--config",
+        type=settings,
+        action="append",
+        default=[],
+        metavar="K=V,...",
+        help="fix what is drawn otherwise",
     )
     parser.add_argument(
-        "--reduce", type=duration, default=20.0, metavar="TIME", help="budget for reducing each finding (20s)"
+        "--reduce",
+        type=duration,
+        default=20.0,
+        metavar="TIME",
+        help="budget for reducing each finding (20s)",
     )
-    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where findings go (a folder for target and seed)")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where findings go (a folder for target and seed)",
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 

@@ -33,7 +33,12 @@ def run(options: argparse.Namespace) -> int:
         for file, trace in traces:
             outcome = worker.run(trace, twice=True)
             violation = outcome.violation
-            result = {"trace": str(file), "steps": outcome.steps, "events": len(trace.events), "signature": None}
+            result = {
+                "trace": str(file),
+                "steps": outcome.steps,
+                "events": len(trace.events),
+                "signature": None,
+            }
             if violation:
                 line(f"FAILED  {file}\n        {violation.signature}\n        {violation.message}")
                 result |= {
@@ -50,5 +55,12 @@ def run(options: argparse.Namespace) -> int:
     line(f"{len(results)} traces on {options.target}: {failed} failed, {len(results) - failed} clean")
     if options.json:
         reason = "violation" if failed else "clean"
-        print_json({"exit_reason": reason, "target": options.target, "traces": len(results), "results": results})
+        print_json(
+            {
+                "exit_reason": reason,
+                "target": options.target,
+                "traces": len(results),
+                "results": results,
+            }
+        )
     return VIOLATION if failed else CLEAN

@@ -48,7 +48,7 @@ def describe(options: argparse.Namespace) -> int:
     with Worker(options.target, launch) as worker:
         ready = worker.start()
     facts = {
-        "target": ready.name,
+        "target": options.target,
         "version": launch.version,
         "python": launch.python,
         **msgspec.to_builtins(ready.capabilities, order="sorted"),
@@ -59,6 +59,6 @@ def describe(options: argparse.Namespace) -> int:
         print_json(facts)
         return CLEAN
     for name, value in facts.items():
-        words = ", ".join(map(str, value)) if isinstance(value, list) else value
+        words = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
         print(f"{name:22} {words}")
     return CLEAN

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...targets.base.protocol import Capabilities
 from .base import Context, Oracle
-from .cache import Commit, HitValidity, Hash
+from .cache import Commit, Hash, HitValidity
 from .memory import Poison, Taint
 from .pool import Capacity, Leak, Partition
 from .progress import Liveness, Order, Output

@@ -62,7 +62,7 @@ class Context:
 
 
 class Oracle:
-    """Base of all oracles. Subclasses set `id`, `title`, `needs` and override hooks; their docstring is the contract."""
+    """Base of all oracles. Subclasses set the class attributes and override hooks; their docstring is the contract."""
 
     ids: tuple[str, ...] = ()
     """The oracle's name; two where one observation can break either of two closely related rules."""

@@ -25,7 +25,7 @@ class Hash(Oracle):
         violation = self._agreement(context, view)
         if violation:
             return violation
-        reach = {row.name: row.start + row.count for row in planned.rows}
+        reach = {row.name: row.start + row.num_tokens for row in planned.rows}
         for block, key in view.published.items():
             if self._known.get(block) != key:
                 self.count()
@@ -54,9 +54,7 @@ class Hash(Oracle):
                 )
         return None
 
-    def _new_key(
-        self, context: Context, view: View, block: int, key: Key, reach: dict[str, int]
-    ) -> Violation | None:
+    def _new_key(self, context: Context, view: View, block: int, key: Key, reach: dict[str, int]) -> Violation | None:
         group = context.layout.groups[key.group]
         column = key.depth // group.block_size - 1
         holders = []
@@ -109,9 +107,7 @@ class HitValidity(Oracle):
                     return violation
         return None
 
-    def _valid(
-        self, context: Context, view: View, row: PlannedRow, index: int, tags: list[int]
-    ) -> Violation | None:
+    def _valid(self, context: Context, view: View, row: PlannedRow, index: int, tags: list[int]) -> Violation | None:
         self.count("M6")
         group = context.layout.groups[index]
         columns = view.tables[row.name][index]
@@ -127,7 +123,9 @@ class HitValidity(Oracle):
                     "length",
                     f"{row.name} was given a hit of {row.hit} tokens, but column {column} of its {group.kind} group "
                     f"{index} is block {block}, "
-                    + (f"published as depth {holds.depth} of another prefix" if holds else "which holds no such prefix"),
+                    + (
+                        f"published as depth {holds.depth} of another prefix" if holds else "which holds no such prefix"
+                    ),
                     expected=f"the block of depth {key.depth}",
                     observed=f"block {block}",
                     request=row.name,
@@ -148,7 +146,7 @@ class HitValidity(Oracle):
             for block, key in before.published.items()
             if view.published.get(block) == key and (before.references[block] > 0 or view.references[block] == 0)
         }
-        known = row.start + row.count
+        known = row.start + row.num_tokens
         promised = longest_hit(context.layout, lasting, truth.tags, min(known, len(truth.tokens)))
         self.count("M8", 1 if promised else 0)
         if row.hit >= promised:

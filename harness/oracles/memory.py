@@ -25,10 +25,13 @@ class Taint(Oracle):
         if life is None or cell is None:
             return None
         self.count()
-        written = cell.temporal if read.temporal is not None else cell.conv
-        if written or cell.zeroed:
+        if cell.zeroed:
             return None
-        return self._tainted(context, life, read.group, read.block, "temporal" if read.temporal is not None else "conv")
+        if read.temporal is not None and not cell.temporal:
+            return self._tainted(context, life, read.group, read.block, "temporal")
+        if read.window is not None and not cell.conv:
+            return self._tainted(context, life, read.group, read.block, "conv")
+        return None
 
     def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
         life = context.lives[read.row]

@@ -45,10 +45,12 @@ class Partition(Oracle):
                 block=fault.block,
                 request=holders[0] if holders else "",
             )
-        reserved = {layout.null_block, *layout.reserved} - {None}
-        for block in reserved & view.published.keys():
+        for block in layout.unowned & view.published.keys():
             return self.violation(
-                context, "null-hashed", f"reserved block {block} is published as {view.published[block]}", block=block
+                context,
+                "null-hashed",
+                f"reserved block {block} is published as {view.published[block]}",
+                block=block,
             )
         return None
 
@@ -115,7 +117,7 @@ class Leak(Oracle):
                     observed=size,
                 )
         layout = context.layout
-        usable = layout.num_blocks - len(layout.reserved) - (layout.null_block is not None)
+        usable = layout.num_blocks - len(layout.unowned)
         if len(view.free) != usable:
             return self.violation(
                 context,

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from ...reference.prefix_cache import Key
-from ...targets.base.observe import Content, Forward, SlotContent, SlotRead, StateContent, StateRead, View
+from ...targets.base.observe import (
+    Content,
+    Forward,
+    SlotContent,
+    SlotRead,
+    StateContent,
+    StateRead,
+    View,
+)
 from ..violation import Violation
 from .base import Context, Oracle, first_difference, name_tag
 
@@ -28,18 +36,19 @@ class Continuation(Oracle):
         oracle = "S2" if life.resumed else "S3"
         self.count(oracle)
         depth = life.settled
+        field = seen = ""
         if read.temporal is not None:
             self._reads.add((read.row, read.group, read.layer))
-            if depth and read.temporal == life.truth.tag(depth):
-                return None
-            field, seen = "temporal", name_tag(context, read.temporal)
-        else:
-            window, wanted = read.window or (), life.truth.window(depth, context.layout.conv_width)
-            if depth and window == wanted:
-                return None
-            index = first_difference(wanted, window)
-            field, seen = "conv", f"a window whose input {index} is "
-            seen += name_tag(context, window[index]) if index < len(window) else "missing"
+            if not depth or read.temporal != life.truth.tag(depth):
+                field, seen = "temporal", name_tag(context, read.temporal)
+        if read.window is not None and not field:
+            wanted = life.truth.window(depth, context.layout.conv_width)
+            if not depth or read.window != wanted:
+                index = first_difference(wanted, read.window)
+                field, seen = "conv", f"a window whose input {index} is "
+                seen += name_tag(context, read.window[index]) if index < len(read.window) else "missing"
+        if not field:
+            return None
         if not depth:
             field = "phantom-state"
         return self.violation(
@@ -74,8 +83,8 @@ class Continuation(Oracle):
         return self.violation(
             context,
             "slot",
-            f"{life.name} attends to position {position} in block {block} and finds {seen}, expected "
-            f"state@{position + 1} of {life.name}; the block was {context.reference.ledger.describe(block, read.layer)}",
+            f"{life.name} attends to position {position} in block {block} and finds {seen}, expected its own "
+            f"state@{position + 1}; the block was {context.reference.ledger.describe(block, read.layer)}",
             expected=f"slot {position}",
             observed=seen,
             request=life.name,

@@ -60,9 +60,7 @@ class TableMirror(Oracle):
                 return violation
         return None
 
-    def _column(
-        self, context: Context, row: int, group: int, column: int, block: int, verb: str
-    ) -> Violation | None:
+    def _column(self, context: Context, row: int, group: int, column: int, block: int, verb: str) -> Violation | None:
         life = context.lives[row]
         if life is None or column < 0:
             return None
@@ -81,9 +79,7 @@ class TableMirror(Oracle):
             return None
         return self._mismatch(context, request, group, column, block, verb)
 
-    def _mismatch(
-        self, context: Context, request: str, group: int, column: int, block: int, verb: str
-    ) -> Violation:
+    def _mismatch(self, context: Context, request: str, group: int, column: int, block: int, verb: str) -> Violation:
         table = context.table(request, group)
         held = f"block {table[column]}" if column < len(table) else f"nothing (it has {len(table)} columns)"
         kind = context.layout.groups[group].kind
@@ -236,9 +232,7 @@ class Writer(Oracle):
             block=context.null if context.null is not None else -1,
         )
 
-    def _shared(
-        self, context: Context, write: StateWrite | SlotWrite | Copied, block: int | None = None
-    ) -> Violation:
+    def _shared(self, context: Context, write: StateWrite | SlotWrite | Copied, block: int | None = None) -> Violation:
         if block is None:
             assert isinstance(write, StateWrite)
             block = write.block

@@ -59,7 +59,7 @@ class PlannedRow(NamedTuple):
 
     name: str
     start: int
-    count: int
+    num_tokens: int
     drafts: int
     admitted: bool
     hit: int

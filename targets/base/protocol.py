@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -38,7 +38,7 @@ class Capabilities(Struct, frozen=True):
     variable_drafts: bool = False
     max_async_depth: int = 0
     eagle_block_drop: bool = False
-    policies: tuple[str, ...] = ("fcfs",)
+    policies: tuple[Literal["fcfs", "priority"], ...] = ("fcfs",)
     conv_widths: tuple[int, ...] = (4,)
     max_model_len: int = 96
     options: dict[str, tuple[str, ...]] = {}

@@ -1,13 +1,15 @@
 """Target strings: which engine, which variant or version of it, and how to start it.
 
     hybrid                the embedded target            hybrid:SLUG          one of its mutants
-    vllm                  the vLLM installed here        vllm@0.33.0          a release, in its own environment
-    vllm@PATH             a checkout or unpacked wheel   python:MODULE:NAME   a `TargetFactory` of your own
+    vllm                  the vLLM installed here        vllm@0.33.0          a release, in its own
+    environment vllm@PATH             a checkout or unpacked wheel   python:MODULE:NAME   a
+    `TargetFactory` of your own
 
-An engine is a folder beside this one. Its `factory.py` offers `make_factory(variant)` and, if there are any,
-`variants()` (slug -> title). If the engine runs in an environment of its own, only the worker imports `factory.py`
-and the coordinator imports `environment.py`, which offers `prepare(version, progress) -> Launch` and
-`available() -> {target string: title}` without importing the engine. Nothing else has to know the engine.
+An engine is a folder beside this one. Its `factory.py` offers `make_factory(variant)` and, if there
+are any, `variants()` (slug -> title). If the engine runs in an environment of its own, only the
+worker imports `factory.py` and the coordinator imports `environment.py`, which offers
+`prepare(version, progress) -> Launch` and `available() -> {target string: title}` without importing
+the engine. Nothing else has to know the engine.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ def engines() -> list[str]:
 
 
 def known_targets() -> dict[str, str]:
-    """Target string -> one line about it; engines in environments of their own say which versions are ready."""
+    """Target string -> one line about it; engines in environments of their own say which versions
+    are ready.
+    """
     known: dict[str, str] = {}
     for name in engines():
         title = (importlib.import_module(f"{PACKAGE}.{name}").__doc__ or "").partition("\n")[0]

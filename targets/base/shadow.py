@@ -10,9 +10,7 @@ def combine(first: int, second: int) -> int:
     return first if first == second else mix(first, second)
 
 
-def join(
-    first: tuple[int, ...] | None, second: tuple[int, ...]
-) -> tuple[int, ...]:
+def join(first: tuple[int, ...] | None, second: tuple[int, ...]) -> tuple[int, ...]:
     """Join what two layers say of the same tokens; `first` is None before the first layer."""
     if first is None or first == second:
         return second

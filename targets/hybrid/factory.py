@@ -70,13 +70,6 @@ class HybridFactory:
 
 
 def variants() -> dict[str, str]:
-    """Slug and title of each mutant."""
-    from .mutants import MUTANTS
-
-    return {slug: (target.__doc__ or "").partition("\n")[0] for slug, target in MUTANTS.items()}
-
-
-def variants() -> dict[str, str]:
     """Mutants: slug -> one line."""
     from .mutants import titles
 

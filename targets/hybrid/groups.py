@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...reference.layout import Mode, cdiv, required_columns
 from ...reference.layout import Group as GroupSpec
+from ...reference.layout import Mode, cdiv, required_columns
 from ...reference.prefix_cache import Key
 from .pool import NULL_BLOCK, BlockPool
 

@@ -48,8 +48,11 @@ class Kernels:
             start = NO_INPUT if self.is_null(at.source) else memory.temporal(layer, at.source)
             if not self.is_null(at.conv):
                 window = memory.conv(layer, at.conv)[at.offset : at.offset + length]
-            self.log.append(StateRead(row, group, layer, at.source_column, at.source, start, None))
-            self.log.append(StateRead(row, group, layer, at.conv_column, at.conv, None, window))
+            if at.conv == at.source:
+                self.log.append(StateRead(row, group, layer, at.source_column, at.source, start, window))
+            else:
+                self.log.append(StateRead(row, group, layer, at.source_column, at.source, start, None))
+                self.log.append(StateRead(row, group, layer, at.conv_column, at.conv, None, window))
         tags = run_chain(start, inputs.tokens)
         history = window + tags
         for count, column, block in self.stops(inputs, at):
@@ -65,7 +68,16 @@ class Kernels:
             if stored is not None:
                 memory.store_conv(layer, block, stored)
             self.log.append(
-                StateWrite(row, group, layer, column, block, inputs.position + count, tags[count - 1], stored)
+                StateWrite(
+                    row,
+                    group,
+                    layer,
+                    column,
+                    block,
+                    inputs.position + count,
+                    tags[count - 1],
+                    stored,
+                )
             )
         if window and window[-1] != (NO_INPUT if start == EMPTY else start):
             return run_chain(combine(window[-1], start), inputs.tokens)
@@ -102,15 +114,19 @@ class Kernels:
         return tags
 
     def read_slots(
-        self, group: int, layer: int, inputs: RowInput, blocks: Sequence[int], size: int, own: tuple[int, ...]
+        self,
+        group: int,
+        layer: int,
+        inputs: RowInput,
+        blocks: Sequence[int],
+        size: int,
+        own: tuple[int, ...],
     ) -> tuple[int, ...]:
         """Attention over all positions up to the row's last. It reads whole pages and masks by multiplication."""
         context = inputs.position + len(inputs.tokens)
         pages: list[int] = []
         for block in blocks[: cdiv(context, size)]:
             pages += self.memory.slots(layer, block, size)
-        self.log.append(
-            SlotRead(inputs.row, group, layer, blocks[: cdiv(context, size)], pages[:context])
-        )
+        self.log.append(SlotRead(inputs.row, group, layer, blocks[: cdiv(context, size)], pages[:context]))
         # 0 * NaN = NaN: a poisoned slot beyond the context still reaches the output.
         return (POISON,) * len(own) if POISON in pages else own

@@ -69,7 +69,9 @@ class Runner:
         graph = self.fits_graph(rows, inputs)
         padded = self.padded_rows(len(rows), event.pad_to) if graph else len(rows)
         outputs = self.forward(plan, inputs, indices, padded, graph)
-        sampled = {row.name: self.verify(row, output, one) for row, output, one in zip(rows, outputs, inputs, strict=True)}
+        sampled = {
+            row.name: self.verify(row, output, one) for row, output, one in zip(rows, outputs, inputs, strict=True)
+        }
         log, self.kernels.log = self.kernels.log, []
         observed = [
             ForwardRow(row.name, one.position, one.tokens, one.drafts, sampled[row.name])
@@ -79,7 +81,11 @@ class Runner:
         records.append(Forward(plan.step, observed, log, graph=graph))
         for row, one in zip(rows, inputs, strict=True):
             self.finish_row(plan.step, row, one, sampled[row.name], records)
-        return Executed(plan, sampled, {row.name: self.draft(row.name, sampled[row.name], event) for row in rows})
+        return Executed(
+            plan,
+            sampled,
+            {row.name: self.draft(row.name, sampled[row.name], event) for row in rows},
+        )
 
     def update_batch(self, plan: Plan) -> None:
         """Rows leave, enter and grow."""
@@ -118,10 +124,21 @@ class Runner:
         tokens = request.tokens[request.computed : request.computed + known]
         filler = other_token(tokens[-1])
         drafts = (request.drafts + [filler] * row.drafts)[: row.drafts]
-        return RowInput(index, self.batch.names.index(row.name), request.computed, tuple(tokens + drafts), row.drafts)
+        return RowInput(
+            index,
+            self.batch.names.index(row.name),
+            request.computed,
+            tuple(tokens + drafts),
+            row.drafts,
+        )
 
     def prepare_states(
-        self, step: int, group: int, rows: Sequence[ScheduledRow], inputs: Sequence[RowInput], records: list[Record]
+        self,
+        step: int,
+        group: int,
+        rows: Sequence[ScheduledRow],
+        inputs: Sequence[RowInput],
+        records: list[Record],
     ) -> list[StateIndices]:
         """Indices of every row for one mamba group; in align mode the states are first brought to them."""
         indices = []
@@ -164,24 +181,50 @@ class Runner:
             return ()
         size, end = self.layout.groups[group].block_size, inputs.position + len(inputs.tokens)
         return tuple(
-            (depth - inputs.position, depth // size - 1, self.batch.block(group, inputs.table_row, depth // size - 1))
+            (
+                depth - inputs.position,
+                depth // size - 1,
+                self.batch.block(group, inputs.table_row, depth // size - 1),
+            )
             for depth in range((inputs.position // size + 1) * size, end, size)
         )
 
     def copy_state(
-        self, step: int, group: int, name: str, state: int, offset: int, to: int, records: list[Record]
+        self,
+        step: int,
+        group: int,
+        name: str,
+        state: int,
+        offset: int,
+        to: int,
+        records: list[Record],
     ) -> None:
         """Move temporal state from column state + offset, and the window at `offset` from column `state`."""
         row, memory = self.batch.names.index(name), self.memory
         length = self.kernels.window_length
-        source, conv = self.batch.block(group, row, state + offset), self.batch.block(group, row, state)
+        source, conv = (
+            self.batch.block(group, row, state + offset),
+            self.batch.block(group, row, state),
+        )
         destination = self.batch.block(group, row, to)
         for layer in range(self.layout.groups[group].layers):
             window = memory.conv(layer, conv)[offset : offset + length]
             self.move_temporal(layer, source, destination)
             self.move_conv(layer, conv, destination, window)
             records.append(
-                Copied(step, name, group, state + offset, source, to, destination, 0, True, False, layer)
+                Copied(
+                    step,
+                    name,
+                    group,
+                    state + offset,
+                    source,
+                    to,
+                    destination,
+                    0,
+                    True,
+                    False,
+                    layer,
+                )
             )
             records.append(Copied(step, name, group, state, conv, to, destination, offset, False, True, layer))
 
@@ -208,7 +251,12 @@ class Runner:
         return min(min(sizes, default=rows), self.batch.max_rows)
 
     def forward(
-        self, plan: Plan, inputs: list[RowInput], indices: dict[int, list[StateIndices]], padded: int, graph: bool
+        self,
+        plan: Plan,
+        inputs: list[RowInput],
+        indices: dict[int, list[StateIndices]],
+        padded: int,
+        graph: bool,
     ) -> list[tuple[int, ...]]:
         """All layers of the model; returns the hidden tags of each live row."""
         joined: list[tuple[int, ...] | None] = [None] * len(inputs)
@@ -224,13 +272,26 @@ class Runner:
                     self.run_dead_row(group, layer, one, seen[len(inputs) + extra])
         for group in self.attention:
             size = self.layout.groups[group].block_size
-            tables = [self.batch.row_blocks(group, one.table_row, cdiv(one.position + len(one.tokens), size)) for one in inputs]
+            tables = [
+                self.batch.row_blocks(group, one.table_row, cdiv(one.position + len(one.tokens), size))
+                for one in inputs
+            ]
             # A prefix hit in the same step reads what another row writes: store in the order of planning.
-            writing = sorted(range(len(inputs)), key=lambda index: order[self.batch.names[inputs[index].table_row]])
+            writing = sorted(
+                range(len(inputs)),
+                key=lambda index: order[self.batch.names[inputs[index].table_row]],
+            )
             for layer in range(self.layout.groups[group].layers):
-                own = {index: self.kernels.write_slots(group, layer, inputs[index], tables[index], size) for index in writing}
+                own = {
+                    index: self.kernels.write_slots(group, layer, inputs[index], tables[index], size)
+                    for index in writing
+                }
                 for index, one in enumerate(inputs):
-                    join(joined, index, self.kernels.read_slots(group, layer, one, tables[index], size, own[index]))
+                    join(
+                        joined,
+                        index,
+                        self.kernels.read_slots(group, layer, one, tables[index], size, own[index]),
+                    )
         return [tags or () for tags in joined]
 
     def padding_indices(self, group: int, row: int) -> StateIndices:
@@ -257,7 +318,12 @@ class Runner:
         return sampled
 
     def finish_row(
-        self, step: int, row: ScheduledRow, inputs: RowInput, sampled: list[int], records: list[Record]
+        self,
+        step: int,
+        row: ScheduledRow,
+        inputs: RowInput,
+        sampled: list[int],
+        records: list[Record],
     ) -> None:
         """Advance the request's device state; boundaries crossed by accepted drafts go to their own columns."""
         request = self.requests[row.name]

@@ -95,9 +95,7 @@ class Scheduler:
 
     def add(self, name: str, prompt: list[int], max_new_tokens: int, priority: int) -> None:
         """A request arrives."""
-        request = Request(
-            name, [], [EMPTY], len(prompt) + max_new_tokens, priority, self.arrivals, len(prompt)
-        )
+        request = Request(name, [], [EMPTY], len(prompt) + max_new_tokens, priority, self.arrivals, len(prompt))
         request.learn(prompt)
         self.arrivals += 1
         self.requests[name] = request
@@ -200,7 +198,13 @@ class Scheduler:
         """Enter a row into the plan."""
         samples = request.high + count - drafts >= len(request.tokens) + request.optimistic
         observed = PlannedRow(
-            request.name, request.high, count, drafts, hit is not None, hit.length if hit else 0, *allocation
+            request.name,
+            request.high,
+            count,
+            drafts,
+            hit is not None,
+            hit.length if hit else 0,
+            *allocation,
         )
         plan.rows[request.name] = ScheduledRow(
             request.name, count, drafts, request.epoch, fresh, appended, observed, request.high,
@@ -213,9 +217,7 @@ class Scheduler:
         low = request.low + count - drafts
         return Span(request.settled, low, request.high + count, min(low, len(request.tokens)))
 
-    def wanted(
-        self, request: Request, budget: int, limits: Mapping[str, int], fresh: bool = False
-    ) -> tuple[int, int]:
+    def wanted(self, request: Request, budget: int, limits: Mapping[str, int], fresh: bool = False) -> tuple[int, int]:
         """(input tokens, drafts among them) that the request gets from a remaining budget; (0, 0) for none."""
         expected = len(request.tokens) + request.optimistic
         if expected >= request.total and request.in_flight:

@@ -11,7 +11,16 @@ from collections.abc import Callable
 
 from ...reference.layout import Layout
 from ...reference.tokens import NO_INPUT, Truth
-from ..base.observe import Content, Delivered, Effect, Planned, Record, SlotContent, StateContent, View
+from ..base.observe import (
+    Content,
+    Delivered,
+    Effect,
+    Planned,
+    Record,
+    SlotContent,
+    StateContent,
+    View,
+)
 from ..base.trace import (
     Abort,
     Arrive,
@@ -70,7 +79,9 @@ class HybridTarget:
         self.scheduler = self.scheduler_class(config, self.cache)
         self.batch = self.batch_class(layout, config.max_num_seqs, config.longest_span)
         layers = max(group.layers for group in layout.groups)
-        self.memory = self.memory_class(config.num_blocks, layers, config.conv_width, POISON if layout.zeroing else NO_INPUT)
+        self.memory = self.memory_class(
+            config.num_blocks, layers, config.conv_width, POISON if layout.zeroing else NO_INPUT
+        )
         self.kernels = self.kernels_class(self.memory, config.conv_width)
         self.runner = self.runner_class(layout, config, self.batch, self.memory, self.kernels)
         self.in_flight: deque[tuple[Plan, Step]] = deque()

@@ -183,9 +183,9 @@ class Engine:
         return next(group.block_size for group in self.config.groups if group.kind == kind)
 
     def _speculation(self, model: Any) -> SpeculativeConfig:
-        method = "mtp" if self.config.eagle_block_drop else "ngram"
+        as_eagle = self.config.eagle_block_drop or (self.is_v2 and compat.is_v2_drafting_as_eagle())
         return SpeculativeConfig(
-            method=method,
+            method="mtp" if as_eagle else "ngram",
             num_speculative_tokens=self.config.num_speculative_tokens,
             prompt_lookup_max=3,
             prompt_lookup_min=1,
@@ -272,6 +272,7 @@ class Engine:
                 f"vllm forms groups {[(one.kind, one.layers) for one in groups]} out of the layers of {asked}; "
                 "use the group counts that the target lists"
             )
+        speculation = self.vllm_config.speculative_config
         return Layout(
             groups=tuple(groups),
             num_blocks=cache_config.num_blocks,
@@ -280,5 +281,5 @@ class Engine:
             prefix_caching=config.enable_prefix_caching,
             num_speculative_tokens=config.num_speculative_tokens,
             zeroing=bool(cache_config.needs_kv_cache_zeroing),
-            eagle_drop=config.eagle_block_drop,
+            eagle_drop=bool(speculation and speculation.use_eagle()),
         )

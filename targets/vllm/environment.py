@@ -1,7 +1,8 @@
 """Where vLLM comes from: a release (fetched once), a checkout, or the vLLM installed beside us.
 
-Nothing compiled is needed, so a release is its unpacked wheel without the binaries, and all releases share one
-venv with torch and whatever else vLLM imports (`requirements.txt`). See docs/targets.md.
+Nothing compiled is needed, so a release is its unpacked wheel without the binaries, and all
+releases share one venv with torch and whatever else vLLM imports (`requirements.txt`). See
+docs/targets.md.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..base.environment import STAMP, Progress, cache_folder, importable, make_venv, unpack_wheel
+from ..base.environment import STAMP, cache_folder, importable, make_venv, unpack_wheel
 from ..base.launch import Launch
+from ..base.pip import Progress
 from ..base.protocol import TargetError
 
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
@@ -29,8 +31,8 @@ def prepare(wanted: str, progress: Progress) -> Launch:
     if not wanted:
         return _installed()
     if _RELEASE.fullmatch(wanted):
+        tree = unpack_wheel("vllm", wanted, _UNWANTED, RELEASE_GIGABYTES, progress)
         python = make_venv(REQUIREMENTS, "the environment for vLLM", VENV_GIGABYTES, progress)
-        tree = unpack_wheel(python, "vllm", wanted, _UNWANTED, RELEASE_GIGABYTES, progress)
         return _launch(python, tree, wanted, cache_folder() / "vllm" / wanted)
     tree = Path(wanted).expanduser().absolute()
     if not (tree / "vllm" / "__init__.py").is_file():
@@ -55,8 +57,7 @@ def available() -> dict[str, str]:
 def _installed() -> Launch:
     if find_spec("vllm") is None:
         raise TargetError(
-            f"target 'vllm': vLLM is not installed for {sys.executable}; "
-            "vllm@0.33.0 makes an environment of its own"
+            f"target 'vllm': vLLM is not installed for {sys.executable}; vllm@0.33.0 makes an environment of its own"
         )
     try:
         number = version("vllm")
@@ -72,8 +73,9 @@ def _launch(python: Path, tree: Path, number: str, home: Path) -> Launch:
 def _variables(home: Path) -> dict[str, str]:
     """No GPU, no network, no usage statistics; and no file shared with another version.
 
-    vLLM inspects the model's architecture in a process of its own and keeps the answer under VLLM_CACHE_ROOT,
-    where two versions would overwrite each other's. TRITON_INTERPRET: kernels are never compiled.
+    vLLM inspects the model's architecture in a process of its own and keeps the answer under
+    VLLM_CACHE_ROOT, where two versions would overwrite each other's. TRITON_INTERPRET: kernels are
+    never compiled.
     """
     return {
         "CUDA_VISIBLE_DEVICES": "",

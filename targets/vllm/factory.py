@@ -27,6 +27,7 @@ class VllmFactory:
             speculative_modes=("align", "none"),
             variable_drafts=True,
             max_async_depth=1,
+            eagle_block_drop=True,
             policies=("fcfs", "priority"),
             conv_widths=(4,),
             options={"runner": ("v2", "v1")},

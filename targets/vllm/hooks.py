@@ -66,6 +66,10 @@ class Recorder:
         batch = self._batch
         return batch.lengths[row] - (batch.starts[row + 1] - batch.starts[row])
 
+    def is_dead(self, row: int) -> bool:
+        """Whether a row belongs to no request."""
+        return self._batch.names[row] is None
+
     def state_rows(self, layer: Any) -> list[StateRow]:
         """Rows of a state layer; read from the metadata once per group and forward."""
         rows = self._states.get(layer.group)

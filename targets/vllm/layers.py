@@ -222,6 +222,8 @@ class ShadowMamba(nn.Module, MambaBase):  # type: ignore[misc]
             count = index + 1 if row.speculative else last
             if block != NULL or row.prefill:
                 self.temporal[block] = tags[count - 1]
+                if block == NULL and self.recorder.is_dead(row.row):
+                    continue  # the null block is there for rows of nobody to write to
                 self._wrote(row, row.output_columns[index], block, count, tags[count - 1], None if index else stored)
 
     def _convolve(self, row: StateRow, inputs: Tags) -> tuple[Tags | None, Tags | None]:

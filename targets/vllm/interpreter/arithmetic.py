@@ -8,6 +8,7 @@ rounding, signed zeros, NaN or division by zero could tell the difference.
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,29 @@ class IntegerOverflow(RuntimeError):
     """A number where Triton raises, or a block index that would wrap: neither is reproduced."""
 
 
+class KernelFailure(RuntimeError):
+    """A kernel reached what Triton's interpreter cannot execute either."""
+
+
+def fail(reason: str) -> None:
+    raise KernelFailure(reason)
+
+
+LIMITS = {type_: limits(type_) for type_ in NUMPY}
+
+
 def wrap(type_: str, value: int) -> int:
     """Two's complement."""
-    low, high = limits(type_)
+    low, high = LIMITS[type_]
     return (value - low) % (high - low + 1) + low
 
 
-def fit32(value: int) -> int:
-    """A Python int that meets an int32: Triton raises where it does not fit."""
-    if -(2**31) <= value < 2**31:
+def fit(type_: str, value: int) -> int:
+    """A Python int that meets a tensor: Triton raises where it does not fit."""
+    low, high = LIMITS[type_]
+    if low <= value <= high:
         return value
-    raise IntegerOverflow(f"Scalar {value} is out of range for type int32")
+    raise IntegerOverflow(f"Scalar {value} is out of range for type {type_}")
 
 
 def overflow(value: int) -> None:
@@ -117,7 +130,7 @@ def float_argmin(x: NDArray[Any]) -> int:
 def cut_max(x: NDArray[Any]) -> float:
     """The maximum of a block whose lanes beyond x are all -inf (x may be empty)."""
     value = float(np.fmax.reduce(x)) if len(x) else float("-inf")
-    return value if value == value else float("-inf")
+    return float("-inf") if math.isnan(value) else value
 
 
 def cut_argmax(x: NDArray[Any]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from .emit import Emitter
 from .expressions import Expressions, Frame, assigned, returns, tree_of
 from .operators import SYMBOLS, binary
-from .values import WEAK, Unsupported, Value, const
+from .values import WEAK, Fails, Unsupported, Value, const
 
 
 class Compiler(Expressions):
@@ -103,18 +103,18 @@ class Compiler(Expressions):
 
     def branch(self, test: Value, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
         out, before, memo = self.out, self.frame.names, self.out.memo
-        ends: list[tuple[dict[str, Value], int, bool]] = []
+        ends: list[tuple[dict[str, Value], bool]] = []
         lines = out.lines
         parts: list[list[str]] = []
         for nodes in (body, orelse):
             self.frame.names, out.memo, out.lines = dict(before), dict(memo), []
             out.depth += 1
-            done = self.block(nodes)
+            done = self.fallible(nodes)
             out.depth -= 1
-            ends.append((self.frame.names, 0, done))
+            ends.append((self.frame.names, done))
             parts.append(out.lines)
         out.lines, out.memo = lines, memo
-        live = [(names, part) for (names, _, done), part in zip(ends, parts, strict=True) if not done]
+        live = [(names, part) for (names, done), part in zip(ends, parts, strict=True) if not done]
         self.frame.names = dict(before)
         if len(live) == 1:
             self.frame.names = live[0][0]
@@ -127,6 +127,17 @@ class Compiler(Expressions):
             out.lines += parts[1]
         return not live
 
+    def fallible(self, nodes: list[ast.stmt]) -> bool:
+        """A branch; if Triton's interpreter would fail in it, so will we: when it is taken."""
+        frames, loops, depth = len(self.frames), self.frame.loops, self.out.depth
+        try:
+            return self.block(nodes)
+        except Fails as failure:
+            del self.frames[frames:]
+            self.frame.loops, self.out.depth, self.out.lines = loops, depth, []
+            self.out.line(f"fail({str(failure)!r})")
+            return True
+
     def _merge(self, before: dict[str, Value], live: list[tuple[dict[str, Value], list[str]]]) -> None:
         for name in dict.fromkeys(key for names, _ in live for key in names):
             values = [names.get(name) for names, _ in live]
@@ -135,27 +146,29 @@ class Compiler(Expressions):
                 self.frame.names[name] = known[0]
                 continue
             variable = self.out.fresh(f"v_{name}_")
+            cuts = {value.lanes for value in known if value.make is None}
+            lanes = cuts.pop() if len(cuts) == 1 and any(v.tail is None for v in known) else ""
             merged: Value | None = None
             for value, (_, lines) in zip(values, live, strict=True):
                 if value is not None:
-                    merged = self.move(value, variable, lines, merged)
+                    merged = self.move(value, variable, lines, merged, lanes)
                 else:  # Python's own error is for whoever reads it; a loop may only carry it along
                     lines.append("    " * (self.out.depth + 1) + f"{variable} = None")
             if merged is not None:
                 self.frame.names[name] = merged
 
-    def move(self, value: Value, variable: str, lines: list[str], like: Value | None) -> Value:
+    def move(self, value: Value, variable: str, lines: list[str], like: Value | None, lanes: str = "") -> Value:
         """Append code that puts a value into a variable; it must be like what else goes there."""
         out, saved, memo = self.out, self.out.lines, self.out.memo
-        if value.type in ("const", "tuple") or value.n and value.type == "ptr":
-            if like is None or value.value == like.value and value.type == like.type == "const":
+        if value.type in ("const", "tuple") or (value.n and value.type == "ptr"):
+            if like is None or (value.value == like.value and value.type == like.type == "const"):
                 return value
             raise Unsupported(f"branches that leave a different {value.type}")
         out.lines, out.memo, out.depth = lines, dict(memo), out.depth + 1
-        code = out.at(value, "")
+        code = out.at(value, lanes)
         out.line(f"{variable} = {code}")
         out.lines, out.memo, out.depth = saved, memo, out.depth - 1
-        moved = Value(value.type, variable, value.n, element=value.element)
+        moved = Value(value.type, variable, value.n, element=value.element, lanes=lanes)
         if value.type == "ptr":
             moved = replace(moved, low=value.low, high=value.high, aligned=value.aligned)
         if like is None:
@@ -181,7 +194,7 @@ class Compiler(Expressions):
         members = list(value.value) if value.type == "tuple" else [value]
         if not frame.results:
             frame.variables = tuple(self.out.fresh("r") for _ in members)
-        if len(members) != len(frame.variables) or value.type == "tuple" and len(members) < 2:
+        if len(members) != len(frame.variables) or (value.type == "tuple" and len(members) < 2):
             raise Unsupported("returns of different lengths")
         self.out.depth -= 1  # `move` writes one level deeper
         old: list[Value | None] = [*frame.results] or [None] * len(members)
@@ -229,9 +242,7 @@ class Compiler(Expressions):
         out.depth -= 1  # `move` writes one level deeper
         for name in changed:
             if name in names:
-                carried[name] = self.move(
-                    self.tensor(names[name]), out.fresh(f"v_{name}_"), out.lines, None
-                )
+                carried[name] = self.move(self.tensor(names[name]), out.fresh(f"v_{name}_"), out.lines, None)
         out.depth += 1
         names.update(carried, **bound)
         memo, out.memo = out.memo, dict(out.memo)

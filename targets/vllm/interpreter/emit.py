@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from .arithmetic import single
 from .values import (
-    BITS,
     NUMPY,
     WEAK,
     Unsupported,
@@ -19,7 +18,6 @@ from .values import (
     Value,
     const,
     is_float,
-    is_signed,
     limits,
     type_of,
 )
@@ -65,12 +63,10 @@ class Emitter:
             code = value.code
             if is_float(type_):
                 return Value(type_, self.name(f"single({code})" if type_ == "fp32" else code))
-            if value.type == "w64" and type_ != "int64":
-                if type_ != "int32":
-                    raise Unsupported(f"a loop variable that meets {type_}")
-                code = self.name(f"fit32({code})")
-            elif not is_signed(type_) or BITS[type_] < 32:
-                raise Unsupported(f"a loop variable that meets {type_}")
+            if type_ != "int64" and (value.type, type_) != ("w32", "int32"):
+                if type_ == "int1":
+                    raise Unsupported("a loop variable that meets int1")
+                code = self.name(f"fit({type_!r}, {code})")
             return Value(type_, code)
         return self.cast(value, type_) if type_ else value
 
@@ -93,9 +89,9 @@ class Emitter:
     def wrapped(self, type_: str, code: str) -> str:
         """The code's integer in two's complement (almost always it fits already)."""
         low, high = limits(type_)
-        name = self.name(code)
-        self.line(f"if not {low} <= {name} <= {high}: {name} = wrap({type_!r}, {name})")
-        return name
+        raw = self.fresh()
+        fits = f"{low} <= ({raw} := {code}) <= {high}"
+        return self.name(f"{raw} if {fits} else wrap({type_!r}, {raw})")
 
     # Conversions
 
@@ -174,7 +170,9 @@ class Emitter:
         if all(block.make is not None for block in blocks):
             return Value(type_, n=n, make=make)
         cuts = {block.lanes for block in blocks if block.make is None}
-        lanes = cuts.pop() if len(cuts) == 1 else max(cuts) if len(cuts) == 2 and "" in cuts else ""
+        lanes = cuts.pop() if len(cuts) == 1 else ""
+        if cuts and any(block.lanes and block.tail is None for block in blocks):
+            lanes = max(cuts)  # next to full blocks; blocks with other cuts will not fit
         code = self.name(make(lanes), "b")
         tail = None
         if lanes and all(not o.n or o.tail is not None for o in operands):

@@ -17,7 +17,7 @@ from . import reductions
 from .emit import Emitter
 from .language import FUNCTIONS, METHODS
 from .operators import SYMBOLS, binary, unary
-from .values import WEAK, Unsupported, Value, const
+from .values import WEAK, Fails, Unsupported, Value, const
 
 assert reductions  # fills FUNCTIONS
 MODULES = (tl, tl.core, tl.math, tl.standard)
@@ -64,9 +64,7 @@ def unwrap(value: Any) -> Any:
 def assigned(nodes: list[ast.stmt]) -> list[str]:
     """The names that statements assign, in order, each once."""
     found = (n for node in nodes for n in ast.walk(node))
-    return list(
-        dict.fromkeys(n.id for n in found if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-    )
+    return list(dict.fromkeys(n.id for n in found if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)))
 
 
 def returns(nodes: list[ast.stmt]) -> bool:
@@ -86,7 +84,7 @@ class Expressions:
     def block(self, nodes: list[ast.stmt]) -> bool:
         raise NotImplementedError
 
-    def move(self, value: Value, variable: str, lines: list[str], like: Value | None) -> Value:
+    def move(self, value: Value, variable: str, lines: list[str], like: Value | None, lanes: str = "") -> Value:
         raise NotImplementedError
 
     def condition(self, node: ast.expr) -> Value:
@@ -252,14 +250,23 @@ class Expressions:
                 raise Unsupported(f"tl.{found.name}: {error}") from error
         if isinstance(found, InterpretedFunction):
             return self.inline(found, arguments, words)
-        if inspect.ismethod(found) and isinstance(found.__self__, tl.dtype) or found in (
-            tl.pointer_type,
-            len,
-            float,
-            int,
+        if (
+            (
+                (inspect.ismethod(found) and isinstance(found.__self__, tl.dtype))
+                or found
+                in (
+                    tl.pointer_type,
+                    len,
+                    float,
+                    int,
+                )
+            )
+            and all(argument.type == "const" for argument in arguments)
+            and not words
         ):
-            if all(argument.type == "const" for argument in arguments) and not words:
-                return const(found(*(argument.value for argument in arguments)))
+            return const(found(*(argument.value for argument in arguments)))
+        if getattr(found, "__module__", "") == "triton.language.extra.libdevice":
+            raise Fails(f"libdevice.{found.__name__} has no implementation on a CPU")
         raise Unsupported(f"call of {getattr(found, '__name__', found)}")
 
     def inline(self, jitted: Any, arguments: list[Value], words: dict[str, Value]) -> Value:

@@ -139,18 +139,19 @@ def where(out: Emitter, condition: Value, x: Value, y: Value) -> Value:
 
     def template(codes: list[str], block: bool) -> str:
         c, a, b = codes
-        if not block or not cond.n and x.n and y.n:
+        if not block or (not cond.n and x.n and y.n):
             return f"({a} if {c} else {b})"
-        a, b = (
-            v if value.n else f"np_{NUMPY[type_]}({v})"
-            for v, value in ((a, x), (b, y))
-        )
+        a, b = (v if value.n else f"np_{NUMPY[type_]}({v})" for v, value in ((a, x), (b, y)))
         return f"where({c}, {a}, {b})"
 
     if cond.code in ("True", "False"):
         chosen, n = (x if cond.code == "True" else y), x.n or y.n
         return chosen if chosen.n == n else spread(out, chosen, n)
-    return out.elementwise(template, [cond, x, y], type_)
+    result = out.elementwise(template, [cond, x, y], type_)
+    if result.lanes and cond.tail is not None and cond.tail().code == "False":
+        ends = y.tail if y.n else lambda: y
+        return replace(result, tail=ends)
+    return result
 
 
 def _common(out: Emitter, x: Value, y: Value) -> tuple[str, Value, Value]:
@@ -196,8 +197,6 @@ def _float_function(name: str) -> Function:
         value = out.strong(x)
         if not is_float(value.type):
             raise Unsupported(f"{name} of {value.type}")
-        if value.n:  # numpy's vector code sees the lanes that Triton's interpreter shows it
-            value = out.full(value)
 
         def template(codes: list[str], block: bool) -> str:
             return f"{name}({codes[0]})" if block else f"apply({name}, {value.type!r}, {codes[0]})"
@@ -258,7 +257,7 @@ def multiple_of(out: Emitter, x: Value, *_: Value) -> Value:
     return x
 
 
-FUNCTIONS.update({name: multiple_of for name in ("max_contiguous", "max_constancy")})
+FUNCTIONS.update(dict.fromkeys(("max_contiguous", "max_constancy"), multiple_of))
 
 
 @function

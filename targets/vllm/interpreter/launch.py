@@ -15,6 +15,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from . import arithmetic, memory
 from .compiler import Compiler
 from .expressions import unwrap
+from .optimize import optimize
 from .values import NUMPY, SIZE, Unsupported, Untruncatable, Value, const
 
 ELEMENTS: dict[torch.dtype, str] = {
@@ -67,15 +68,11 @@ class Kernel:
     def compile(self, key: tuple[Any, ...]) -> Any:
         arguments: dict[str, Value] = {}
         names: list[str] = []
-        for i, (name, (kind, what, *_)) in enumerate(
-            zip(self.names, key, strict=True)
-        ):
+        for i, (name, (kind, what, *_)) in enumerate(zip(self.names, key, strict=True)):
             if kind == "const":
                 arguments[name] = const(what)
             elif kind == "ptr":
-                arguments[name] = Value(
-                    "ptr", f"p{i}", element=what, low=f"p{i}", high=f"high{i}", aligned=True
-                )
+                arguments[name] = Value("ptr", f"p{i}", element=what, low=f"p{i}", high=f"high{i}", aligned=True)
                 names += [f"p{i}", f"high{i}"]
             else:
                 arguments[name] = Value(what, f"p{i}")
@@ -98,7 +95,7 @@ class Kernel:
                 "        program(x, y, z)",
             ]
         )
-        return load(self.name, source)
+        return load(self.name, optimize(source))
 
 
 NAMESPACE: dict[str, Any] = {
@@ -107,10 +104,7 @@ NAMESPACE: dict[str, Any] = {
     **{name: getattr(np, name) for name in ("exp", "log", "floor", "ceil")},
     **{f"np_{name}": np.dtype(name).type for name in NUMPY.values()},
     **{f"scalars_{name}": view for name, view in memory.SCALARS.items()},
-    **{
-        name: getattr(memory, name)
-        for name in ("load_row", "store_row", "load_at", "store_at", "load_masked", "store_masked")
-    },
+    **{name: getattr(memory, name) for name in dir(memory) if name.startswith(("load_", "store_"))},
     "elements": memory.elements,
     "load_slow": memory.load,
     "store_slow": memory.store,
@@ -157,8 +151,8 @@ def launch(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any], grid: 
     for value, is_constant in zip(values, kernel.constant, strict=True):
         kind = type(value)
         if is_constant or value is None:
-            value = unwrap(value)
-            key.append(("const", value, type(value)))
+            constant = unwrap(value)
+            key.append(("const", constant, type(constant)))
         elif kind is torch.Tensor or isinstance(value, torch.Tensor):
             address, element = value.data_ptr(), ELEMENTS.get(value.dtype)
             if element is None or address % SIZE[element] or not value.is_cpu:

@@ -10,7 +10,7 @@ in no tensor is not noticed for those.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,18 @@ from .values import NUMPY, SIZE
 PAGE = 4096
 TOP = 1 << 47  # user space of x86-64 and (with 48-bit addresses) of arm64
 _SPACE = (ctypes.c_uint8 * (TOP - PAGE)).from_address(PAGE)
-_BYTES: NDArray[np.uint8] = np.frombuffer(_SPACE, dtype=np.uint8)
+_BYTES: NDArray[np.uint8] = np.frombuffer(memoryview(_SPACE), dtype=np.uint8)
 VIEWS: dict[str, NDArray[Any]] = {name: _BYTES.view(NUMPY[name]) for name in SIZE}
 _FORMATS = {"int1": "?", "fp32": "f", "fp64": "d"} | {
-    f"{sign}int{8 << i}": (letter.upper() if sign else letter)
-    for sign in ("", "u")
-    for i, letter in enumerate("bhiq")
+    f"{sign}int{8 << i}": (letter.upper() if sign else letter) for sign in ("", "u") for i, letter in enumerate("bhiq")
 }
 # Item access to a memoryview gives and takes Python numbers three times as fast as numpy does.
-SCALARS = {name: memoryview(_SPACE).cast("B").cast(letter) for name, letter in _FORMATS.items()}
+SCALARS: dict[str, Any] = {
+    name: cast(Any, memoryview(_SPACE).cast("B")).cast(letter) for name, letter in _FORMATS.items()
+}
+
+
+FEW = 50  # so many that Python's own min and max are faster than numpy's
 
 
 class OutOfBounds(RuntimeError):
@@ -44,7 +47,7 @@ class Launch:
 
 def check(address: int, size: int, low: int) -> None:
     """Raise unless [address, address + size) may be touched through a pointer bounded by `low`."""
-    if PAGE <= address and address + size <= TOP:
+    if address >= PAGE and address + size <= TOP:
         if low == PAGE:
             return
         for tensor in Launch.tensors:
@@ -95,8 +98,11 @@ def _places(name: str, base: int, offsets: NDArray[Any], low: int, high: int) ->
     size = SIZE[name]
     if base % size:
         raise OutOfBounds(f"kernel {Launch.kernel}: scattered access at odd address {base:#x}")
-    first = base + int(offsets.min()) * size
-    last = base + int(offsets.max()) * size
+    if len(offsets) < FEW:
+        each = offsets.tolist()
+        first, last = base + min(each) * size, base + max(each) * size
+    else:
+        first, last = base + int(offsets.min()) * size, base + int(offsets.max()) * size
     if not (low <= first and last + size <= high):
         check(first, last + size - first, low)
     return offsets.astype(np.int64) + (base - PAGE) // size
@@ -105,7 +111,8 @@ def _places(name: str, base: int, offsets: NDArray[Any], low: int, high: int) ->
 def load_at(name: str, base: int, offsets: NDArray[Any], low: int, high: int) -> NDArray[Any]:
     if not offsets.size:
         return np.empty(0, NUMPY[name])
-    return VIEWS[name][_places(name, base, offsets, low, high)]
+    found: NDArray[Any] = VIEWS[name][_places(name, base, offsets, low, high)]
+    return found
 
 
 def store_at(name: str, base: int, offsets: NDArray[Any], value: Any, low: int, high: int) -> None:
@@ -143,3 +150,19 @@ def store_masked(
     lanes = mask.nonzero()[0]
     if lanes.size:
         store_at(name, base, offsets[lanes], pick(value, lanes), low, high)
+
+
+def load_row_masked(
+    name: str, address: int, count: int, mask: NDArray[Any], other: Any, low: int, high: int
+) -> NDArray[Any]:
+    """Like load_masked, of elements that lie in a row."""
+    if mask.all():
+        return load_row(name, address, count, low, high)
+    return load_masked(name, address, np.arange(count), mask, other, low, high)
+
+
+def store_row_masked(name: str, address: int, count: int, value: Any, mask: NDArray[Any], low: int, high: int) -> None:
+    if mask.all():
+        store_row(name, address, count, value, low, high)
+    else:
+        store_masked(name, address, np.arange(count), value, mask, low, high)

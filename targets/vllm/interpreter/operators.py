@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from .emit import Emitter, Template
 from .values import (
@@ -102,13 +102,12 @@ def _python(out: Emitter, symbol: str, a: Value, b: Value) -> Value:
 def _shifted_start(out: Emitter, symbol: str, a: Value, b: Value, type_: str) -> Value | None:
     """start + arange(n) plus or minus a scalar is such a block again."""
     if symbol == "-" and not b.n and a.start is not None:
-        start, other = a.start, b
+        start, other = cast(Value, a.start), b
     elif symbol == "+" and (a.start is None) != (b.start is None) and not (a.n and b.n):
-        start, other = (a.start, b) if a.start is not None else (b.start, a)
+        start, other = (a.start, b) if a.start is not None else (cast(Value, b.start), a)
     else:
         return None
-    assert start is not None
-    if type_ not in ("int32", "int64"):
+    if type_ not in ("int32", "int64", "uint64"):
         return None
     other = out.strong(other, type_)
     if symbol == "+" and start.code == "0":

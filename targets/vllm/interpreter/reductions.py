@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from .emit import Emitter
 from .language import NONE, _ignored, function, is_block, static, widened
-from .operators import binary
-from .values import NUMPY, SIZE, Unsupported, Untruncatable, Value, const, is_float, is_signed
+from .values import NUMPY, SIZE, Unsupported, Value, const, is_float
 
 
 def _mask(out: Emitter, mask: Value, n: int) -> Value | None:
@@ -17,10 +16,6 @@ def _mask(out: Emitter, mask: Value, n: int) -> Value | None:
     value = out.cast(out.strong(mask), "int1")
     if value.n not in (0, n):
         raise Unsupported("a mask of another shape")
-    if n and not value.n and out.cut:
-        return out.prefix(out.name(f"{n} if {value.code} else 0"), n)
-    if n and not value.n:
-        return Value("int1", n=n, make=lambda k: f"filled('int1', {k or n}, {value.code})")
     return None if value.code == "True" else value
 
 
@@ -33,10 +28,7 @@ def _is_inside(pointer: Value) -> str:
     size = SIZE[pointer.element]
     if pointer.aligned or size == 1:
         return f"{pointer.low} <= {pointer.code} < {pointer.high}"
-    return (
-        f"{pointer.low} <= {pointer.code} <= {pointer.high} - {size} "
-        f"and not {pointer.code} & {size - 1}"
-    )
+    return f"{pointer.low} <= {pointer.code} <= {pointer.high} - {size} and not {pointer.code} & {size - 1}"
 
 
 def _slot(pointer: Value) -> str:
@@ -47,9 +39,7 @@ def _slot(pointer: Value) -> str:
 
 
 @function
-def load(
-    out: Emitter, pointer: Value, mask: Value = NONE, other: Value = NONE, **options: Value
-) -> Value:
+def load(out: Emitter, pointer: Value, mask: Value = NONE, other: Value = NONE, **options: Value) -> Value:
     _ignored(**options)
     if pointer.type != "ptr":
         raise Unsupported("a load from what is no pointer")
@@ -78,15 +68,15 @@ def _load_block(out: Emitter, pointer: Value, gate: Value | None, rest: Value) -
     n, element = pointer.n, pointer.element
     if gate is not None and gate.lanes and not _ends_false(gate):
         gate = out.full(gate)
-    lanes = gate.lanes if gate is not None else ""
-    if gate is None or gate.whole:
-        code = out.name(_read(out, pointer, lanes, lanes or str(n)), "b")
+    if gate is None or not gate.n:
+        return _load_ungated(out, pointer, gate, rest)
+    lanes = gate.lanes
+    if gate.whole:
+        code = out.name(_read(out, pointer, lanes, lanes), "b")
     else:
-        where, base = _offsets(out, pointer, lanes)
-        mask = out.at(gate, lanes)
-        other = out.at(rest, lanes)
-        call = f"load_masked({element!r}, {base}, {where}, {mask}, {other}, {_bounds(pointer)})"
-        code = out.name(call, "b")
+        where, base, row = _offsets(out, pointer, lanes)
+        gated = f"{out.at(gate, lanes)}, {out.at(rest, lanes)}, {_bounds(pointer)}"
+        code = out.name(f"load{row}_masked({element!r}, {base}, {where}, {gated})", "b")
     tail = None
     if lanes and not rest.n:
         tail = lambda: rest  # noqa: E731
@@ -95,20 +85,35 @@ def _load_block(out: Emitter, pointer: Value, gate: Value | None, rest: Value) -
     return Value(element, code, n, lanes=lanes, tail=tail)
 
 
+def _load_ungated(out: Emitter, pointer: Value, gate: Value | None, rest: Value) -> Value:
+    """A load of all lanes, or (a scalar gate) of none."""
+    n, offset = pointer.n, pointer.offset
+    lanes = offset.lanes if offset is not None else ""
+    code = _read(out, pointer, lanes, str(n))
+    if gate is not None:
+        other = out.at(rest, lanes) if rest.n else f"filled({rest.type!r}, {lanes or n}, {rest.code})"
+        code = f"{code} if {gate.code} else {other}"
+    return Value(pointer.element, out.name(code, "b"), n, lanes=lanes)
+
+
 def _read(out: Emitter, pointer: Value, lanes: str, count: str) -> str:
     if pointer.offset is None:
         return f"load_row({pointer.element!r}, {pointer.code}, {count}, {_bounds(pointer)})"
-    where, base = _offsets(out, pointer, lanes)
+    where, base, _ = _offsets(out, pointer, lanes)
     return f"load_at({pointer.element!r}, {base}, {where}, {_bounds(pointer)})"
 
 
-def _offsets(out: Emitter, pointer: Value, lanes: str) -> tuple[str, str]:
-    """The code of the element offsets, and of the address that they count from."""
+def _offsets(out: Emitter, pointer: Value, lanes: str) -> tuple[str, str, str]:
+    """The code of the element offsets, of the address that they count from, and "".
+
+    For elements that lie in a row: the code of their number, of their address, and "_row".
+    """
     if pointer.offset is None:
-        part = f"arange_int64_{pointer.n}"
-        return (f"{part}[:{lanes}]" if lanes else part), pointer.code
+        return lanes or str(pointer.n), pointer.code, "_row"
     where = out.at(pointer.offset, lanes)
-    return (f"elements({pointer.element!r}, {where})", "0") if pointer.absolute else (where, pointer.code)
+    if pointer.absolute:
+        return f"elements({pointer.element!r}, {where})", "0", ""
+    return where, pointer.code, ""
 
 
 def _ends_false(mask: Value) -> bool:
@@ -116,9 +121,7 @@ def _ends_false(mask: Value) -> bool:
 
 
 @function
-def store(
-    out: Emitter, pointer: Value, value: Value, mask: Value = NONE, **options: Value
-) -> Value:
+def store(out: Emitter, pointer: Value, value: Value, mask: Value = NONE, **options: Value) -> Value:
     _ignored(**options)
     if pointer.type != "ptr":
         raise Unsupported("a store to what is no pointer")
@@ -147,20 +150,21 @@ def store(
 def _store_block(out: Emitter, pointer: Value, value: Value, gate: Value | None) -> None:
     if gate is not None and gate.lanes and not _ends_false(gate):
         gate = out.full(gate)
+    if gate is not None and not gate.n:
+        out.line(f"if {gate.code}:")
+        out.depth, memo, out.memo = out.depth + 1, out.memo, dict(out.memo)
+        _store_block(out, pointer, value, None)
+        out.depth, out.memo = out.depth - 1, memo
+        return
     lanes = gate.lanes if gate is not None else ""
     name = pointer.element
     code = out.at(value, lanes)
+    where, base, row = _offsets(out, pointer, lanes)
+    values = f"{name!r}, {base}, {where}, {code}"
     if gate is None or gate.whole:
-        if pointer.offset is None:
-            count = lanes or str(pointer.n)
-            out.line(f"store_row({name!r}, {pointer.code}, {count}, {code}, {_bounds(pointer)})")
-            return
-        where, base = _offsets(out, pointer, lanes)
-        out.line(f"store_at({name!r}, {base}, {where}, {code}, {_bounds(pointer)})")
-        return
-    where, base = _offsets(out, pointer, lanes)
-    gated = out.at(gate, lanes)
-    out.line(f"store_masked({name!r}, {base}, {where}, {code}, {gated}, {_bounds(pointer)})")
+        out.line(f"store{row or '_at'}({values}, {_bounds(pointer)})")
+    else:
+        out.line(f"store{row}_masked({values}, {out.at(gate, lanes)}, {_bounds(pointer)})")
 
 
 # Reductions: of one dimension, to a scalar
@@ -206,9 +210,7 @@ def _place_and_value(out: Emitter, x: Value, word: str) -> tuple[Value, Value]:
     )
 
 
-def _extreme(
-    out: Emitter, x: Value, axis: Value, return_indices: Value, rest: dict[str, Value], word: str
-) -> Value:
+def _extreme(out: Emitter, x: Value, axis: Value, return_indices: Value, rest: dict[str, Value], word: str) -> Value:
     rest.pop("return_indices_tie_break_left", None)  # the interpreter's is always the left one
     _one_axis(x, axis, rest)
     if static(return_indices, "an option"):
@@ -223,16 +225,12 @@ def _extreme(
 
 
 @function
-def max_(
-    out: Emitter, input: Value, axis: Value = NONE, return_indices: Value = NONE, **rest: Value
-) -> Value:
+def max_(out: Emitter, input: Value, axis: Value = NONE, return_indices: Value = NONE, **rest: Value) -> Value:
     return _extreme(out, input, axis, return_indices, rest, "max")
 
 
 @function
-def min_(
-    out: Emitter, input: Value, axis: Value = NONE, return_indices: Value = NONE, **rest: Value
-) -> Value:
+def min_(out: Emitter, input: Value, axis: Value = NONE, return_indices: Value = NONE, **rest: Value) -> Value:
     return _extreme(out, input, axis, return_indices, rest, "min")
 
 
@@ -251,7 +249,7 @@ def argmin(out: Emitter, input: Value, axis: Value, **rest: Value) -> Value:
 
 
 @function
-def cumsum(out: Emitter, input: Value, axis: Value = const(0), **rest: Value) -> Value:
+def cumsum(out: Emitter, input: Value, axis: Value = NONE, **rest: Value) -> Value:
     _one_axis(input, axis, rest)
     x = widened(out, input)
     np_type = NUMPY[x.type]

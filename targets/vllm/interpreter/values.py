@@ -8,6 +8,7 @@ as well; a w32 is known to fit int32) and "tuple".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,10 @@ WEAK = ("const", "w32", "w64")
 
 class Unsupported(Exception):
     """This kernel uses what cannot be reproduced exactly: Triton's interpreter runs it."""
+
+
+class Fails(Unsupported):
+    """Triton's interpreter cannot do this either: it raises when it gets there."""
 
 
 class Untruncatable(Exception):
@@ -99,7 +104,7 @@ def type_of(value: Any) -> str:
         raise Unsupported(f"integer {value}")
     if isinstance(value, float):
         size = abs(value)
-        usual = size in (0.0, float("inf")) or value != value or 2**-126 <= size < 2**128 - 2**103
+        usual = size in (0.0, float("inf")) or math.isnan(value) or 2**-126 <= size < 2**128 - 2**103
         return "fp32" if usual else "fp64"
     raise Unsupported(f"a {type(value).__name__} as a number")
 

@@ -1,0 +1,112 @@
+"""Targets that misbehave in one way each; given to the product as `python:fake_targets:NAME`."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hybridfuzz.targets.base.observe import Effect
+from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetError
+from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.base.trace import Config, Event, Step
+
+GOOD = load_factory("hybrid")
+AT_STEP = 3
+
+
+class Wrapped:
+    """The built-in target, but something happens before its fourth step."""
+
+    def __init__(self, target: Target, happen: Callable[[], None]) -> None:
+        self.layout = target.layout
+        self.view, self.read, self.close = target.view, target.read, target.close
+        self._apply, self._happen = target.apply, happen
+        self._steps = 0
+
+    def apply(self, event: Event) -> Effect:
+        self._steps += isinstance(event, Step)
+        if self._steps == AT_STEP + 1 and isinstance(event, Step):
+            self._happen()
+        return self._apply(event)
+
+
+class Fake:
+    """A factory."""
+
+    name = "fake"
+    capabilities: Capabilities = GOOD.capabilities
+    supports = staticmethod(GOOD.supports)
+
+    def __init__(self, happen: Callable[[], None]) -> None:
+        self._happen = happen
+
+    def open(self, config: Config) -> Target:
+        return Wrapped(GOOD.open(config), self._happen)
+
+
+class Fickle(Fake):
+    """Every other engine has one block more."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self._opened = 0
+
+    def open(self, config: Config) -> Target:
+        import msgspec
+
+        self._opened += 1
+        more = config.num_blocks + self._opened % 2
+        return GOOD.open(msgspec.structs.replace(config, num_blocks=more))
+
+
+class Refusing(Fake):
+    """Takes no configuration."""
+
+    def open(self, config: Config) -> Target:
+        raise TargetError("this engine needs a licence: ask for one")
+
+
+def segfault() -> None:
+    os.write(1, b"about to fall over\n")
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def once_only_exit() -> None:
+    """Ends the process the first time only: what a race looks like."""
+    flag = Path(os.environ["HYBRIDFUZZ_TEST_FLAG"])
+    if not flag.exists():
+        flag.touch()
+        os._exit(3)
+
+
+def talk_nonsense() -> None:
+    """Write to every pipe that there is: the protocol's is one of them."""
+    for descriptor in range(3, 32):
+        try:
+            if Path(f"/proc/self/fd/{descriptor}").readlink().name.startswith("pipe"):
+                os.write(descriptor, b"{not json\n")
+        except OSError:
+            pass
+
+
+def eat_memory() -> None:
+    hoard.append(bytearray(1 << 29))
+    time.sleep(60)
+
+
+def raise_error() -> None:
+    raise IndexError("block 7 of 5")
+
+
+hoard: list[bytearray] = []
+NOISY = Fake(lambda: sys.stdout.write("an engine may print\n") and sys.stdout.flush())
+SEGFAULT = Fake(segfault)
+ONCE = Fake(once_only_exit)
+HANG = Fake(lambda: time.sleep(3600))
+NONSENSE = Fake(talk_nonsense)
+HUNGRY = Fake(eat_memory)
+RAISES = Fake(raise_error)
+FICKLE = Fickle()
+REFUSING = Refusing(lambda: None)

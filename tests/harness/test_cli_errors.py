@@ -1,0 +1,135 @@
+"""Bad input and bad luck: one clear line, the right exit status, and nothing found is lost."""
+
+import json
+import resource
+from pathlib import Path
+
+import pytest
+from cli_process import Cli
+from hybridfuzz.harness.codec import encode_trace
+from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.targets.base.registry import load_factory
+
+MUTANT = "hybrid:null-as-state-slot"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--target", "hybird"], ["unknown target 'hybird'", "did you mean hybrid?"]),
+        (["--target", "hybrid:null-as-state"], ["did you mean hybrid:null-as-state-slot?"]),
+        (["--target", "hybrid@1.0"], ["has no versions"]),
+        (
+            ["--target", "python:no_such_module:X"],
+            ["No module named 'no_such_module'", "PYTHONPATH"],
+        ),
+        (["--target", "python:fake_targets:NO"], ["has no attribute 'NO'"]),
+        (["--target", "python:fake_targets"], ["python:MODULE:NAME"]),
+        (["--target", "python:fake_targets:REFUSING"], ["this engine needs a licence"]),
+        (["--target", "vllm@no/such/folder"], ["neither a release number nor a folder"]),
+        (["--config", "num_speculative_tokens=3,max_num_batched_tokens=2"], ["less than one"]),
+        (["--config", "num_blocks=2"], ["num_blocks=2 cannot hold"]),
+        (["--config", "num_bloks=20"], ["no 'num_bloks'", "did you mean num_blocks?"]),
+        (["--config", "num_blocks=many"], ["num_blocks=many"]),
+        (["-o", "/proc/nowhere"], ["cannot write to the output folder /proc/nowhere"]),
+        (["-o", "/dev/null/out"], ["cannot write to the output folder"]),
+    ],
+)
+def test_fuzz_refuses(hybridfuzz: Cli, arguments: list[str], words: list[str]) -> None:
+    ran = hybridfuzz("fuzz", "--traces", "1", *arguments)
+    assert ran.status == 2, ran
+    assert all(word in ran.error for word in words), ran.error
+
+
+@pytest.mark.parametrize("bad", ["--time=fast", "--steps=0", "--traces=-1", "--config=x", "--memory=x"])
+def test_usage(hybridfuzz: Cli, bad: str) -> None:
+    ran = hybridfuzz("fuzz", bad)
+    assert ran.status == 2
+    assert "error: argument" in ran.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        (b"", "not a trace"),
+        ("truncated", "truncated"),
+        (b'{"schema": 99}', "schema 99 is not supported"),
+        (b'{"schema": 1, "events": 7}', "trace.json"),
+        (b"\xff\xfe\x00", "not a trace"),
+    ],
+)
+def test_broken_trace(hybridfuzz: Cli, tmp_path: Path, content: bytes | str | None, words: str) -> None:
+    file = tmp_path / "trace.json"
+    if content == "truncated":
+        whole = encode_trace(draw_trace(load_factory("hybrid").capabilities, 1, 0))
+        file.write_bytes(whole[: len(whole) // 2])
+    elif isinstance(content, bytes):
+        file.write_bytes(content)
+    ran = hybridfuzz("replay", file)
+    assert ran.status == 2
+    assert words in ran.error
+    assert "trace.json" in ran.error
+
+
+def test_replay_of_an_empty_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
+    ran = hybridfuzz("replay", tmp_path)
+    assert ran.status == 2
+    assert "no trace" in ran.error
+
+
+def test_contradictory_trace(hybridfuzz: Cli, tmp_path: Path) -> None:
+    trace = json.loads(encode_trace(draw_trace(load_factory("hybrid").capabilities, 1, 0)))
+    trace["config"] |= {"num_blocks": 2}
+    (tmp_path / "trace.json").write_text(json.dumps(trace))
+    ran = hybridfuzz("replay", "trace.json")
+    assert ran.status == 2
+    assert "num_blocks=2" in ran.error
+
+
+def test_nothing_to_reduce(hybridfuzz: Cli, tmp_path: Path) -> None:
+    trace = draw_trace(load_factory("hybrid").capabilities, 1, 0)
+    (tmp_path / "trace.json").write_bytes(encode_trace(trace))
+    ran = hybridfuzz("reduce", "trace.json", "-o", "small.json")
+    assert ran.status == 2
+    assert "runs clean on hybrid" in ran.error
+
+
+def test_full_disk(hybridfuzz: Cli) -> None:
+    """Files may only grow to a few bytes: the finding cannot be saved, so the line says how to get
+    it back.
+    """
+
+    def no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    ran = hybridfuzz("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "5", preexec_fn=no_room)
+    assert ran.status == 2
+    assert "cannot write" in ran.error
+    assert "seed 1, trace" in ran.error
+
+
+def test_internal_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from hybridfuzz.harness import cli
+    from hybridfuzz.harness.commands import doctor
+
+    def fail(options: object) -> int:
+        raise ZeroDivisionError("our fault")
+
+    monkeypatch.setattr(doctor, "run", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cli.main(["doctor"]) == 4
+    [line] = capsys.readouterr().err.splitlines()
+    assert "internal error: ZeroDivisionError: our fault" in line
+    [log] = tmp_path.glob("hybridfuzz-*.log")
+    assert str(log) in line
+    assert "ZeroDivisionError" in log.read_text()
+
+
+@pytest.mark.parametrize("words", [[], ["fuzz"], ["replay"], ["reduce"], ["targets"], ["doctor"]])
+def test_help_fits_a_screen(hybridfuzz: Cli, words: list[str]) -> None:
+    ran = hybridfuzz(*words, "--help")
+    lines = ran.out.splitlines()
+    assert ran.status == 0
+    assert len(lines) <= 40
+    assert lines[-1].startswith("example: hybridfuzz")

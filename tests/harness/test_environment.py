@@ -1,0 +1,136 @@
+"""Environments of engines, without a network: wheels come from a folder, or from nowhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from cli_process import Cli
+from hybridfuzz.targets.base import environment as base
+from hybridfuzz.targets.base.pip import Ended, explain
+from hybridfuzz.targets.base.protocol import TargetError
+
+BINARIES = re.compile(r"\.so$")
+
+
+def make_wheel(folder: Path, name: str, version: str) -> None:
+    folder.mkdir(exist_ok=True)
+    about = f"{name}-{version}.dist-info"
+    with ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}/__init__.py", f"version = {version!r}\n")
+        wheel.writestr(f"{name}/_C.so", "binary")
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """pip sees one folder and no configuration."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("HYBRIDFUZZ_CACHE", str(tmp_path / "cache"))
+    make_wheel(tmp_path / "wheels", "vllm", "0.1.0")
+
+
+def test_wheel_is_unpacked_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    folder = base.unpack_wheel("vllm", "0.1.0", BINARIES, 0.001, said.append)
+    assert (folder / "vllm" / "__init__.py").exists()
+    assert not (folder / "vllm" / "_C.so").exists()
+    assert not list((tmp_path / "cache").rglob("*.whl"))
+    assert said[-1] == "made vllm 0.1.0"
+    said.clear()
+    assert base.unpack_wheel("vllm", "0.1.0", BINARIES, 0.001, said.append) == folder
+    assert not said
+
+
+def test_interrupted_attempt_is_taken_up_again(tmp_path: Path) -> None:
+    download = tmp_path / "cache" / "vllm" / "0.1.0" / "download"
+    download.mkdir(parents=True)
+    (download / "vllm-0.1.0-py3-none-any.whl").write_bytes(b"half a wheel")
+    with pytest.raises(TargetError, match=r"damaged|invalid"):
+        base.unpack_wheel("vllm", "0.1.0", BINARIES, 0.001, lambda line: None)
+    assert base.unpack_wheel("vllm", "0.1.0", BINARIES, 0.001, lambda line: None).exists()
+
+
+def test_no_space_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"needs 1e\+06 GB but .* free some, or set HYBRIDFUZZ_CACHE"):
+        base.unpack_wheel("vllm", "0.1.0", BINARIES, 1e6, lambda line: None)
+    monkeypatch.setattr(base, "_unpack", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(TargetError, match=r"No space left on device: free some"):
+        base.unpack_wheel("vllm", "0.1.0", BINARIES, 0.001, lambda line: None)
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    code = (
+        "import re, sys; from hybridfuzz.targets.base.environment import unpack_wheel as u;"
+        "u('vllm', '0.1.0', re.compile('x^'), 0.001, print)"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum("made vllm 0.1.0" in text for text in said) == 1
+
+
+def test_venv(tmp_path: Path) -> None:
+    requirements = tmp_path / "toy" / "requirements.txt"
+    requirements.parent.mkdir()
+    requirements.write_text("vllm==0.1.0\n")
+    python = base.make_venv(requirements, "a toy", 0.001, lambda line: None)
+    assert subprocess.run([python, "-c", "import vllm"], check=False).returncode == 0
+    again = base.make_venv(requirements, "a toy", 0.001, pytest.fail)
+    assert again == python
+
+
+def test_hybridfuzz_is_importable_elsewhere() -> None:
+    folder = base.importable()
+    assert {path.name for path in (folder / "hybridfuzz").iterdir()} == set(base.FOLDERS)
+    assert base.importable() == folder
+
+
+def test_version_that_does_not_exist(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("fuzz", "--target", "vllm@9.9.9", "--traces", "1")
+    assert ran.status == 2
+    assert "vllm 9.9.9 does not exist for this Python; there is 0.1.0" in ran.error
+
+
+def test_no_network(hybridfuzz: Cli) -> None:
+    closed = {
+        "PIP_NO_INDEX": "0",
+        "PIP_FIND_LINKS": "",
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+    }
+    ran = hybridfuzz("fuzz", "--target", "vllm@0.1.0", "--traces", "1", env=closed)
+    assert ran.status == 2
+    assert "cannot download vllm 0.1.0: no package index can be reached" in ran.error
+
+
+def test_no_such_package(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("fuzz", "--target", "vllm@0.1.0", env={"PIP_FIND_LINKS": ""})
+    assert ran.status == 2
+    assert "has no wheel of it" in ran.error
+
+
+def test_cache_folder_cannot_be_used(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("fuzz", "--target", "vllm@0.1.0", env={"HYBRIDFUZZ_CACHE": "/dev/null/cache"})
+    assert ran.status == 2
+    assert "cannot use the cache folder /dev/null/cache" in ran.error
+    assert "set HYBRIDFUZZ_CACHE" in ran.error
+
+
+def test_vllm_is_not_installed_here(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("fuzz", "--target", "vllm", "--traces", "1")
+    assert ran.status == 2
+    assert "vLLM is not installed for" in ran.error
+
+
+def test_other_failures_keep_pips_words() -> None:
+    assert explain(Ended(1, "ERROR: metadata is odd\nmore\n"), "x") == "cannot install x: metadata is odd"
+    assert "no space left for x" in explain(Ended(1, "ERROR: [Errno 28] No space left"), "x")

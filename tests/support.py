@@ -1,0 +1,197 @@
+"""Small traces, sabotaged targets and recorded runs, for every test below this folder.
+
+A sabotage is a subclass of one part of the correct target, or a change to what it reports. The
+product knows nothing of either.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hybridfuzz.harness.lockstep import Outcome, run_trace
+from hybridfuzz.harness.violation import Violation
+from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.targets.base.observe import Effect, Planned, Record, View
+from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetFactory
+from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Event, Group, Step, Trace
+from hybridfuzz.targets.hybrid.factory import HybridFactory
+from hybridfuzz.targets.hybrid.mutants.parts import mutant
+
+CLEAN: TargetFactory = load_factory("hybrid")
+MAMBA, ATTENTION = Group("mamba", 8), Group("attention", 8)
+ORACLE_IDS = {f"M{number}" for number in range(1, 10)} | {f"S{number}" for number in range(1, 9)}
+
+Records = Sequence[Record]
+
+
+def make_trace(*events: AnyEvent, **config: Any) -> Trace:
+    """A trace over one mamba and one attention group of 8 tokens, with blocks to spare."""
+    defaults: dict[str, Any] = {
+        "num_blocks": 60,
+        "groups": (MAMBA, ATTENTION),
+        "max_model_len": 64,
+        "graph_sizes": (),
+    }
+    if config.get("mamba_cache_mode") == "none":
+        defaults["enable_prefix_caching"] = False
+    return Trace(Config(**{**defaults, **config}), events)
+
+
+def arrive(name: str, *prompt: tuple[str, int] | int, new: int = 2, priority: int = 0) -> Arrive:
+    """A request; a bare number stands for that many tokens of document "d"."""
+    path = tuple(("d", part) if isinstance(part, int) else part for part in prompt)
+    return Arrive(name, path, new, priority)
+
+
+def steps(count: int, **fields: Any) -> tuple[Step, ...]:
+    """The same step several times."""
+    return (Step(**fields),) * count
+
+
+def broken(part: type) -> HybridFactory:
+    """The correct target with `part` in the place of the class that it derives from."""
+    return HybridFactory("broken", mutant("broken", part))
+
+
+class Watched:
+    """A target whose records can be looked at afterwards, and changed on the way out."""
+
+    def __init__(
+        self,
+        target: Target,
+        records: Callable[[list[Record]], list[Record]],
+        view: Callable[[View], View],
+    ) -> None:
+        self.target = target
+        self.layout = target.layout
+        self.read, self.close = target.read, target.close
+        self.history: list[tuple[Event, Records, View]] = []
+        self._records, self._view = records, view
+
+    def apply(self, event: Event) -> Effect:
+        records = [
+            msgspec.structs.replace(record, view=self._view(record.view))
+            if isinstance(record, Planned)
+            else record
+            for record in self.target.apply(event).records
+        ]
+        effect = Effect(self._records(records))
+        self.history.append((event, effect.records, self.view()))
+        return effect
+
+    def view(self) -> View:
+        return self._view(self.target.view())
+
+
+class Tampered:
+    """A factory: `factory`'s targets, with changed records or views, or with less to observe."""
+
+    name = "tampered"
+
+    def __init__(
+        self,
+        records: Callable[[list[Record]], list[Record]] = lambda records: records,
+        view: Callable[[View], View] = lambda view: view,
+        factory: TargetFactory = CLEAN,
+        observes: frozenset[str] | None = None,
+    ) -> None:
+        seen = factory.capabilities.observes if observes is None else observes
+        self.capabilities: Capabilities = msgspec.structs.replace(
+            factory.capabilities, observes=seen
+        )
+        self.supports = factory.supports
+        self.opened: list[Watched] = []
+        self._factory, self._records, self._view = factory, records, view
+
+    def open(self, config: Config) -> Watched:
+        self.opened.append(Watched(self._factory.open(config), self._records, self._view))
+        return self.opened[-1]
+
+
+def change_view(**fields: Callable[[View], object]) -> Tampered:
+    """The correct target, but its views say something else."""
+
+    def view(before: View) -> View:
+        return msgspec.structs.replace(
+            before, **{name: change(before) for name, change in fields.items()}
+        )
+
+    return Tampered(view=view)
+
+
+class Watching(NamedTuple):
+    """A run, and everything that the target reported."""
+
+    outcome: Outcome
+    records: list[Record]
+    history: list[tuple[Event, Records, View]]
+    target: Any
+
+    def of(self, kind: type) -> list[Any]:
+        """All records of one kind."""
+        return [record for record in self.records if isinstance(record, kind)]
+
+
+def watch(trace: Trace, factory: TargetFactory = CLEAN) -> Watching:
+    """Run a trace and keep what was reported."""
+    watched = Tampered(factory=factory)
+    outcome = run_trace(watched, trace)
+    history = watched.opened[0].history
+    records = [record for _, records, _ in history for record in records]
+    return Watching(outcome, records, history, watched.opened[0].target)
+
+
+@lru_cache(maxsize=None)
+def drawn(seed: int, index: int) -> Trace:
+    """A trace of the workload for the embedded target."""
+    return draw_trace(CLEAN.capabilities, seed, index, supports=CLEAN.supports)
+
+
+class Case(NamedTuple):
+    """A sabotage, a trace that shows it, and the verdict that it deserves.
+
+    `says` are regular expressions that the message has to match.
+    """
+
+    about: str
+    factory: TargetFactory
+    trace: Trace
+    oracle: str
+    field: str
+    says: tuple[str, ...] = ()
+
+
+def check_case(case: Case) -> Violation:
+    """The trace is legal, the sabotage is named, in one sentence."""
+    assert run_trace(CLEAN, case.trace).violation is None, "the trace must be clean on its own"
+    violation = run_trace(case.factory, case.trace).violation
+    assert violation is not None, "nobody noticed"
+    assert (violation.oracle, violation.field) == (case.oracle, case.field), violation.message
+    check_sentence(violation)
+    for pattern in case.says:
+        assert re.search(pattern, violation.message), violation.message
+    return violation
+
+
+def check_sentence(violation: Violation) -> None:
+    """One line that names the oracle, the step, the request and the block, where there is one."""
+    message = violation.message
+    assert message.startswith(f"{violation.oracle}: ")
+    assert message.endswith(f" (step {violation.step})")
+    assert "\n" not in message
+    assert len(message) < 400
+    assert "  " not in message
+    assert not re.search(r"\d{12}", message), "a digest is no name"
+    assert "object at 0x" not in message
+    if violation.block >= 0:
+        assert f"block {violation.block}" in message
+    if violation.request:
+        assert violation.request in message
+    assert violation.signature.startswith(f"{violation.oracle}-")
+    assert violation.signature.endswith(f"-{violation.field}")
+    assert violation.step >= -1
+    assert violation.event_kind
