@@ -33,6 +33,13 @@ from .units import spell
 PLAIN_SECONDS = 10.0
 """How often a line of progress is printed where nobody watches."""
 FINDINGS_SHOWN = 8
+END_WORDS = {
+    "time": "ended by the time limit",
+    "steps": "ended by the step limit",
+    "traces": "ended by the trace limit",
+    "interrupted": "interrupted",
+    "error": "ended by an error",
+}
 
 
 class Console:
@@ -231,7 +238,7 @@ def verdict(summary: Summary) -> Text:
     done = (
         f"{summary.traces:,} traces, {summary.steps:,} steps in {spell(summary.seconds)} "
         f"({summary.steps_per_second:,.0f} steps/s), seed {summary.seed}, "
-        f"ended by {summary.exit_reason}"
+        f"{END_WORDS[summary.exit_reason or 'error']}"
     )
     if summary.findings:
         return Text(f"\n{plural(len(summary.findings), 'finding')}: {done}", "bold red")

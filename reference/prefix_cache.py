@@ -30,6 +30,9 @@ class Key(NamedTuple):
     depth: int
     tag: int
 
+    def __str__(self) -> str:
+        return f"depth {self.depth} of prefix {self.tag % 10_000:04} in group {self.group}"
+
 
 def keys_needed(index: int, group: Group, tags: Sequence[int], length: int) -> list[Key]:
     """Keys that group `index` must have published for a hit of `length` tokens."""

@@ -1,38 +1,19 @@
-"""Executes one planned step on the "device": zero, copy, forward, verify, copy, draft.
-
-Between steps the running state of a request lies, for each mamba group, at column `state_column + offset`
-(temporal) and at `state_column` with token offset `offset` (convolution): `offset` is the number of drafts that
-the last step accepted. Where the running column moves on (align), the state is copied there before the forward;
-where accepted drafts cross a boundary, the boundary's state is copied to its own column after it. The destination
-of that copy lies left of the running column: that is normal.
-"""
+"""Executes one planned step on the "device": zero, copy, forward, verify, copy, draft."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...reference.layout import Layout, cdiv
 from ...reference.tokens import EMPTY, chain, draft_tokens, other_token
-from ..base.observe import Copied, Forward, ForwardRow, Record, Zeroed
+from ..base.observe import Forward, ForwardRow, Record, Zeroed
 from ..base.trace import Config, Step
 from .batch import NULL_INDICES, Batch, StateIndices
 from .kernels import Kernels, RowInput
 from .memory import Memory, combine, sample
-from .scheduler import Plan, ScheduledRow
-
-
-@dataclass(slots=True)
-class DeviceRequest:
-    """A request as the worker knows it; by group where a list."""
-
-    tokens: list[int]
-    tag: int
-    """Of all `tokens`: the drafter's own account of the prefix; it sees the tokens, not the caches."""
-    computed: int
-    state_column: list[int]
-    offset: list[int]
-    drafts: list[int] = field(default_factory=list)
+from .plan import Plan, ScheduledRow
+from .states import DeviceRequest, States
 
 
 @dataclass(slots=True)
@@ -47,14 +28,16 @@ class Executed:
 class Runner:
     """One worker."""
 
-    def __init__(self, layout: Layout, config: Config, batch: Batch, memory: Memory, kernels: Kernels) -> None:
+    def __init__(
+        self, layout: Layout, config: Config, batch: Batch, memory: Memory, kernels: Kernels, states: States
+    ) -> None:
         self.layout = layout
         self.config = config
         self.batch = batch
         self.memory = memory
         self.kernels = kernels
+        self.states = states
         self.requests: dict[str, DeviceRequest] = {}
-        self.mamba = [index for index, group in enumerate(layout.groups) if group.kind == "mamba"]
         self.attention = [index for index, group in enumerate(layout.groups) if group.kind == "attention"]
 
     def execute(self, plan: Plan, event: Step, records: list[Record]) -> Executed:
@@ -63,7 +46,10 @@ class Runner:
         self.zero_blocks(plan, records)
         rows = [row for name in self.batch.names if (row := plan.rows.get(name))]
         inputs = [self.row_input(index, row) for index, row in enumerate(rows)]
-        indices = {group: self.prepare_states(plan.step, group, rows, inputs, records) for group in self.mamba}
+        requests = [(row.name, self.requests[row.name]) for row in rows]
+        indices = {
+            group: self.states.prepare(plan.step, group, requests, inputs, records) for group in self.states.groups
+        }
         if not rows:
             return Executed(plan, {}, {})
         graph = self.fits_graph(rows, inputs)
@@ -79,8 +65,8 @@ class Runner:
         ]
         observed += [ForwardRow(None, 0, (), 0, ())] * (padded - len(rows))
         records.append(Forward(plan.step, observed, log, graph=graph))
-        for row, one in zip(rows, inputs, strict=True):
-            self.finish_row(plan.step, row, one, sampled[row.name], records)
+        for (name, request), one in zip(requests, inputs, strict=True):
+            self.states.settle(plan.step, name, request, one, max(len(sampled[name]) - 1, 0), records)
         return Executed(
             plan,
             sampled,
@@ -100,15 +86,9 @@ class Runner:
             self.batch.add(row.name, table)
             self.requests[row.name] = DeviceRequest(
                 list(tokens), chain(EMPTY, tuple(tokens))[-1], row.start,
-                [self.seed_column(group, row.start) for group in range(len(table))],
+                [self.states.seed_column(group, row.start) for group in range(len(table))],
                 [0] * len(table),
             )  # fmt: skip
-
-    def seed_column(self, group: int, computed: int) -> int:
-        """Column of the state that an admitted request starts from, -1 for none."""
-        if self.layout.mode == "none":
-            return 0
-        return (computed - 1) // self.layout.groups[group].block_size if computed else -1
 
     def zero_blocks(self, plan: Plan, records: list[Record]) -> None:
         """Zero what was newly handed out to attention groups."""
@@ -131,110 +111,6 @@ class Runner:
             tuple(tokens + drafts),
             row.drafts,
         )
-
-    def prepare_states(
-        self,
-        step: int,
-        group: int,
-        rows: Sequence[ScheduledRow],
-        inputs: Sequence[RowInput],
-        records: list[Record],
-    ) -> list[StateIndices]:
-        """Indices of every row for one mamba group; in align mode the states are first brought to them."""
-        indices = []
-        for row, one in zip(rows, inputs, strict=True):
-            request = self.requests[row.name]
-            run = self.run_column(group, one)
-            state = request.state_column[group]
-            if self.layout.mode == "align" and state >= 0 and state != run:
-                self.copy_state(step, group, row.name, state, request.offset[group], run, records)
-                request.offset[group] = 0
-                state = run
-            source = state if state >= 0 else run
-            indices.append(self.state_indices(group, one, source, request.offset[group], run))
-            request.state_column[group] = run
-        return indices
-
-    def run_column(self, group: int, inputs: RowInput) -> int:
-        """Running column: the one that holds the state after all tokens of this step."""
-        if self.layout.mode == "none":
-            return 0
-        return cdiv(inputs.position + len(inputs.tokens), self.layout.groups[group].block_size) - 1
-
-    def state_indices(self, group: int, inputs: RowInput, source: int, offset: int, run: int) -> StateIndices:
-        """Look the columns of one row up in the worker's table."""
-        block, row = self.batch.block, inputs.table_row
-        return StateIndices(
-            source + offset,
-            block(group, row, source + offset),
-            source,
-            block(group, row, source),
-            offset,
-            run,
-            tuple(block(group, row, run + draft) for draft in range(inputs.drafts + 1)),
-            self.boundary_stops(group, inputs),
-        )
-
-    def boundary_stops(self, group: int, inputs: RowInput) -> tuple[tuple[int, int, int], ...]:
-        """Mode all: a prefill also stores the state of each block boundary that it passes."""
-        if self.layout.mode != "all" or inputs.drafts:
-            return ()
-        size, end = self.layout.groups[group].block_size, inputs.position + len(inputs.tokens)
-        return tuple(
-            (
-                depth - inputs.position,
-                depth // size - 1,
-                self.batch.block(group, inputs.table_row, depth // size - 1),
-            )
-            for depth in range((inputs.position // size + 1) * size, end, size)
-        )
-
-    def copy_state(
-        self,
-        step: int,
-        group: int,
-        name: str,
-        state: int,
-        offset: int,
-        to: int,
-        records: list[Record],
-    ) -> None:
-        """Move temporal state from column state + offset, and the window at `offset` from column `state`."""
-        row, memory = self.batch.names.index(name), self.memory
-        length = self.kernels.window_length
-        source, conv = (
-            self.batch.block(group, row, state + offset),
-            self.batch.block(group, row, state),
-        )
-        destination = self.batch.block(group, row, to)
-        for layer in range(self.layout.groups[group].layers):
-            window = memory.conv(layer, conv)[offset : offset + length]
-            self.move_temporal(layer, source, destination)
-            self.move_conv(layer, conv, destination, window)
-            records.append(
-                Copied(
-                    step,
-                    name,
-                    group,
-                    state + offset,
-                    source,
-                    to,
-                    destination,
-                    0,
-                    True,
-                    False,
-                    layer,
-                )
-            )
-            records.append(Copied(step, name, group, state, conv, to, destination, offset, False, True, layer))
-
-    def move_temporal(self, layer: int, source: int, destination: int) -> None:
-        """Copy a recurrent state."""
-        self.memory.store_temporal(layer, destination, self.memory.temporal(layer, source))
-
-    def move_conv(self, layer: int, source: int, destination: int, window: tuple[int, ...]) -> None:
-        """Copy a convolution window; `window` was cut out of the source at the accepted offset."""
-        self.memory.store_conv(layer, destination, window)
 
     def fits_graph(self, rows: Sequence[ScheduledRow], inputs: Sequence[RowInput]) -> bool:
         """A captured decode graph replays only decodes of one shape: each row one known token and its drafts."""
@@ -262,7 +138,7 @@ class Runner:
         joined: list[tuple[int, ...] | None] = [None] * len(inputs)
         padding = [RowInput(len(inputs) + extra, -1, 0, (), 0) for extra in range(padded - len(inputs))]
         order = {row.name: index for index, row in enumerate(plan.rows.values())}
-        for group in self.mamba:
+        for group in self.states.groups:
             at = indices[group] + [self.padding_indices(group, one.row) for one in padding]
             seen = self.batch.capture(group, at) if graph else at
             for layer in range(self.layout.groups[group].layers):
@@ -317,32 +193,6 @@ class Runner:
         request.tag = chain(request.tag, tuple(sampled))[-1]
         return sampled
 
-    def finish_row(
-        self,
-        step: int,
-        row: ScheduledRow,
-        inputs: RowInput,
-        sampled: list[int],
-        records: list[Record],
-    ) -> None:
-        """Advance the request's device state; boundaries crossed by accepted drafts go to their own columns."""
-        request = self.requests[row.name]
-        accepted = max(len(sampled) - 1, 0)
-        certain = inputs.position + len(inputs.tokens) - row.drafts
-        request.computed = certain + accepted
-        for group in self.mamba:
-            request.offset[group] = accepted
-            if self.layout.mode == "none" or not row.drafts:
-                continue
-            size, run = self.layout.groups[group].block_size, request.state_column[group]
-            boundary = request.computed // size * size
-            if boundary >= certain:
-                bias, own = boundary - certain, boundary // size - 1
-                if own != run or bias:
-                    self.copy_state(step, group, row.name, run, bias, own, records)
-                if own == run:
-                    request.offset[group] = 0
-
     def draft(self, name: str, sampled: list[int], event: Step) -> int:
         """Propose drafts for the next step, as many and as right as the event says. Returns how many."""
         request = self.requests[name]
@@ -358,7 +208,7 @@ class Runner:
         """What an idle data-parallel rank executes: a decode graph over rows of no request."""
         rows = min(rows, self.batch.max_rows)
         inputs = [RowInput(row, row, 0, (), 0) for row in range(rows)]
-        for group in self.mamba:
+        for group in self.states.groups:
             at = [self.dummy_indices(group, row) for row in range(rows)]
             seen = self.batch.capture(group, at)
             for layer in range(self.layout.groups[group].layers):

@@ -40,9 +40,11 @@ from .batch import NULL_INDICES, Batch
 from .cache import CacheManager
 from .kernels import Kernels
 from .memory import POISON, Memory
+from .plan import Plan
 from .pool import BlockPool
 from .runner import Runner
-from .scheduler import Plan, Scheduler
+from .scheduler import Scheduler
+from .states import States
 
 
 def build_layout(config: Config) -> Layout:
@@ -69,6 +71,7 @@ class HybridTarget:
     batch_class = Batch
     memory_class = Memory
     kernels_class = Kernels
+    states_class = States
     runner_class = Runner
 
     def __init__(self, config: Config) -> None:
@@ -83,7 +86,8 @@ class HybridTarget:
             config.num_blocks, layers, config.conv_width, POISON if layout.zeroing else NO_INPUT
         )
         self.kernels = self.kernels_class(self.memory, config.conv_width)
-        self.runner = self.runner_class(layout, config, self.batch, self.memory, self.kernels)
+        self.states = self.states_class(layout, self.batch, self.memory)
+        self.runner = self.runner_class(layout, config, self.batch, self.memory, self.kernels, self.states)
         self.in_flight: deque[tuple[Plan, Step]] = deque()
         self.names_seen: set[str] = set()
         self.step = 0

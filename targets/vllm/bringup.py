@@ -99,7 +99,7 @@ def prepare_process() -> str:
     with set_current_vllm_config(VllmConfig()):
         init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
         ensure_model_parallel_initialized(1, 1)
-    # vLLM collects garbage while it loads a model: not to scan all its modules for every trace.
+    # What is imported stays: not to be scanned in each collection.
     gc.collect()
     gc.freeze()
     return folder
@@ -116,7 +116,8 @@ class Engine:
         folder = prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
         self.vllm_config = vllm_config = self._configure(folder)
-        with set_current_vllm_config(vllm_config):
+        # vLLM collects garbage to measure the memory of a loaded model: most of the time of a bring-up.
+        with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
@@ -209,7 +210,9 @@ class Engine:
         return cdiv(state, 2 * self._block_size("attention"))
 
     def _build_model(self) -> ShadowModel:
-        layers = {kind: sum(one.layers for one in self.config.groups if one.kind == kind) for kind in ("mamba", "attention")}
+        layers = {
+            kind: sum(one.layers for one in self.config.groups if one.kind == kind) for kind in ("mamba", "attention")
+        }
         mamba, attention = layers["mamba"], layers["attention"]
         # Interleaved, as real hybrids are: so many state layers, then an attention layer.
         each = cdiv(mamba, attention)

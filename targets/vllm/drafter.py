@@ -62,8 +62,7 @@ class Speculator:
             return torch.zeros((len(input_batch.req_ids), count), dtype=torch.int64)
         known = self.runner.req_states.total_len.gpu[input_batch.idx_mapping].tolist()
         rows = [
-            self.drafter.propose(name, length, count)
-            for name, length in zip(input_batch.req_ids, known, strict=True)
+            self.drafter.propose(name, length, count) for name, length in zip(input_batch.req_ids, known, strict=True)
         ]
         return torch.tensor(rows, dtype=torch.int64)
 

@@ -34,7 +34,7 @@ class VllmFactory:
         )
 
     def supports(self, config: Config) -> str:
-        """"" or why this configuration cannot be had; the workload draws another one then."""
+        """ "" or why this configuration cannot be had; the workload draws another one then."""
         if config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens:
             return "the V1 runner has no asynchronous scheduling with n-gram drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":

@@ -93,7 +93,9 @@ class Recorder:
         """The step's results are known: put its forward where the model ran."""
         batch = self._batch
         if dummy_rows:
-            rows = [ForwardRow(None, 0, (), 0, ())] * max(dummy_rows, len(batch.names) if self._place is not None else 0)
+            rows = [ForwardRow(None, 0, (), 0, ())] * max(
+                dummy_rows, len(batch.names) if self._place is not None else 0
+            )
             self.records.insert(self._place or 0, Forward(self.step, rows, self.log, dummy=True))
         elif self._place is not None:
             rows = [
@@ -184,15 +186,15 @@ def _rows(call: dict[str, Any]) -> list[tuple[int, int]]:
     return [(row, slot) for row, slot in enumerate(slots) if slot >= 0]
 
 
-def _copied(
-    recorder: Recorder, context: Any, row: int, slot: int, columns: tuple[int, int], offset: int
-) -> None:
+def _copied(recorder: Recorder, context: Any, row: int, slot: int, columns: tuple[int, int], offset: int) -> None:
     name = recorder.worker.names(row + 1)[row]
     for group in context.mamba_group_ids:
         recorder.copied(name, group, columns, offset, recorder.worker.copy_table(context, group, slot, row))
 
 
-def _observed(function: Callable[..., Any], note: Callable[[Recorder, Any, dict[str, Any]], None]) -> Callable[..., Any]:
+def _observed(
+    function: Callable[..., Any], note: Callable[[Recorder, Any, dict[str, Any]], None]
+) -> Callable[..., Any]:
     """`function`, a method, with its arguments shown to `note` before it runs."""
     names = list(compat.parameters(function))[1:]
 
@@ -234,9 +236,7 @@ def _observed_scalar_copy(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*arguments: Any, **keywords: Any) -> Any:
         call = {**dict(zip(names, arguments, strict=False)), **keywords}
-        source, destination, offset = (
-            call[name] for name in ("src_block_idx", "dest_block_idx", "accept_token_bias")
-        )
+        source, destination, offset = (call[name] for name in ("src_block_idx", "dest_block_idx", "accept_token_bias"))
         if _open and (source != destination or offset):
             request = call["req_state"]
             for group in call["mamba_group_ids"]:

@@ -101,9 +101,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):  # type: ignore[misc]
                 self.keys[row.blocks, row.slots] = words
                 self.values[row.blocks, row.slots] = -words
                 first = row.start + row.stored[0]
-                log.append(
-                    SlotWrite(row.row, group, index, first, row.blocks.tolist(), row.slots.tolist(), stored)
-                )
+                log.append(SlotWrite(row.row, group, index, first, row.blocks.tolist(), row.slots.tolist(), stored))
             out[row.tokens.start : row.tokens.stop] = tags
         for row in rows:
             tags_read = self._slots(row.pages)[: row.context]
@@ -208,9 +206,7 @@ class ShadowMamba(nn.Module, MambaBase):  # type: ignore[misc]
         self, row: StateRow, column: int, block: int, count: int, temporal: int | None, window: Tags | None
     ) -> None:
         depth = self.recorder.position(row.row) + count
-        self.recorder.log.append(
-            StateWrite(row.row, self.group, self.index, column, block, depth, temporal, window)
-        )
+        self.recorder.log.append(StateWrite(row.row, self.group, self.index, column, block, depth, temporal, window))
 
     def _recur(self, row: StateRow, tags: Tags, stored: Tags | None) -> None:
         """Store the temporal states; the log shows both parts of a page that the kernels write in one row as one."""

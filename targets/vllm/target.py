@@ -40,9 +40,7 @@ class VllmTarget:
         self._scheduling = False
         self._preempted: list[str] = []
         self._watch_preemption()
-        self._layers = {
-            (layer.group, layer.index): layer for layer in engine.runner.get_model().layers
-        }
+        self._layers = {(layer.group, layer.index): layer for layer in engine.runner.get_model().layers}
         self._handlers: dict[type[Event], Callable[..., list[Record]]] = {
             Arrive: self.arrive,
             Step: self.run_step,

@@ -72,9 +72,7 @@ class Host:
         for group in self.groups:
             holders.update(dict.fromkeys(group.req_to_blocks))
         return {
-            name: tuple(
-                tuple([block.block_id for block in group.req_to_blocks.get(name, ())]) for group in self.groups
-            )
+            name: tuple(tuple([block.block_id for block in group.req_to_blocks.get(name, ())]) for group in self.groups)
             for name in holders
         }
 
@@ -108,7 +106,7 @@ class Host:
             tables=self.tables(),
             waiting=[one.request_id for queue in compat.waiting_queues(scheduler) for one in queue],
             running=[one.request_id for one in scheduler.running],
-            leftovers=self.leftovers(),
+            leftovers={} if scheduler.requests else self.leftovers(),
             drained={"blocks to zero": sum(len(getattr(group, "new_block_ids", ())) for group in self.groups)},
         )
 

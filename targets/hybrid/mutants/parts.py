@@ -10,6 +10,7 @@ from ..memory import Memory
 from ..pool import BlockPool
 from ..runner import Runner
 from ..scheduler import Scheduler
+from ..states import States
 from ..target import HybridTarget
 
 _SLOTS: dict[type, str] = {
@@ -19,6 +20,7 @@ _SLOTS: dict[type, str] = {
     Batch: "batch_class",
     Memory: "memory_class",
     Kernels: "kernels_class",
+    States: "states_class",
     Runner: "runner_class",
 }
 

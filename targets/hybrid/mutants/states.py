@@ -5,10 +5,10 @@ from __future__ import annotations
 from ....reference.layout import cdiv
 from ..batch import Batch
 from ..kernels import RowInput
-from ..runner import Runner
+from ..states import States
 
 
-class AllModePartialBlock(Runner):
+class AllModePartialBlock(States):
     """vLLM #34587, #34798: the kernel stored checkpoints every block size counted from the start of its chunk, not
     on the grid of blocks, so a column whose boundary fell inside a chunk kept an earlier state and was hashed as the
     boundary's."""

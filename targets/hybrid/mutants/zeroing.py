@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...base.observe import Record
 from ..cache import CacheManager
+from ..plan import Plan
 from ..runner import Runner
-from ..scheduler import Plan
 
 
 class StaleFp32BytesNan(Runner):

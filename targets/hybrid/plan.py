@@ -1,0 +1,71 @@
+"""What scheduler and worker say to each other: requests as the scheduler knows them, planned steps and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...reference.tokens import chain
+from ..base.observe import PlannedRow, Table
+
+
+@dataclass(slots=True)
+class Request:
+    """A request as the scheduler knows it. `epoch` changes when its steps in flight no longer count."""
+
+    name: str
+    tokens: list[int]
+    tags: list[int]
+    total: int
+    priority: int
+    arrival: int
+    prompt_length: int
+    settled: int = 0
+    low: int = 0
+    high: int = 0
+    in_flight: int = 0
+    optimistic: int = 0
+    """Tokens that steps in flight sample if every draft is right."""
+    drafts: int = 0
+    epoch: int = 0
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Token ids that became known."""
+        self.tokens.extend(tokens)
+        self.tags.extend(chain(self.tags[-1], tuple(tokens)))
+
+    def rewind(self) -> None:
+        """Forget all progress; outputs already known stay."""
+        self.settled = self.low = self.high = self.in_flight = self.optimistic = self.drafts = 0
+        self.epoch += 1
+
+
+@dataclass(slots=True)
+class ScheduledRow:
+    """One request of a planned step, as sent to the worker.
+
+    fresh     tokens and the whole table, set on admission
+    appended  new columns by group otherwise
+    """
+
+    name: str
+    count: int
+    drafts: int
+    epoch: int
+    fresh: tuple[list[int], Table] | None
+    appended: Table
+    observed: PlannedRow
+    start: int
+    optimistic: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """One scheduling decision."""
+
+    step: int
+    budget: int
+    rows: dict[str, ScheduledRow] = field(default_factory=dict)
+    preempted: list[str] = field(default_factory=list)
+    zero: list[int] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)

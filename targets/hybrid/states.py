@@ -1,0 +1,171 @@
+"""Where the states of a request lie on the device, and how they move.
+
+Between steps the running state of a request lies, for each mamba group, at column `state_column + offset`
+(temporal) and at `state_column` with token offset `offset` (convolution): `offset` is the number of drafts that
+the last step accepted. Where the running column moves on (align), the state is copied there before the forward;
+where accepted drafts cross a boundary, the boundary's state is copied to its own column after it. The destination
+of that copy lies left of the running column: that is normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...reference.layout import Layout, cdiv
+from ..base.observe import Copied, Record
+from .batch import Batch, StateIndices
+from .kernels import RowInput
+from .memory import Memory
+
+
+@dataclass(slots=True)
+class DeviceRequest:
+    """A request as the worker knows it; by group where a list."""
+
+    tokens: list[int]
+    tag: int
+    """Of all `tokens`: the drafter's own account of the prefix; it sees the tokens, not the caches."""
+    computed: int
+    state_column: list[int]
+    offset: list[int]
+    drafts: list[int] = field(default_factory=list)
+
+
+class States:
+    """Moves and indexes the states of all mamba groups; `groups` are their indices."""
+
+    def __init__(self, layout: Layout, batch: Batch, memory: Memory) -> None:
+        self.layout = layout
+        self.batch = batch
+        self.memory = memory
+        self.window_length = layout.conv_width - 1
+        self.groups = [index for index, group in enumerate(layout.groups) if group.kind == "mamba"]
+
+    def seed_column(self, group: int, computed: int) -> int:
+        """Column of the state that an admitted request starts from, -1 for none."""
+        if self.layout.mode == "none":
+            return 0
+        return (computed - 1) // self.layout.groups[group].block_size if computed else -1
+
+    def prepare(
+        self,
+        step: int,
+        group: int,
+        requests: Sequence[tuple[str, DeviceRequest]],
+        inputs: Sequence[RowInput],
+        records: list[Record],
+    ) -> list[StateIndices]:
+        """Indices of every row for one group; in align mode the states are first brought to them."""
+        indices = []
+        for (name, request), one in zip(requests, inputs, strict=True):
+            run = self.run_column(group, one)
+            state = request.state_column[group]
+            if self.layout.mode == "align" and state >= 0 and state != run:
+                self.copy_state(step, group, name, state, request.offset[group], run, records)
+                request.offset[group] = 0
+                state = run
+            source = state if state >= 0 else run
+            indices.append(self.state_indices(group, one, source, request.offset[group], run))
+            request.state_column[group] = run
+        return indices
+
+    def run_column(self, group: int, inputs: RowInput) -> int:
+        """Running column: the one that holds the state after all tokens of this step."""
+        if self.layout.mode == "none":
+            return 0
+        return cdiv(inputs.position + len(inputs.tokens), self.layout.groups[group].block_size) - 1
+
+    def state_indices(self, group: int, inputs: RowInput, source: int, offset: int, run: int) -> StateIndices:
+        """Look the columns of one row up in the worker's table."""
+        block, row = self.batch.block, inputs.table_row
+        return StateIndices(
+            source + offset,
+            block(group, row, source + offset),
+            source,
+            block(group, row, source),
+            offset,
+            run,
+            tuple(block(group, row, run + draft) for draft in range(inputs.drafts + 1)),
+            self.boundary_stops(group, inputs),
+        )
+
+    def boundary_stops(self, group: int, inputs: RowInput) -> tuple[tuple[int, int, int], ...]:
+        """Mode all: a prefill also stores the state of each block boundary that it passes."""
+        if self.layout.mode != "all" or inputs.drafts:
+            return ()
+        size, end = self.layout.groups[group].block_size, inputs.position + len(inputs.tokens)
+        return tuple(
+            (
+                depth - inputs.position,
+                depth // size - 1,
+                self.batch.block(group, inputs.table_row, depth // size - 1),
+            )
+            for depth in range((inputs.position // size + 1) * size, end, size)
+        )
+
+    def copy_state(
+        self,
+        step: int,
+        group: int,
+        name: str,
+        state: int,
+        offset: int,
+        to: int,
+        records: list[Record],
+    ) -> None:
+        """Move temporal state from column state + offset, and the window at `offset` from column `state`."""
+        row, memory = self.batch.names.index(name), self.memory
+        length = self.window_length
+        source, conv = (
+            self.batch.block(group, row, state + offset),
+            self.batch.block(group, row, state),
+        )
+        destination = self.batch.block(group, row, to)
+        for layer in range(self.layout.groups[group].layers):
+            window = memory.conv(layer, conv)[offset : offset + length]
+            self.move_temporal(layer, source, destination)
+            self.move_conv(layer, conv, destination, window)
+            records.append(
+                Copied(
+                    step,
+                    name,
+                    group,
+                    state + offset,
+                    source,
+                    to,
+                    destination,
+                    0,
+                    True,
+                    False,
+                    layer,
+                )
+            )
+            records.append(Copied(step, name, group, state, conv, to, destination, offset, False, True, layer))
+
+    def move_temporal(self, layer: int, source: int, destination: int) -> None:
+        """Copy a recurrent state."""
+        self.memory.store_temporal(layer, destination, self.memory.temporal(layer, source))
+
+    def move_conv(self, layer: int, source: int, destination: int, window: tuple[int, ...]) -> None:
+        """Copy a convolution window; `window` was cut out of the source at the accepted offset."""
+        self.memory.store_conv(layer, destination, window)
+
+    def settle(
+        self, step: int, name: str, request: DeviceRequest, inputs: RowInput, accepted: int, records: list[Record]
+    ) -> None:
+        """Advance past an executed row; boundaries crossed by accepted drafts go to their own columns."""
+        certain = inputs.position + len(inputs.tokens) - inputs.drafts
+        request.computed = certain + accepted
+        for group in self.groups:
+            request.offset[group] = accepted
+            if self.layout.mode == "none" or not inputs.drafts:
+                continue
+            size, run = self.layout.groups[group].block_size, request.state_column[group]
+            boundary = request.computed // size * size
+            if boundary >= certain:
+                bias, own = boundary - certain, boundary // size - 1
+                if own != run or bias:
+                    self.copy_state(step, group, name, run, bias, own, records)
+                if own == run:
+                    request.offset[group] = 0
