@@ -155,7 +155,7 @@ CASES = [
         "M2", "agreement",
     ),
     Case("lookup lost a key", change_view(published=vanished), ONE, "M2", "agreement"),
-    Case("key of another prefix", broken(PublishesPrefixOfOther), ONE, "M2", "key", ("depth 8",)),
+    Case("key of another prefix", broken(PublishesPrefixOfOther), ONE, "M2", "key", ("depth 16",)),
     Case("published too early", broken(PublishesTooEarly), FAR_CHUNK_ALL, "M2", "key", ("r0 has it in column",)),
     Case("key on the wrong column", broken(PublishesNextColumn), ALL, "M2", "key", ("r0 has it in column",)),
     Case(

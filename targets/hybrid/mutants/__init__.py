@@ -25,5 +25,5 @@ MUTANTS: dict[str, type[HybridTarget]] = {slug: mutant(slug, part) for slug, par
 
 
 def titles() -> dict[str, str]:
-    """Slug -> the first sentence of its docstring."""
-    return {slug: " ".join((part.__doc__ or "").split()).partition(". ")[0] for slug, part in _PARTS.items()}
+    """Slug -> the first line of its docstring."""
+    return {slug: (part.__doc__ or "").partition("\n")[0].rstrip(".") for slug, part in _PARTS.items()}

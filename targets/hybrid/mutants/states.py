@@ -9,9 +9,11 @@ from ..states import States
 
 
 class AllModePartialBlock(States):
-    """vLLM #34587, #34798: the kernel stored checkpoints every block size counted from the start of its chunk, not
-    on the grid of blocks, so a column whose boundary fell inside a chunk kept an earlier state and was hashed as the
-    boundary's."""
+    """Checkpoints are counted from the start of the chunk, not on the grid of blocks.
+
+    vLLM #34587, #34798: a column whose boundary fell inside a chunk kept an earlier state and was hashed as the
+    boundary's.
+    """
 
     def boundary_stops(self, group: int, inputs: RowInput) -> tuple[tuple[int, int, int], ...]:
         if self.layout.mode != "all" or inputs.drafts:
@@ -22,8 +24,11 @@ class AllModePartialBlock(States):
 
 
 class AllSpecTableWidth(Batch):
-    """vLLM #39809, #41233: kernels touch 1 + k consecutive columns, but the table was as wide as the tokens need
-    without the k scratch columns; at full length the last ones alias the next row."""
+    """The worker's table has no room for the scratch columns of drafts.
+
+    vLLM #39809, #41233: kernels touch 1 + k consecutive columns, but the table was as wide as the tokens need; at
+    full length the last columns alias the next row.
+    """
 
     def table_width(self, group: int, max_tokens: int) -> int:
         return cdiv(max_tokens, self.layout.groups[group].block_size)

@@ -1,0 +1,359 @@
+"""M3, M4 and M5 fire: the block ids that the device sees, dead rows, who may write."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from support import CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
+
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.targets.base.observe import (
+    Copied,
+    Forward,
+    ForwardRow,
+    Record,
+    SlotWrite,
+    StateRead,
+    StateWrite,
+)
+from hybridfuzz.targets.base.trace import Abort, DummyRun, Step
+from hybridfuzz.targets.hybrid.batch import NULL_INDICES, Batch
+from hybridfuzz.targets.hybrid.kernels import Kernels
+from hybridfuzz.targets.hybrid.pool import NULL_BLOCK, BlockPool
+from hybridfuzz.targets.hybrid.runner import Runner
+
+ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
+TWO = make_trace(arrive("r0", 20, new=6), arrive("r1", ("e", 20), new=6), *steps(10))
+RESEND = make_trace(arrive("r0", 20, new=3), *steps(6), arrive("r1", 18, new=3), *steps(6))
+LONG = make_trace(arrive("r0", 40, new=9), *steps(12))
+GRAPHS = {"graph_sizes": (4,), "max_num_seqs": 4}
+PADDED = make_trace(arrive("r0", 9, new=5), *steps(6), **GRAPHS)
+MOVING_ROWS = make_trace(
+    arrive("r0", 9, new=3), arrive("r1", ("e", 9), new=12), *steps(3), Abort("r0"), *steps(4), **GRAPHS
+)  # fmt: skip
+IDLE = make_trace(arrive("r0", 9), *steps(4), DummyRun(2))
+ATTENTION_ONLY = {"groups": (CLEAN_ATTENTION := make_trace().config.groups[1],)}
+SHARED_IN_ONE_STEP = make_trace(
+    arrive("r0", 12, new=3), arrive("r1", 12, new=3), *steps(6), **ATTENTION_ONLY
+)
+SHARED_LATER = make_trace(
+    arrive("r0", 12, new=9), *steps(2), arrive("r1", 12, new=3), *steps(6), **ATTENTION_ONLY
+)
+DRAFTS = make_trace(
+    arrive("r0", 13, new=20), *steps(12, drafts=3, right=2), num_speculative_tokens=3
+)
+
+
+class ShiftsMirror(Batch):
+    """The worker's table gets new columns one place too far to the right."""
+
+    def append(self, name: str, columns: Sequence[Sequence[int]]) -> None:
+        row = self.names.index(name)
+        fresh = [lengths[row] == 0 for lengths in self.lengths]
+        for lengths, blocks, new in zip(self.lengths, columns, fresh, strict=False):
+            lengths[row] += bool(blocks) and not new
+        super().append(name, columns)
+
+
+class ForgetsToMoveTable(Batch):
+    """Condense moves a row's name but leaves its table behind."""
+
+    def move_row(self, source: int, destination: int) -> None:
+        self.names[destination] = self.names[source]
+
+
+class StaleBuffer(Batch):
+    """vLLM #41841: a captured graph reads the indices of the step before."""
+
+    def capture(self, group: int, indices: Any) -> Any:
+        before = self.captured[group][: len(indices)]
+        super().capture(group, indices)
+        return [old if old is not NULL_INDICES else new for old, new in zip(before, indices, strict=True)]
+
+
+class WritesBehindItsColumn(Kernels):
+    """Keys and values of a page's last token land in the next page."""
+
+    def write_slots(self, group: int, layer: int, inputs: Any, blocks: Any, size: int) -> Any:
+        tags = super().write_slots(group, layer, inputs, blocks, size)
+        last = self.log[-1]
+        if isinstance(last, SlotWrite) and len(set(last.blocks)) > 1:
+            self.log[-1] = last._replace(blocks=[last.blocks[-1]] * len(last.blocks))
+        return tags
+
+
+class CopiesFromElsewhere(Runner):
+    """The running state is copied from another request's block."""
+
+    def copy_state(self, step: int, group: int, *arguments: Any) -> None:
+        records: list[Record] = arguments[-1]
+        before = len(records)
+        super().copy_state(step, group, *arguments)
+        for index in range(before, len(records)):
+            records[index] = msgspec.structs.replace(records[index], source=30)
+
+
+class PadsWithLiveRow(Runner):
+    """SGLang #13151: padding rows repeat a live row's indices."""
+
+    def padding_indices(self, group: int, row: int) -> Any:
+        block = self.batch.block(group, 0, 0) or 1
+        return NULL_INDICES._replace(outputs=(block,))
+
+
+class DummiesUseRows(Runner):
+    """vLLM #37728 in another form: dummy rows write to block 1."""
+
+    def dummy_indices(self, group: int, row: int) -> Any:
+        return NULL_INDICES._replace(outputs=(1,))
+
+
+class KeepsSlots(Kernels):
+    """vLLM #56734 on the attention side: a padding row stores keys and values."""
+
+    def state_row(self, group: int, layer: int, inputs: Any, at: Any) -> Any:
+        if inputs.table_row < 0:
+            self.log.append(SlotWrite(inputs.row, 1, layer, 0, [2], [0], [7]))
+        return super().state_row(group, layer, inputs, at)
+
+
+class PadsIntoNull(Kernels):
+    """Padding rows write the null block as if it were an ordinary one."""
+
+    def is_null(self, block: int) -> bool:
+        return False
+
+
+class RewritesPreviousSlot(Kernels):
+    """Each write starts one slot early, with the right content: harmless, unless the block is shared."""
+
+    def write_slots(self, group: int, layer: int, inputs: Any, blocks: Any, size: int) -> Any:
+        tags = super().write_slots(group, layer, inputs, blocks, size)
+        if inputs.position:
+            column, slot = divmod(inputs.position - 1, size)
+            tag = self.memory.slots(layer, blocks[column], size)[slot]
+            last = self.log[-1]
+            assert isinstance(last, SlotWrite)
+            self.log[-1] = last._replace(
+                position=inputs.position - 1,
+                blocks=[blocks[column], *last.blocks],
+                slots=[slot, *last.slots],
+                tags=[tag, *last.tags],
+            )
+        return tags
+
+
+class ConvolvesIntoSource(Kernels):
+    """vLLM #56196: a short chunk stores its window where it was read from."""
+
+    def state_row(self, group: int, layer: int, inputs: Any, at: Any) -> Any:
+        tags = super().state_row(group, layer, inputs, at)
+        short = inputs.position and len(inputs.tokens) < self.window_length
+        if short and at.conv_column != at.run_column:
+            self.log.append(
+                StateWrite(inputs.row, group, layer, at.conv_column, at.conv, 0, None, (1, 2, 3))
+            )
+        return tags
+
+
+class WritesNullColumn(Kernels):
+    """vLLM #33937: a state is stored through a null entry of the table."""
+
+    def state_row(self, group: int, layer: int, inputs: Any, at: Any) -> Any:
+        tags = super().state_row(group, layer, inputs, at)
+        if at.run_column >= 2:
+            self.log.append(StateWrite(inputs.row, group, layer, 0, NULL_BLOCK, 8, 7, None))
+        return tags
+
+
+class CopiesToNullColumn(Runner):
+    """A boundary state is copied to a column that was given back."""
+
+    def copy_state(self, step: int, group: int, name: str, *arguments: Any) -> None:
+        super().copy_state(step, group, name, *arguments)
+        records: list[Record] = arguments[-1]
+        last = records[-1]
+        assert isinstance(last, Copied)
+        if self.batch.block(group, self.batch.names.index(name), 0) == NULL_BLOCK:
+            records.append(
+                msgspec.structs.replace(last, destination_column=0, destination=NULL_BLOCK)
+            )
+
+
+class CopiesOverSource(Runner):
+    """The copy goes the wrong way: a published boundary state is overwritten by a later one."""
+
+    def copy_state(self, step: int, group: int, *arguments: Any) -> None:
+        records: list[Record] = arguments[-1]
+        before = len(records)
+        super().copy_state(step, group, *arguments)
+        for index in range(before, len(records)):
+            one = records[index]
+            assert isinstance(one, Copied)
+            records[index] = msgspec.structs.replace(
+                one, destination=one.source, destination_column=one.source_column
+            )
+
+
+class SharesBlocks(BlockPool):
+    """A request is handed a block that another one holds, with a proper reference."""
+
+    last: int | None = None
+
+    def allocate(self, count: int) -> list[int]:
+        blocks = super().allocate(count)
+        if blocks and self.last is not None and self.references[self.last] == 1:
+            self.references[blocks[0]] = 0
+            self.free[blocks[0]] = None
+            self.references[self.last] = 2
+            blocks[0] = self.last
+        self.last = blocks[-1] if blocks else self.last
+        return blocks
+
+
+CASES = [
+    Case("mirror one column off", broken(ShiftsMirror), LONG, "M3", "column", ("scheduler holds",)),
+    Case("row moved without its table", broken(ForgetsToMoveTable), MOVING_ROWS, "M3", "column", ("r1's",)),
+    Case("captured buffer of the last step", broken(StaleBuffer), MOVING_ROWS, "M3", "column", ("r1's mamba group 0",)),
+    Case("slot of the wrong page", broken(WritesBehindItsColumn), ONE, "M3", "column", ("writes block .* r0's attention group 1",)),
+    Case("copy from a foreign block", broken(CopiesFromElsewhere), LONG, "M3", "column", ("copies from block 30 .* r0",)),
+    Case("padding repeats a live row", broken(PadsWithLiveRow), PADDED, "M4", "dead-write", ("padding row 1 writes mamba",)),
+    Case("dummy row writes", broken(DummiesUseRows), IDLE, "M4", "dead-write", ("padding row 0 .*block 1 ",)),
+    Case("padding row stores keys", broken(KeepsSlots), PADDED, "M4", "dead-write", ("attention content .*block 2 ",)),
+    Case("padding row writes the null block", broken(PadsIntoNull), PADDED, "M4", "dead-write", ("the null block",)),
+    Case("two writers", broken(RewritesPreviousSlot), SHARED_IN_ONE_STEP, "M5", "two-writers", ("r0 and by r1",)),
+    Case("write to a shared block", broken(RewritesPreviousSlot), SHARED_LATER, "M5", "shared-write", ("r1 writes into block",)),
+    Case("window stored in a cached block", broken(ConvolvesIntoSource), RESEND, "M5", "shared-write", ("published as depth 16",)),
+    Case("write through a null column", broken(WritesNullColumn), LONG, "M5", "null-write", ("r0 writes mamba",)),
+    Case("copy through a null column", broken(CopiesToNullColumn), DRAFTS, "M5", "null-write", ("r0",)),
+    Case("copy over a cached state", broken(CopiesOverSource), LONG, "M5", "shared-write", ("r0 writes into block",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
+def test_fires(case: Case) -> None:
+    check_case(case)
+
+
+def test_a_block_with_two_owners_may_not_be_written() -> None:
+    """Reference counts that agree with the tables do not make sharing right."""
+
+    class SharesOnce(BlockPool):
+        def allocate(self, count: int) -> list[int]:
+            blocks = super().allocate(count)
+            if 2 in blocks[:-1] or not self.references[2]:
+                return blocks
+            self.references[blocks[-1]] = 0
+            self.free[blocks[-1]] = None
+            self.free.move_to_end(blocks[-1], last=False)
+            self.references[2] += 1
+            return [*blocks[:-1], 2]
+
+    # Capacity (M7) would speak first: this target does not report estimates.
+    factory = Tampered(
+        factory=broken(SharesOnce), observes=CLEAN.capabilities.observes - {"estimates"}
+    )
+    trace = make_trace(arrive("r0", 12, new=3), arrive("r1", ("e", 12), new=3), *steps(6))
+    violation = run_trace(factory, trace).violation
+    assert violation is not None
+    assert (violation.oracle, violation.block) == ("M5", 2), violation.message
+
+
+def tampered_forward(change: Any) -> Tampered:
+    """The correct target with changed forwards."""
+
+    def records(before: list[Record]) -> list[Record]:
+        return [change(one) if isinstance(one, Forward) else one for one in before]
+
+    return Tampered(records)
+
+
+def test_a_row_of_no_planned_request_may_not_write() -> None:
+    """A row under a name that the step was not planned for counts as dead."""
+
+    def rename(forward: Forward) -> Forward:
+        rows = [
+            row._replace(request="ghost") if row.request == "r1" else row for row in forward.rows
+        ]
+        return msgspec.structs.replace(forward, rows=rows)
+
+    case = Case("", tampered_forward(rename), TWO, "M4", "dead-write", ("padding row 1",))
+    check_case(case)
+
+
+def test_reads_of_dead_rows_are_nobodys_business() -> None:
+    """A padding row may read whatever it likes, as long as it writes nothing."""
+
+    def read_more(forward: Forward) -> Forward:
+        extra = ForwardRow(None, 0, (), 0, ())
+        reads = [StateRead(len(forward.rows), 0, 0, 0, 1, 7, None)]
+        return msgspec.structs.replace(
+            forward, rows=[*forward.rows, extra], accesses=[*forward.accesses, *reads]
+        )
+
+    assert run_trace(tampered_forward(read_more), TWO).violation is None
+
+
+def test_a_moved_scratch_block_may_still_be_read_at_its_old_column() -> None:
+    """The worker's mirror is append-only: it keeps a block that the scheduler nulled and moved."""
+    trace = make_trace(
+        arrive("r0", 50, new=9), Step(budget=8), *steps(12, drafts=3, right=2),
+        num_speculative_tokens=3,
+    )  # fmt: skip
+    assert run_trace(CLEAN, trace).violation is None
+
+
+@pytest.mark.xfail(strict=True, reason="on_copied takes a destination in the source's column for a read")
+def test_a_moved_scratch_block_may_not_be_written_at_its_old_column() -> None:
+    """An in-place window shift writes too, although source and destination share the column."""
+
+    class ShiftsInNulledColumn(Runner):
+        def copy_state(self, step: int, group: int, name: str, *arguments: Any) -> None:
+            super().copy_state(step, group, name, *arguments)
+            records: list[Record] = arguments[-1]
+            last = records[-1]
+            table = scheduler_tables[-1][name][group]
+            row = self.batch.names.index(name)
+            for column, block in enumerate(table):
+                mirrored = self.batch.block(group, row, column)
+                if block == NULL_BLOCK != mirrored and mirrored in table:
+                    records.append(
+                        msgspec.structs.replace(
+                            last, source_column=column, source=mirrored,
+                            destination_column=column, destination=mirrored,
+                        )
+                    )  # fmt: skip
+
+    scheduler_tables: list[Any] = []
+    factory = broken(ShiftsInNulledColumn)
+
+    class Peeking:
+        name, capabilities, supports = factory.name, factory.capabilities, factory.supports
+
+        def open(self, config: Any) -> Any:
+            target = factory.open(config)
+            schedule = target.scheduler.schedule
+
+            def peek(*arguments: Any) -> Any:
+                plan = schedule(*arguments)
+                scheduler_tables.append(target.view().tables)
+                return plan
+
+            target.scheduler.schedule = peek  # type: ignore[method-assign]
+            return target
+
+    trace = make_trace(
+        arrive("r0", 50, new=9), Step(budget=8), *steps(12, drafts=3, right=2),
+        num_speculative_tokens=3,
+    )  # fmt: skip
+    violation = run_trace(Peeking(), trace).violation
+    assert violation is not None
+    assert violation.oracle == "M3"
+
+
+def test_cases_cover_their_oracles_twice() -> None:
+    counts = Counter(case.oracle for case in CASES)
+    assert {"M3", "M4", "M5"} == counts.keys()
+    assert min(counts.values()) >= 2
