@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -101,7 +101,7 @@ class Campaign:
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
 
-    def run(self) -> Iterator[Record]:
+    def run(self) -> Generator[Record]:
         """All records.
 
         Raises OutputError, TargetError, TraceError or InternalError; findings are on disk by then.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import tempfile
 import traceback
@@ -88,7 +89,8 @@ def run_command(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return complain("interrupted", USAGE)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; nothing is left to say
+        # The reader of our output has gone. What is still buffered goes nowhere, without a traceback at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return USAGE
     except InternalError as error:
         return internal_error(str(error), error.details)

@@ -99,6 +99,10 @@ class Process:
 
     def kill(self) -> None:
         """End it and its children now. Safe at any time and from any thread."""
+        if self._popen.returncode is None:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
@@ -127,6 +131,7 @@ class Process:
         """The output ended: find out why."""
         try:
             code = self._popen.wait(5)
+            self._kill_group()  # what it left behind
         except subprocess.TimeoutExpired:
             self.kill()
             return Lost("PROTOCOL", "closed", "closed its worker's standard output", self._last_words())

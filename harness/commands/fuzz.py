@@ -7,7 +7,7 @@ import random
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -92,8 +92,12 @@ def run(options: argparse.Namespace) -> int:
         )
     )
     summary = None
-    with ending_on_signals(campaign), open_console(on_stderr=options.json) as console:
-        for record in campaign.run():
+    with (
+        ending_on_signals(campaign),
+        open_console(on_stderr=options.json) as console,
+        closing(campaign.run()) as records,
+    ):
+        for record in records:
             console.show(record)
             if isinstance(record, Ended):
                 summary = record.summary

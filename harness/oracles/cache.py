@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...reference.prefix_cache import Key, keys_needed, longest_hit
-from ...targets.base.observe import Planned, PlannedRow, View
+from ...targets.base.observe import Planned, PlannedRow, Table, View
 from ..violation import Violation
 from .base import Context, Oracle
 
@@ -19,13 +21,21 @@ class Hash(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[int, Key] = {}
+        self._tables: Mapping[str, Table] = {}
+        """Tables of the view before: what is published may be given back in the same breath, by a request that
+        ended or by one whose accepted drafts crossed the boundary."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
-        view = planned.view
+        reach = {row.name: row.start + row.num_tokens for row in planned.rows}
+        return self._check(context, planned.view, reach)
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        return self._check(context, view, {})
+
+    def _check(self, context: Context, view: View, reach: dict[str, int]) -> Violation | None:
         violation = self._agreement(context, view)
         if violation:
             return violation
-        reach = {row.name: row.start + row.num_tokens for row in planned.rows}
         for block, key in view.published.items():
             if self._known.get(block) != key:
                 self.count()
@@ -33,10 +43,8 @@ class Hash(Oracle):
                 if violation:
                     return violation
         self._known = dict(view.published)
+        self._tables = view.tables
         return None
-
-    def on_view(self, context: Context, view: View) -> Violation | None:
-        return self._agreement(context, view)
 
     def _agreement(self, context: Context, view: View) -> Violation | None:
         if view.published == view.labels:
@@ -58,11 +66,10 @@ class Hash(Oracle):
         group = context.layout.groups[key.group]
         column = key.depth // group.block_size - 1
         holders = []
-        # A boundary that accepted drafts crossed is published and, in the same planning, given back by its request.
-        tables = [*view.tables.items(), *context.before.tables.items()]
-        for name, table in tables:
+        ended = context.facts.lives if context.facts else {}
+        for name, table in [*view.tables.items(), *self._tables.items()]:
             columns = table[key.group]
-            life = context.reference.lives.get(name)
+            life = context.reference.lives.get(name) or ended.get(name)
             if block not in columns or life is None:
                 continue
             holders.append(f"{name} has it in column {columns.index(block)}")
@@ -71,8 +78,6 @@ class Hash(Oracle):
             if on_grid and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
                 context.reference.truths[key] = life.truth
                 return None
-        if key in context.reference.truths and not holders:
-            return None
         return self.violation(
             context,
             "key",

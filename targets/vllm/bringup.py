@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import logging
 import os
 import shutil
 import sys
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 import vllm.v1.worker.cpu.shm  # noqa: F401  vLLM's own stand-ins for CUDA events, streams and pinned memory
 from vllm.config import (
     CacheConfig,
@@ -87,6 +87,7 @@ def prepare_process() -> str:
     from .interpreter import install as install_interpreter
 
     torch.set_num_threads(1)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
     install_interpreter()
     hooks.install()
     # Tiles spread a copy of megabytes over a GPU; ours is 8 bytes, and each tile is a call of the interpreter.

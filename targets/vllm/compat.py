@@ -11,9 +11,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vllm.v1.core import kv_cache_utils
-
 from vllm.config import VllmConfig
+from vllm.v1.core import kv_cache_utils
 
 
 class CachePlan(NamedTuple):

@@ -6,7 +6,9 @@ from ..base.protocol import Capabilities, Target, TargetError
 from ..base.trace import Config
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
-_OBSERVES = frozenset({"pool", "labels", "tables", "worker", "accesses", "content", "estimates", "leftovers"})
+_OBSERVES = frozenset(
+    {"pool", "labels", "tables", "worker", "accesses", "content", "device_order", "estimates", "leftovers"}
+)
 
 
 class VllmFactory:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.mamba.abstract import MambaBase
@@ -181,7 +180,7 @@ class ShadowMamba(nn.Module, MambaBase):  # type: ignore[misc]
             return EMPTY
         if row.temporal == NULL and not row.prefill:
             return None
-        tag = self.temporal.item(row.temporal)
+        tag: int = self.temporal.item(row.temporal)
         self.recorder.log.append(
             StateRead(row.row, self.group, self.index, row.temporal_column, row.temporal, tag, None)
         )

@@ -1,14 +1,15 @@
 """The real engine behind the `Target` protocol: what `EngineCore` does between scheduler and runner, step by step.
 
-With `async_depth` 1 the results of a step reach the scheduler after the next step was scheduled and executed, as in
-`EngineCore.step_with_batch_queue`; the runner's work itself is done at once.
+With `async_depth` 1 a step is executed, and its results reach the scheduler, after the next step was scheduled, as in
+`EngineCore.step_with_batch_queue` with a worker in another process.
 """
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm.sampling_params import SamplingParams
@@ -36,6 +37,7 @@ class VllmTarget:
         self.admissions = Admissions(engine.scheduler.kv_cache_manager)
         self.step = 0
         self.in_flight: deque[tuple[int, Any, Any]] = deque()
+        """Step, its plan, and the copy that the worker gets."""
         self._arrivals = 0
         self._scheduling = False
         self._preempted: list[str] = []
@@ -96,19 +98,13 @@ class VllmTarget:
         self.scheduler.max_num_scheduled_tokens = budget
         self.engine.drafter.event = event
         plan = self._schedule()
-        step, records = self.step, [self._planned(plan, budget)]
+        records: list[Record] = [self._planned(plan, budget)]
+        # Results come back after the next plan, so the worker gets its own copy, as from another process: what the
+        # scheduler learns in between must not reach it.
+        self.in_flight.append((self.step, plan, pickle.loads(pickle.dumps(plan)) if self.config.async_depth else plan))
         self.step += 1
-        self.engine.recorder.begin_step(step, records)
-        output = self.engine.worker.execute(plan)
-        drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
-        # Copied: the scheduler cuts these lists at the end of a request.
-        sampled = {name: tuple(tokens) for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True)}
-        self.engine.recorder.end_step(drafts, sampled)
-        self.in_flight.append((step, plan, output))
         while len(self.in_flight) > (self.config.async_depth if plan.total_num_scheduled_tokens else 0):
-            records.append(self._deliver())
-        if self.config.num_speculative_tokens and not self.config.async_depth and plan.total_num_scheduled_tokens:
-            compat.drain_drafts(self.engine.runner, self.scheduler)
+            self._complete(records)
         return records
 
     def _schedule(self) -> Any:
@@ -131,15 +127,28 @@ class VllmTarget:
             rows.append(PlannedRow(name, start, count, drafts, admitted, start if admitted else 0, *counts))
         return Planned(self.step, tuple(rows), tuple(self._preempted), budget, self.view())
 
-    def _deliver(self) -> Delivered:
-        """Hand the oldest results to the scheduler; what comes out is what the client gets."""
-        step, plan, output = self.in_flight.popleft()
+    def _complete(self, records: list[Record]) -> None:
+        """Execute the oldest planned step and hand its results to the scheduler; what comes out is the client's."""
+        step, plan, sent = self.in_flight.popleft()
+        recorder = self.engine.recorder
+        recorder.begin_step(step, records)
+        output = self.engine.worker.execute(sent)
+        drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
+        # Copied: the scheduler cuts these lists at the end of a request.
+        sampled: dict[str, Sequence[int]] = {
+            name: tuple(tokens) for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True)
+        }
+        recorder.end_step(drafts, sampled)
         outputs = compat.client_outputs(self.scheduler.update_from_output(plan, output))
-        return Delivered(
-            step,
-            [(one.request_id, list(one.new_token_ids)) for one in outputs if one.new_token_ids],
-            [one.request_id for one in outputs if one.finish_reason is not None],
+        records.append(
+            Delivered(
+                step,
+                [(one.request_id, list(one.new_token_ids)) for one in outputs if one.new_token_ids],
+                [one.request_id for one in outputs if one.finish_reason is not None],
+            )
         )
+        if self.config.num_speculative_tokens and not self.config.async_depth and plan.total_num_scheduled_tokens:
+            compat.drain_drafts(self.engine.runner, self.scheduler)
 
     def preempt(self, event: Preempt) -> list[Record]:
         """Take a running request's blocks between two steps; no-op for others."""

@@ -5,7 +5,7 @@ Block hashes become keys: the hasher tells which request it hashed, and so of wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...reference.prefix_cache import Key
@@ -126,7 +126,8 @@ class Admissions:
     def __init__(self, manager: Any) -> None:
         self.counts: dict[str, tuple[int, int]] = {}
         self._manager = manager
-        self._foreseen: tuple[int, int] | None = None
+        self._foreseen: list[tuple[int, int]] = []
+        """(estimate, free blocks at that moment) of the checks of the allocation under way."""
         self._estimate = manager.coordinator.get_num_blocks_to_allocate
         self._allocate = manager.allocate_slots
         manager.coordinator.get_num_blocks_to_allocate = self._estimating
@@ -134,14 +135,15 @@ class Admissions:
 
     def _estimating(self, *arguments: Any, **keywords: Any) -> int:
         estimate: int = self._estimate(*arguments, **keywords)
-        self._foreseen = estimate, self._manager.block_pool.get_num_free_blocks()
+        self._foreseen.append((estimate, self._manager.block_pool.get_num_free_blocks()))
         return estimate
 
     def _allocating(self, request: Any, *arguments: Any, **keywords: Any) -> Any:
-        self._foreseen = None
+        self._foreseen.clear()
         blocks = self._allocate(request, *arguments, **keywords)
-        if blocks is not None and self._foreseen is not None:
-            estimate, free = self._foreseen
+        if blocks is not None and self._foreseen:
+            # The last check counts; an earlier one is about the whole sequence.
+            estimate, free = self._foreseen[-1]
             self.counts[request.request_id] = estimate, free - self._manager.block_pool.get_num_free_blocks()
         return blocks
 
@@ -150,8 +152,3 @@ def free_labelled(pool: Any, count: int) -> set[int]:
     """Up to `count` free blocks that have keys, oldest first."""
     blocks: Iterable[Any] = pool.free_block_queue.get_all_free_blocks()
     return {block.block_id for block in [one for one in blocks if one.block_hash is not None][:count]}
-
-
-def names_of(requests: Iterable[Any]) -> Sequence[str]:
-    """Request ids."""
-    return [one.request_id for one in requests]

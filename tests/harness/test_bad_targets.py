@@ -38,7 +38,7 @@ def fuzz(hybridfuzz: Cli, name: str, *more: str, **env: str) -> Ran:
         ),
     ],
 )
-def test_finding(  # noqa: PLR0917
+def test_finding(
     hybridfuzz: Cli, tmp_path: Path, name: str, signature: str, words: str, more: list[str]
 ) -> None:
     ran = fuzz(hybridfuzz, name, *(more or ["--traces", "2"]))

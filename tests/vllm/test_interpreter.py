@@ -143,10 +143,12 @@ def test_reductions(n: int, dtype: str) -> None:
 
 @triton.jit
 def helper(x, i, scale: tl.constexpr):
+    w = 1.5
     if i % 3 == 0:
-        return tl.load(x + i).to(tl.int64), 1.5
+        return tl.load(x + i).to(tl.int64), w
+    w += 1
     v = tl.load(x + i).to(tl.int64) * scale
-    return v, 2.5
+    return v, w
 
 
 @triton.jit
@@ -155,7 +157,8 @@ def control(x, out, flags, maybe, n, FLAG: tl.constexpr, STEPS: tl.constexpr):
     if pid >= n:
         return
     total = tl.zeros((), tl.int64)
-    a, b = 0, 1
+    a = 0
+    b = 1
     for i in range(pid):
         v, w = helper(x, i, 3)
         total += v
@@ -271,6 +274,14 @@ def changes_type(x, n):
     tl.store(x, a)
 
 
+@triton.jit
+def stays_weak(x, n):
+    a, b = 0, 1  # Python numbers: Triton makes tensors of single assignments only
+    for _ in range(n):
+        a, b = b, a + b
+    tl.store(x, a)
+
+
 def test_what_is_not_exact_is_left_to_triton() -> None:
     x = torch.zeros(16, dtype=torch.int64)
     bf16 = torch.zeros(2, dtype=torch.bfloat16)
@@ -280,6 +291,7 @@ def test_what_is_not_exact_is_left_to_triton() -> None:
         (copy, (bf16, bf16)),
         (copy, (torch.zeros(1, dtype=torch.float16), x)),
         (changes_type, (x, 3)),
+        (stays_weak, (x, 3)),
     ):
         assert not ours(jitted, (1,), *args)
         assert launch.fallbacks.pop(jitted.fn.__name__)

@@ -17,6 +17,12 @@ from .operators import SYMBOLS, binary
 from .values import WEAK, Fails, Unsupported, Value, const
 
 
+def same_constant(a: Value, b: Value) -> bool:
+    if a.type != "const" or b.type != "const" or type(a.value) is not type(b.value):
+        return False
+    return a.value is b.value or bool(a.value == b.value)
+
+
 class Compiler(Expressions):
     """Statements and control flow."""
 
@@ -161,7 +167,7 @@ class Compiler(Expressions):
         """Append code that puts a value into a variable; it must be like what else goes there."""
         out, saved, memo = self.out, self.out.lines, self.out.memo
         if value.type in ("const", "tuple") or (value.n and value.type == "ptr"):
-            if like is None or (value.value == like.value and value.type == like.type == "const"):
+            if like is None or (same_constant(value, like)):
                 return value
             raise Unsupported(f"branches that leave a different {value.type}")
         out.lines, out.memo, out.depth = lines, dict(memo), out.depth + 1
@@ -242,7 +248,10 @@ class Compiler(Expressions):
         out.depth -= 1  # `move` writes one level deeper
         for name in changed:
             if name in names:
-                carried[name] = self.move(self.tensor(names[name]), out.fresh(f"v_{name}_"), out.lines, None)
+                if names[name].type in WEAK:  # it would be weak in the first turn only
+                    raise Unsupported(f"{name}: a Python number that a loop changes")
+                variable = out.fresh(f"v_{name}_")
+                carried[name] = self.move(names[name], variable, out.lines, None)
         out.depth += 1
         names.update(carried, **bound)
         memo, out.memo = out.memo, dict(out.memo)
@@ -262,7 +271,7 @@ class Compiler(Expressions):
         for name in [*changed, *bound]:
             if name in carried:
                 self.frame.names[name] = carried[name]
-            elif name in self.frame.names and ended:
+            elif name in self.frame.names and (ended or name in bound):
                 del self.frame.names[name]
 
     def next_turn(self, carried: dict[str, Value], changed: list[str]) -> None:
@@ -282,6 +291,10 @@ class Compiler(Expressions):
                 names[name] = replace(value, code=variable)
                 continue
             like = carried[name]
+            if value is like or same_constant(value, like):
+                continue
+            if value.type in ("const", "tuple"):
+                raise Unsupported(f"{name}: a constant that a loop changes")
             if (like.type, like.n, like.element) != (value.type, value.n, value.element):
                 raise Unsupported(f"{name}: {like.type}, after a turn of the loop {value.type}")
             if (like.low, like.high, like.aligned) != (value.low, value.high, value.aligned):
