@@ -150,7 +150,7 @@ class Campaign:
         with self._lock:
             capabilities = self._capabilities
             oracles = applicable(capabilities) if capabilities else []
-            states = required_states(capabilities) if capabilities else []
+            states = required_states(capabilities, self.settings.overrides) if capabilities else []
             return Summary(
                 target=self.settings.target,
                 version=self.settings.launch.version,
@@ -164,7 +164,7 @@ class Campaign:
                 exercised=dict.fromkeys(oracles, 0) | self._exercised,
                 reached=dict.fromkeys(states, 0) | self._reached,
                 never_exercised=[oracle for oracle in oracles if not self._exercised[oracle]],
-                never_reached=missing_states(capabilities, self._reached) if capabilities else [],
+                never_reached=missing_states(capabilities, self._reached, self.settings.overrides) if capabilities else [],
                 lost_workers=self._lost,
             )
 

@@ -220,8 +220,9 @@ class Lockstep:
     def _note(self, observed: object) -> None:
         self.digest = zlib.crc32(repr(observed).encode(), self.digest)
 
-    def drain(self, first_index: int) -> Violation | None:
+    def drain(self, first_index: int, on_event: Callable[[int], None] = lambda index: None) -> Violation | None:
         """Step until nothing is left to do, then judge what remains. A sleeping engine is woken first."""
+        on_event(first_index)
         if self._asleep and self.apply(Wake(), first_index):
             return self.violation
         lives: list[Life] = list(self.context.reference.lives.values())
@@ -230,6 +231,7 @@ class Lockstep:
             view = self.context.before
             if not view.running and not view.waiting and not self.context.reference.pending:
                 break
+            on_event(first_index + index)
             if self.apply(Step(), first_index + index):
                 return self.violation
         else:
@@ -256,10 +258,10 @@ class Lockstep:
         return Outcome(self.violation, self.steps, events, exercised, dict(self.reached.counts), self.digest)
 
 
-def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] | None = None) -> Outcome:
+def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = lambda index: None) -> Outcome:
     """Run one trace on a fresh target.
 
-    `on_event` is called with each event's index before it happens. Raises TraceError for a contradictory
+    `on_event` is called with each event's index before it happens; draining steps count on. Raises TraceError for a contradictory
     configuration and TargetError for one that the target cannot take.
     """
     check_config(trace.config)
@@ -267,11 +269,10 @@ def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], No
     try:
         lockstep = Lockstep(target, trace.config, factory.capabilities.observes)
         for index, event in enumerate(trace.events):
-            if on_event:
-                on_event(index)
+            on_event(index)
             if lockstep.apply(event, index):
                 return lockstep.outcome(index + 1)
-        lockstep.drain(len(trace.events))
+        lockstep.drain(len(trace.events), on_event)
         return lockstep.outcome(len(trace.events))
     finally:
         target.close()

@@ -45,27 +45,32 @@ REQUIRES: dict[str, str] = {
 """State -> features (space separated) without which it cannot occur."""
 
 
-def features(capabilities: Capabilities) -> set[str]:
-    """The features of `REQUIRES` that a target has."""
-    has = set(capabilities.events) | set(capabilities.modes) | set(capabilities.reaches)
+def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set[str]:
+    """The features of `REQUIRES` that a target has and that fixed configuration fields do not switch off."""
+    modes = {str(overrides["mamba_cache_mode"])} if "mamba_cache_mode" in overrides else set(capabilities.modes)
+    if str(overrides.get("enable_prefix_caching", "")).lower() == "false":
+        modes = {"none"}
+    has = set(capabilities.events) | set(capabilities.reaches) | modes
     if has & {"align", "all"}:
         has.add("caching")
-    if capabilities.max_speculative_tokens:
+    if int(str(overrides.get("num_speculative_tokens", capabilities.max_speculative_tokens))):
         has.add("speculation")
-    if capabilities.max_async_depth:
+    if int(str(overrides.get("async_depth", capabilities.max_async_depth))):
         has.add("async")
     return has
 
 
-def required_states(capabilities: Capabilities) -> list[str]:
-    """States that a campaign over everything the target can do has to reach."""
-    has = features(capabilities)
+def required_states(capabilities: Capabilities, overrides: Mapping[str, object] | None = None) -> list[str]:
+    """States that a campaign over everything the target can do has to reach, as far as `overrides` leave it open."""
+    has = features(capabilities, overrides or {})
     return [state for state, needs in REQUIRES.items() if set(needs.split()) <= has]
 
 
-def missing_states(capabilities: Capabilities, reached: Mapping[str, int]) -> list[str]:
+def missing_states(
+    capabilities: Capabilities, reached: Mapping[str, int], overrides: Mapping[str, object] | None = None
+) -> list[str]:
     """Required states that were never reached."""
-    return [state for state in required_states(capabilities) if not reached.get(state)]
+    return [state for state in required_states(capabilities, overrides) if not reached.get(state)]
 
 
 class ReachedStates:

@@ -231,8 +231,7 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
 
 def check_config(config: Config) -> None:
     """Raise TraceError if fields contradict each other."""
-    mamba = any(group.kind == "mamba" for group in config.groups)
-    if mamba and config.enable_prefix_caching == (config.mamba_cache_mode == "none"):
+    if config.enable_prefix_caching == (config.mamba_cache_mode == "none"):
         wanted = "align or all" if config.enable_prefix_caching else "none"
         raise TraceError(
             f"configuration: mamba_cache_mode={config.mamba_cache_mode} contradicts enable_prefix_caching="

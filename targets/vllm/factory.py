@@ -14,8 +14,8 @@ _OBSERVES = frozenset(
 class VllmFactory:
     """Opens engines of the vLLM that is importable here."""
 
-    def __init__(self, spec: str) -> None:
-        self.name = spec
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.capabilities = Capabilities(
             events=_EVENTS,
             modes=("align", "none"),
@@ -36,7 +36,7 @@ class VllmFactory:
         )
 
     def supports(self, config: Config) -> str:
-        """ "" or why this configuration cannot be had; the workload draws another one then."""
+        """Empty, or why this configuration cannot be had; the workload draws another one then."""
         if config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens:
             return "the V1 runner has no asynchronous scheduling with n-gram drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
@@ -57,6 +57,6 @@ class VllmFactory:
         return VllmTarget(config)
 
 
-def make_factory(spec: str) -> VllmFactory:
-    """The factory for `spec` ("vllm", "vllm@0.33.0", ...), for a process that runs in the engine's environment."""
-    return VllmFactory(spec)
+def make_factory(variant: str) -> VllmFactory:
+    """The factory, for a process that runs in the engine's environment. There are no variants."""
+    return VllmFactory(variant or "vllm")

@@ -25,7 +25,6 @@ class Recorder:
         self.step = 0
         self.worker: Any = None
         self.group_layers: Sequence[int] = ()
-        self.mamba_groups: Sequence[int] = ()
         self.aligned_block_size: int | None = None
         """Size of mamba blocks in align mode, None in the other modes."""
         self._batch = Batch((), (), (), ())

@@ -135,9 +135,9 @@ class VllmTarget:
         output = self.engine.worker.execute(sent)
         drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
         # Copied: the scheduler cuts these lists at the end of a request.
-        sampled: dict[str, Sequence[int]] = {
-            name: tuple(tokens) for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True)
-        }
+        sampled: dict[str, Sequence[int]] = {}
+        for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True):
+            sampled[name] = tuple(tokens)
         recorder.end_step(drafts, sampled)
         outputs = compat.client_outputs(self.scheduler.update_from_output(plan, output))
         records.append(

@@ -36,8 +36,9 @@ TWO_LAYERS = make_trace(
     arrive("r0", 20, new=20), *steps(24), groups=(Group("mamba", 8, 2), Group("attention", 8, 2))
 )
 WRAPPED = make_trace(
-    arrive("r0", 20, new=12), *steps(14), arrive("r1", ("e", 20), new=12), *steps(14), num_blocks=14
-)
+    arrive("r0", 20, new=12), *steps(14), arrive("r1", ("e", 20), new=12), *steps(14),
+    num_blocks=9, max_model_len=40,
+)  # fmt: skip
 
 
 def scribbles(change: Callable[[Memory, int], None]) -> Any:
@@ -214,7 +215,7 @@ def test_stale_page_names_its_former_owner() -> None:
             if plan.step < 10:
                 super().zero_blocks(plan, records)
 
-    says = ("its bytes are from r0 [(]mamba[)]",)
+    says = ("r1 reads .*its bytes are from r0",)
     check_case(Case("", broken(ZeroesFirstOnly), WRAPPED, "S4", "page-tail", says))
 
 
@@ -239,7 +240,7 @@ def test_reading_a_state_before_the_first_token_is_a_phantom() -> None:
 def test_resumed_request_is_judged_by_s2_again() -> None:
     """After a preemption the first read is a resumption: S2, not S3."""
     trace = make_trace(
-        arrive("r0", 20, new=6), *steps(4), Preempt("r0"), *steps(6), mamba_cache_mode="all"
+        arrive("r0", 20, new=6), *steps(3), Preempt("r0"), *steps(6), mamba_cache_mode="all"
     )
     violation = check_case(Case("", broken(ForgetsHit), trace, "S2", "state-ignored"))
     assert violation.request == "r0"

@@ -1,0 +1,101 @@
+"""The figures of the documentation that need no engine: `make bench`, or `python benchmarks/run.py [--seconds N]`.
+
+    throughput   steps a second of the embedded target in lockstep, from the seeded source and from Hypothesis
+    mutants      per mutant and seed: seconds and steps to detection, events after reduction
+
+CPU seconds of one process, so that other work on the machine disturbs little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from hypothesis import settings
+
+from hybridfuzz.harness import machine
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.reduce import reduce_trace
+from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.hybrid.factory import variants
+
+SEEDS = range(5)
+
+
+def seeded_throughput(seconds: float) -> float:
+    """Steps a second from the seeded source."""
+    factory = load_factory("hybrid")
+    start, steps, index = time.process_time(), 0, 0
+    while time.process_time() - start < seconds:
+        trace = draw_trace(factory.capabilities, 1, index, {}, factory.supports)
+        outcome = run_trace(factory, trace)
+        assert outcome.violation is None, outcome.violation.message
+        steps, index = steps + outcome.steps, index + 1
+    return steps / (time.process_time() - start)
+
+
+def hypothesis_throughput(examples: int) -> float:
+    """Steps a second from the Hypothesis state machine."""
+    steps = 0
+
+    class Machine(machine.HybridCacheMachine):
+        def teardown(self) -> None:
+            super().teardown()
+            nonlocal steps
+            if self.config is not None:
+                steps += self.lockstep.steps
+
+    run = settings(machine.DEFAULT_SETTINGS, max_examples=examples, database=None)
+    case = Machine.for_target("hybrid", run=run)("runTest")
+    start = time.process_time()
+    result = unittest.TestResult()
+    case.run(result)
+    assert result.wasSuccessful(), result.errors + result.failures
+    return steps / (time.process_time() - start)
+
+
+def detect(slug: str, seed: int) -> tuple[float, int, str, int]:
+    """(CPU seconds, steps, signature, events after reduction) for one mutant and seed."""
+    factory = load_factory(f"hybrid:{slug}")
+    start, steps, index = time.process_time(), 0, 0
+    while True:
+        trace = draw_trace(factory.capabilities, seed, index, {}, factory.supports)
+        outcome = run_trace(factory, trace)
+        steps, index = steps + outcome.steps, index + 1
+        if outcome.violation:
+            break
+    seconds = time.process_time() - start
+    signature = outcome.violation.signature
+    best = reduce_trace(trace, signature, lambda candidate: run_trace(factory, candidate), seconds=30)
+    return seconds, steps, signature, len(best.events)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds for the throughput measurement")
+    arguments = parser.parse_args()
+    print(f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}\n")
+    print(f"seeded source          {seeded_throughput(arguments.seconds):8,.0f} steps/s per core")
+    with tempfile.TemporaryDirectory() as folder:
+        machine.HybridCacheMachine.directory = Path(folder)
+        print(f"Hypothesis machine     {hypothesis_throughput(40):8,.0f} steps/s per core\n")
+    print(f"{'mutant':28}{'found':>7}{'median s':>10}{'worst s':>9}{'median steps':>14}{'median events':>15}  signatures")
+    for slug in variants():
+        runs = [detect(slug, seed) for seed in SEEDS]
+        seconds = [run[0] for run in runs]
+        print(
+            f"{slug:28}{len(runs):>5}/5{statistics.median(seconds):>10.2f}{max(seconds):>9.2f}"
+            f"{statistics.median(run[1] for run in runs):>14.0f}{statistics.median(run[3] for run in runs):>15.0f}"
+            f"  {', '.join(sorted({run[2] for run in runs}))}"
+        )
+
+
+if __name__ == "__main__":
+    main()

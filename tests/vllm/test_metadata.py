@@ -1,0 +1,110 @@
+"""The transcription of vLLM's attention metadata: which rows read and write which blocks, in which order."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hybridfuzz.targets.vllm.metadata import Batch, Columns, SlotRow, state_rows, writing_order
+
+
+def state_metadata(**changes: object) -> SimpleNamespace:
+    """GDN metadata of a batch of nobody, with changes; lists become arrays."""
+    fields: dict[str, object] = {
+        "num_actual_tokens": 0,
+        "num_prefills": 0,
+        "num_decodes": 0,
+        "num_spec_decodes": 0,
+        "spec_sequence_masks": None,
+    }
+    fields |= changes
+    return SimpleNamespace(**{name: np.array(one) if isinstance(one, list) else one for name, one in fields.items()})
+
+
+def columns_of(*tables: list[int], lengths: list[int], block_size: int | None = 4) -> Columns:
+    return Columns(Batch([None] * len(tables), [tables], [], lengths), 0, block_size)
+
+
+def test_decode_rows_use_one_block_for_everything() -> None:
+    metadata = state_metadata(num_actual_tokens=2, num_decodes=2, non_spec_state_indices_tensor=[5, 7])
+    rows = state_rows(metadata, columns_of([0, 5], [7], lengths=[6, 3]))
+    assert [(row.row, row.conv, row.temporal, row.outputs, row.conv_column) for row in rows] == [
+        (0, 5, 5, [5], 1),
+        (1, 7, 7, [7], 0),
+    ]
+
+
+def test_a_speculative_row_reads_at_the_accepted_offset_and_writes_one_state_per_token() -> None:
+    metadata = state_metadata(
+        num_actual_tokens=3,
+        num_spec_decodes=1,
+        spec_sequence_masks=[True],
+        spec_query_start_loc=[0, 3],
+        num_accepted_tokens=[2],
+        spec_state_indices_tensor=[[4, 6, 8]],
+    )
+    (row,) = state_rows(metadata, columns_of([4, 6, 8], lengths=[4]))
+    assert (row.temporal, row.temporal_column, row.conv, row.offset) == (6, 1, 4, 1)
+    assert (list(row.outputs), list(row.output_columns)) == ([4, 6, 8], [0, 1, 2])
+
+
+def test_other_rows_of_a_speculative_batch_are_prefills_in_the_gathered_order() -> None:
+    metadata = state_metadata(
+        num_actual_tokens=5,
+        num_prefills=1,
+        num_spec_decodes=1,
+        spec_sequence_masks=[False, True],
+        spec_query_start_loc=[0, 2],
+        num_accepted_tokens=[1],
+        spec_state_indices_tensor=[[4, 6]],
+        spec_token_indx=[3, 4],
+        non_spec_token_indx=[0, 1, 2],
+        non_spec_query_start_loc=[0, 3],
+        non_spec_state_indices_tensor=[9],
+        has_initial_state=[False],
+        prefill_state_indices=[9],
+        prefill_has_initial_state=[False],
+    )
+    speculating, prefill = state_rows(metadata, columns_of([9], [4, 6], lengths=[3, 4]))
+    assert (speculating.row, list(speculating.tokens), speculating.prefill) == (1, [3, 4], False)
+    assert (prefill.row, list(prefill.tokens), prefill.prefill, prefill.has_temporal) == (0, [0, 1, 2], True, False)
+
+
+def test_decodes_in_front_of_prefills_go_to_the_decode_kernel() -> None:
+    metadata = state_metadata(
+        num_actual_tokens=4,
+        num_prefills=1,
+        num_decodes=1,
+        non_spec_query_start_loc=[0, 1, 4],
+        non_spec_state_indices_tensor=[5, 7],
+        has_initial_state=[True, True],
+        prefill_state_indices=[7],
+        prefill_has_initial_state=[True],
+    )
+    rows = state_rows(metadata, columns_of([5], [7], lengths=[3, 4]))
+    assert [(row.prefill, list(row.tokens), row.has_temporal) for row in rows] == [
+        (False, [0], True),
+        (True, [1, 2, 3], True),
+    ]
+
+
+@pytest.mark.parametrize(("block", "column"), [(8, 2), (4, 0), (99, -1)])
+def test_columns_are_where_the_builder_looked_or_anywhere_or_unknown(block: int, column: int) -> None:
+    assert columns_of([4, 6, 8], lengths=[9]).of(0, 0, block) == column
+
+
+def slot_row(row: int, start: int, pages: list[int], blocks: list[int], slots: list[int]) -> SlotRow:
+    tokens = range(len(slots))
+    return SlotRow(row, start, tokens, np.array(pages), start + len(slots), np.array(blocks), np.array(slots), tokens)
+
+
+def test_a_row_that_hits_a_block_being_filled_stores_after_the_row_that_fills_it() -> None:
+    hitting = slot_row(0, 4, [1, 2], [2], [0])
+    filling = slot_row(1, 0, [1], [1, 1, 1, 1], [0, 1, 2, 3])
+    assert list(writing_order([hitting, filling], 4)) == [1, 0]
+    assert list(writing_order([filling, hitting], 4)) == [0, 1]
+
+
+def test_rows_that_wait_for_each_other_still_all_store() -> None:
+    first = slot_row(0, 4, [1, 2], [2], [3])
+    second = slot_row(1, 8, [9, 2, 1], [1], [3])
+    assert sorted(writing_order([first, second], 4)) == [0, 1]
