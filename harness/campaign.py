@@ -164,7 +164,9 @@ class Campaign:
                 exercised=dict.fromkeys(oracles, 0) | self._exercised,
                 reached=dict.fromkeys(states, 0) | self._reached,
                 never_exercised=[oracle for oracle in oracles if not self._exercised[oracle]],
-                never_reached=missing_states(capabilities, self._reached, self.settings.overrides) if capabilities else [],
+                never_reached=missing_states(capabilities, self._reached, self.settings.overrides)
+                if capabilities
+                else [],
                 lost_workers=self._lost,
             )
 

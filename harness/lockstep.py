@@ -67,6 +67,10 @@ _ACCESS_HOOKS = {
 }
 
 
+def unobserved(index: int) -> None:
+    """Nobody wants to know which event is about to happen."""
+
+
 class Outcome(Struct, frozen=True):
     """Result of one trace. `digest` covers what is observable: equal runs have equal digests."""
 
@@ -220,7 +224,7 @@ class Lockstep:
     def _note(self, observed: object) -> None:
         self.digest = zlib.crc32(repr(observed).encode(), self.digest)
 
-    def drain(self, first_index: int, on_event: Callable[[int], None] = lambda index: None) -> Violation | None:
+    def drain(self, first_index: int, on_event: Callable[[int], None] = unobserved) -> Violation | None:
         """Step until nothing is left to do, then judge what remains. A sleeping engine is woken first."""
         on_event(first_index)
         if self._asleep and self.apply(Wake(), first_index):
@@ -258,7 +262,7 @@ class Lockstep:
         return Outcome(self.violation, self.steps, events, exercised, dict(self.reached.counts), self.digest)
 
 
-def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = lambda index: None) -> Outcome:
+def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = unobserved) -> Outcome:
     """Run one trace on a fresh target.
 
     `on_event` is called with each event's index before it happens; draining steps count on. Raises TraceError for a contradictory

@@ -20,7 +20,7 @@ from msgspec import structs
 from ..targets.base.protocol import TargetError, TargetFactory
 from ..targets.base.registry import load_factory
 from ..targets.base.trace import Trace, TraceError
-from .lockstep import Outcome, run_trace
+from .lockstep import Outcome, run_trace, unobserved
 from .messages import (
     Began,
     Done,
@@ -69,7 +69,7 @@ def listen(inbox: BinaryIO) -> SimpleQueue[Request]:
     return requests
 
 
-def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable[[int], None] | None) -> Outcome:
+def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable[[int], None] = unobserved) -> Outcome:
     """Run a trace; if `twice`, a clean result counts only if a second run looks the same."""
     outcome = run_trace(factory, trace, on_event)
     if not twice or outcome.violation:
@@ -100,7 +100,7 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
         for index in range(request.first, request.first + request.count):
             trace = _draw(factory, request, index)
             twice = bool(request.twice_every) and index % request.twice_every == 0
-            outcome = run(factory, trace, twice=twice, on_event=None)
+            outcome = run(factory, trace, twice=twice)
             send(Done(outcome, trace if outcome.violation else None))
             if outcome.violation:
                 return

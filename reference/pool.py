@@ -55,9 +55,10 @@ def partition_faults(
     pins        references that no table explains but the target declares (copies in flight, ...)
     """
     reserved = layout.unowned
-    for block in owners:
-        if not 0 <= block < layout.num_blocks:
-            yield Fault(block, "id", f"an id below {layout.num_blocks}", "a table names it")
+    for where, blocks in (("a table", owners), ("the free queue", free)):
+        for block in blocks:
+            if not 0 <= block < layout.num_blocks:
+                yield Fault(block, "id", f"an id below {layout.num_blocks}", f"named by {where}")
     held = [0] * layout.num_blocks
     for counts in (owners, pins):
         for block, count in counts.items():
@@ -72,7 +73,7 @@ def partition_faults(
     for block in reserved:
         if held[block]:
             yield Fault(block, "owner", "reserved, never owned", f"{held[block]} table entries")
-    for block in free_set - unheld:
+    for block in free_set.intersection(range(layout.num_blocks)) - unheld:
         observed = "in the free queue" + (f", with {held[block]} owners" if block not in reserved else "")
         yield Fault(block, "free", "not free", observed)
     for block in unheld - free_set:

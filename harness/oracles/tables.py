@@ -50,11 +50,10 @@ class TableMirror(Oracle):
         return None
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
-        for column, block in (
-            (copied.source_column, copied.source),
-            (copied.destination_column, copied.destination),
+        for verb, column, block in (
+            ("copies from", copied.source_column, copied.source),
+            ("copies to", copied.destination_column, copied.destination),
         ):
-            verb = "copies from" if column == copied.source_column else "copies to"
             violation = self._named_column(context, copied.request, copied.group, column, block, verb)
             if violation:
                 return violation

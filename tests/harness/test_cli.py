@@ -35,7 +35,7 @@ def test_step_limit(hybridfuzz: Cli) -> None:
 
 def test_config_is_fixed(hybridfuzz: Cli) -> None:
     result = hybridfuzz(*SMALL, "--config", "num_speculative_tokens=0").json
-    assert result["reached"]["draft rejected"] == 0
+    assert "draft rejected" not in result["reached"], "neither reached nor required"
 
 
 def test_find_reduce_replay(hybridfuzz: Cli, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ DRAFTS = make_trace(
 AHEAD = make_trace(arrive("r0", 20, new=9), *steps(14), async_depth=1)
 TWO_AHEAD = make_trace(arrive("r0", 20, new=20), *steps(24), async_depth=2)
 REUSED = make_trace(
-    arrive("r0", 20, new=9), *steps(4), Abort("r0"), arrive("r1", ("e", 40), new=4), *steps(9),
+    arrive("r0", 20, new=9), *steps(2), Abort("r0"), arrive("r1", ("e", 40), new=4), *steps(9),
     async_depth=1, num_blocks=11, max_model_len=48,
 )  # fmt: skip
 NO_CACHE = {"mamba_cache_mode": "none"}

@@ -1,0 +1,75 @@
+"""How many columns and blocks a request needs, by kind of group and cache mode."""
+
+import pytest
+
+from hybridfuzz.reference.layout import (
+    Group,
+    Layout,
+    cdiv,
+    peak_blocks,
+    required_columns,
+    smallest_pool,
+)
+
+ATTENTION, MAMBA = Group("attention", 4), Group("mamba", 16)
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (7, 1), (8, 1), (9, 2), (16, 2)])
+def test_cdiv(tokens: int, blocks: int) -> None:
+    assert cdiv(tokens, 8) == blocks
+
+
+def test_hit_unit_is_the_least_common_multiple_unless_given() -> None:
+    groups = (Group("mamba", 6), Group("attention", 4))
+    assert Layout(groups, 9, 4, "align", True).hit_unit == 12
+    assert Layout(groups, 9, 4, "align", True, hit_unit=2).hit_unit == 2
+
+
+def test_a_layout_needs_groups() -> None:
+    with pytest.raises(AssertionError):
+        Layout((), 9, 4, "align", True)
+    with pytest.raises(AssertionError):
+        Layout((Group("mamba", 0),), 9, 4, "align", True)
+
+
+@pytest.mark.parametrize(
+    ("group", "mode", "tokens", "speculative", "columns"),
+    [
+        (ATTENTION, "align", 17, 3, 5),
+        (ATTENTION, "none", 16, 0, 4),
+        (MAMBA, "none", 90, 0, 1),
+        (MAMBA, "none", 90, 3, 4),
+        (MAMBA, "align", 16, 0, 1),
+        (MAMBA, "align", 17, 0, 2),
+        (MAMBA, "align", 17, 3, 5),
+        (MAMBA, "all", 17, 3, 5),
+        (MAMBA, "all", 1, 4, 5),
+    ],
+)
+def test_required_columns(group: Group, mode: str, tokens: int, speculative: int, columns: int) -> None:
+    """Drafts cost attention nothing beyond their tokens, and mamba one scratch column each."""
+    assert required_columns(group, mode, tokens, speculative) == columns  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+@pytest.mark.parametrize("speculative", [0, 3])
+def test_align_holds_a_bounded_number_of_states(ahead: int, speculative: int) -> None:
+    """However long the request: the running state, the one before, scratch, and one for each step ahead."""
+    long = peak_blocks(MAMBA, "align", 4000, speculative, ahead)
+    assert long == 2 + speculative + ahead
+    assert peak_blocks(MAMBA, "align", 10, speculative, ahead) == 1 + speculative
+    assert peak_blocks(MAMBA, "all", 4000, speculative, ahead) == 250 + speculative
+    assert peak_blocks(ATTENTION, "align", 4000, speculative, ahead) == 1000
+
+
+def test_smallest_pool_adds_groups_and_the_null_block() -> None:
+    groups = (MAMBA, MAMBA, ATTENTION)
+    assert smallest_pool(groups, "align", 40, 2, 1) == 1 + 5 + 5 + 10
+    assert smallest_pool(groups, "none", 40, 2, 1) == 1 + 3 + 3 + 10
+
+
+@pytest.mark.parametrize("mode", ["none", "align", "all"])
+def test_longer_requests_never_need_fewer_columns(mode: str) -> None:
+    for group in (ATTENTION, MAMBA):
+        columns = [required_columns(group, mode, tokens, 2) for tokens in range(1, 80)]  # type: ignore[arg-type]
+        assert columns == sorted(columns)

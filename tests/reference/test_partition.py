@@ -1,0 +1,117 @@
+"""The partition rule of the pool: one test for each kind of fault, and what is no fault."""
+
+from collections import Counter
+
+import pytest
+
+from hybridfuzz.reference.layout import Group, Layout
+from hybridfuzz.reference.pool import Fault, count_owners, partition_faults
+
+LAYOUT = Layout((Group("mamba", 8), Group("attention", 8)), 8, 4, "align", True)
+RESERVING = Layout(LAYOUT.groups, 8, 4, "align", True, reserved=frozenset({7}))
+NO_NULL = Layout(LAYOUT.groups, 8, 4, "align", True, null_block=None)
+
+
+def faults(
+    free: list[int],
+    owners: dict[int, int],
+    references: dict[int, int] | None = None,
+    pins: dict[int, int] | None = None,
+    layout: Layout = LAYOUT,
+) -> list[Fault]:
+    """References are those of the owners and pins unless given."""
+    counts = Counter(owners) + Counter(pins or {}) if references is None else references
+    listed = [counts.get(block, 0) for block in range(layout.num_blocks)]
+    return list(partition_faults(layout, free, listed, owners, pins or {}))
+
+
+@pytest.mark.parametrize(
+    ("free", "owners", "pins", "layout"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7], {}, {}, LAYOUT),
+        ([7, 3, 1], {2: 1, 4: 2, 5: 1, 6: 3}, {}, LAYOUT),
+        ([], {block: 1 for block in range(1, 8)}, {}, LAYOUT),
+        ([1, 2, 3], {4: 1, 5: 1}, {5: 1, 6: 2, 7: 1}, LAYOUT),
+        ([1, 2, 3, 4, 5, 6], {}, {}, RESERVING),
+        (list(range(8)), {}, {}, NO_NULL),
+        ([1, 2, 3, 4, 5, 6, 7], {0: 1}, {}, NO_NULL),
+    ],
+)
+def test_sound_pools(free: list[int], owners: dict[int, int], pins: dict[int, int], layout: Layout) -> None:
+    assert faults(free, owners, pins=pins, layout=layout) == []
+
+
+def test_listed_twice() -> None:
+    [fault] = faults([1, 2, 3, 4, 5, 6, 7, 3], {})
+    assert (fault.block, fault.field, fault.observed) == (3, "free", "2 times")
+
+
+def test_owned_and_free() -> None:
+    [fault] = faults([1, 2, 3, 4, 5, 6, 7], {4: 1})
+    assert (fault.block, fault.field) == (4, "free")
+    assert "1 owners" in fault.observed
+
+
+def test_neither_owned_nor_free() -> None:
+    [fault] = faults([1, 2, 3, 5, 6, 7], {})
+    assert (fault.block, fault.field, fault.observed) == (4, "free", "absent from it")
+
+
+@pytest.mark.parametrize("referenced", [0, 1, 3])
+def test_count_differs_from_owners(referenced: int) -> None:
+    [fault] = faults([1, 2, 3, 5, 6, 7], {4: 2}, {4: referenced})
+    assert (fault.block, fault.field) == (4, "references")
+    assert str(referenced) in fault.observed
+
+
+def test_free_but_referenced() -> None:
+    [fault] = faults([1, 2, 3, 4, 5, 6, 7], {}, {4: 1})
+    assert (fault.block, fault.field) == (4, "references")
+
+
+def test_pins_count_as_owners() -> None:
+    assert faults([1, 2, 3, 5, 6, 7], {4: 1}, {4: 2}, {4: 1}) == []
+    [fault] = faults([1, 2, 3, 5, 6, 7], {4: 1}, {4: 1}, {4: 1})
+    assert fault.field == "references"
+
+
+def test_null_block_in_the_free_queue() -> None:
+    [fault] = faults([0, 1, 2, 3, 4, 5, 6, 7], {})
+    assert (fault.block, fault.field, fault.expected) == (0, "free", "not free")
+
+
+def test_reserved_block_owned() -> None:
+    [fault] = faults([1, 2, 3, 4, 5, 6], {7: 1}, layout=RESERVING)
+    assert (fault.block, fault.field) == (7, "owner")
+
+
+def test_reserved_block_in_the_free_queue() -> None:
+    [fault] = faults([1, 2, 3, 4, 5, 6, 7], {}, layout=RESERVING)
+    assert (fault.block, fault.field) == (7, "free")
+
+
+@pytest.mark.parametrize("block", [8, 99, -1])
+def test_table_names_an_impossible_id(block: int) -> None:
+    assert ("id", block) in {(one.field, one.block) for one in faults([1, 2, 3, 4, 5, 6, 7], {block: 1})}
+
+
+def test_sentinel_in_the_free_queue() -> None:
+    """SGLang #40250: an entry -1 returned to the free list."""
+    [fault] = faults([1, 2, 3, 4, 5, 6, 7, -1], {})
+    assert fault.block == -1
+
+
+def test_free_queue_names_an_impossible_id() -> None:
+    """A fault, not a crash of the reference."""
+    assert 8 in {fault.block for fault in faults([1, 2, 3, 4, 5, 6, 7, 8], {})}
+
+
+def test_several_faults_are_all_reported() -> None:
+    found = {fault.block for fault in faults([1, 1, 2], {2: 1, 3: 1}, {3: 2})}
+    assert found >= {1, 2, 3, 4, 5, 6, 7}
+
+
+def test_owners_are_counted_over_tables_and_groups_without_null() -> None:
+    tables = [((0, 0, 3), (4, 5)), ((0, 3), (4,))]
+    assert count_owners(tables, LAYOUT) == {3: 2, 4: 2, 5: 1}
+    assert count_owners(tables, NO_NULL) == {0: 3, 3: 2, 4: 2, 5: 1}

@@ -1,0 +1,118 @@
+"""The hit contract: which lengths are valid, which is the longest, with and without EAGLE."""
+
+import random
+from itertools import chain
+
+import pytest
+
+from hybridfuzz.reference.layout import Group, Layout
+from hybridfuzz.reference.prefix_cache import (
+    Key,
+    attention_match,
+    is_valid_hit,
+    keys_needed,
+    longest_hit,
+)
+from hybridfuzz.reference.tokens import Truth
+
+MAMBA, ATTENTION = Group("mamba", 8), Group("attention", 4)
+TAGS = Truth([("a", 64)]).tags
+
+
+def layout(*groups: Group, eagle: bool = False) -> Layout:
+    return Layout(groups, 99, 4, "align", True, eagle_drop=eagle)
+
+
+def attention(index: int, *depths: int) -> set[Key]:
+    return {Key(index, depth, TAGS[depth]) for depth in depths}
+
+
+def state(index: int, *depths: int) -> set[Key]:
+    return attention(index, *depths)
+
+
+def test_attention_needs_every_block_mamba_only_the_last_state() -> None:
+    assert set(keys_needed(1, ATTENTION, TAGS, 12)) == attention(1, 4, 8, 12)
+    assert set(keys_needed(0, MAMBA, TAGS, 16)) == state(0, 16)
+    assert keys_needed(0, MAMBA, TAGS, 0) == keys_needed(1, ATTENTION, TAGS, 0) == []
+
+
+def test_valid_only_if_every_group_holds_its_part() -> None:
+    both = layout(MAMBA, ATTENTION)
+    full = state(0, 16) | attention(1, 4, 8, 12, 16)
+    assert is_valid_hit(both, full, TAGS, 16)
+    assert is_valid_hit(both, set(), TAGS, 0)
+    for missing in full:
+        assert not is_valid_hit(both, full - {missing}, TAGS, 16)
+
+
+def test_the_tag_is_part_of_the_key() -> None:
+    """The same depth of another prefix is no hit."""
+    other = Truth([("b", 64)]).tags
+    published = {Key(0, 8, other[8])} | {Key(1, depth, other[depth]) for depth in (4, 8)}
+    assert longest_hit(layout(MAMBA, ATTENTION), published, TAGS, 30) == 0
+    assert longest_hit(layout(MAMBA, ATTENTION), published, other, 30) == 8
+
+
+def test_longest_is_limited_by_the_group_that_holds_least() -> None:
+    both = layout(MAMBA, ATTENTION)
+    published = state(0, 8, 24) | attention(1, 4, 8, 12, 16)
+    assert longest_hit(both, published, TAGS, 40) == 8
+    assert longest_hit(both, published | attention(1, 20, 24), TAGS, 40) == 24
+
+
+def test_a_deeper_hit_does_not_need_the_earlier_states() -> None:
+    published = state(0, 24) | attention(1, *range(4, 25, 4))
+    assert longest_hit(layout(MAMBA, ATTENTION), published, TAGS, 40) == 24
+
+
+def test_attention_gap_ends_the_match() -> None:
+    published = attention(0, 4, 12, 16)
+    assert attention_match(0, ATTENTION, published, TAGS, 20) == 4
+    assert longest_hit(layout(ATTENTION), published, TAGS, 20) == 4
+
+
+@pytest.mark.parametrize(("tokens", "hit"), [(8, 0), (9, 8), (16, 8), (17, 16), (1, 0)])
+def test_at_least_one_token_is_left(tokens: int, hit: int) -> None:
+    published = state(0, 8, 16) | attention(1, 4, 8, 12, 16)
+    assert longest_hit(layout(MAMBA, ATTENTION), published, TAGS, tokens) == hit
+
+
+def test_hits_lie_on_the_common_grid() -> None:
+    """With blocks of 8 and 12 only multiples of 24 fit both."""
+    groups = layout(Group("mamba", 8), Group("attention", 12))
+    published = state(0, *range(8, 65, 8)) | attention(1, *range(12, 61, 12))
+    assert longest_hit(groups, published, TAGS, 48) == 24
+    assert longest_hit(groups, published, TAGS, 49) == 48
+
+
+def test_eagle_gives_up_the_last_matched_attention_block() -> None:
+    published = attention(0, 4, 8, 12)
+    assert longest_hit(layout(ATTENTION), published, TAGS, 40) == 12
+    assert longest_hit(layout(ATTENTION, eagle=True), published, TAGS, 40) == 8
+    assert longest_hit(layout(ATTENTION, eagle=True), attention(0, 4), TAGS, 40) == 0
+
+
+def test_eagle_drops_only_what_the_lookup_could_have_used() -> None:
+    """Of 16 cached tokens a prompt of 9 may use 8: the drop counts from there."""
+    published = attention(0, 4, 8, 12, 16)
+    assert longest_hit(layout(ATTENTION, eagle=True), published, TAGS, 9) == 4
+
+
+def test_eagle_then_falls_back_to_a_state_that_exists() -> None:
+    published = state(0, 8, 24) | attention(1, *range(4, 25, 4))
+    eagle = layout(MAMBA, ATTENTION, eagle=True)
+    assert longest_hit(eagle, published, TAGS, 40) == 8
+    assert longest_hit(layout(MAMBA, eagle=True), state(0, 8, 24), TAGS, 40) == 24
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_longest_is_the_largest_valid_one(seed: int) -> None:
+    """Against the definition, over random sets of keys."""
+    source = random.Random(seed)
+    groups = layout(MAMBA, ATTENTION, MAMBA)
+    everything = chain(state(0, *range(8, 65, 8)), attention(1, *range(4, 65, 4)), state(2, *range(8, 65, 8)))
+    published = {key for key in sorted(everything) if source.random() < 0.85}
+    tokens = source.randint(1, 64)
+    valid = [length for length in range(0, tokens, 8) if is_valid_hit(groups, published, TAGS, length)]
+    assert longest_hit(groups, published, TAGS, tokens) == max(valid)

@@ -1,0 +1,79 @@
+"""The life of one request: how many tokens are settled, and what a step has to sample."""
+
+import pytest
+
+from hybridfuzz.reference.request import Life
+from hybridfuzz.reference.tokens import other_token
+
+
+@pytest.fixture
+def life() -> Life:
+    return Life("r0", [("a", 10)], 6)
+
+
+def test_a_new_request_has_nothing(life: Life) -> None:
+    assert (life.settled, life.delivered, life.total_length) == (0, 0, 16)
+    assert not life.resumed
+
+
+def test_chunks_add_up(life: Life) -> None:
+    life.admit(0)
+    assert life.resumed
+    life.advance(8, 0, 0)
+    assert not life.resumed
+    life.advance(2, 0, 1)
+    assert life.settled == 10
+
+
+def test_admission_starts_at_the_hit(life: Life) -> None:
+    life.admit(8)
+    assert life.settled == 8
+    life.advance(2, 0, 1)
+    assert life.settled == 10
+
+
+def test_readmission_forgets_progress_not_output(life: Life) -> None:
+    life.admit(0)
+    life.advance(10, 0, 1)
+    life.delivered = 1
+    life.admit(4)
+    assert (life.settled, life.delivered, life.resumed) == (4, 1, True)
+
+
+@pytest.mark.parametrize("hit", [-1, 16, 99])
+def test_impossible_hits_are_refused(life: Life, hit: int) -> None:
+    with pytest.raises(AssertionError):
+        life.admit(hit)
+
+
+@pytest.mark.parametrize("accepted", range(4))
+def test_only_accepted_drafts_settle(life: Life, accepted: int) -> None:
+    """A step of one known token and 3 drafts: the known one, and what was accepted."""
+    life.admit(0)
+    life.advance(10, 0, 1)
+    life.advance(4, 3, accepted + 1)
+    assert life.settled == 10 + 1 + accepted
+    assert life.speculated
+
+
+def test_more_samples_than_drafts_allow_are_refused(life: Life) -> None:
+    life.admit(0)
+    with pytest.raises(AssertionError):
+        life.advance(4, 3, 5)
+    with pytest.raises(AssertionError):
+        life.advance(2, 3, 1)
+
+
+@pytest.mark.parametrize("right", range(4))
+def test_verification_accepts_up_to_the_first_wrong_draft(life: Life, right: int) -> None:
+    life.truth.reach(20)
+    drafts = life.truth.tokens[11:14]
+    wrong = [*drafts[:right], *(other_token(token) for token in drafts[right:])]
+    assert life.sampled_truth(11, wrong) == life.truth.tokens[11 : 11 + right + 1]
+
+
+def test_a_right_draft_after_a_wrong_one_does_not_count(life: Life) -> None:
+    life.truth.reach(20)
+    first, second = life.truth.tokens[11:13]
+    assert life.sampled_truth(11, [other_token(first), second]) == [first]
+    assert life.sampled_truth(11, []) == [first]

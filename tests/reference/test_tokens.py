@@ -1,0 +1,131 @@
+"""Tags name prefixes: any change of tokens or order changes the tag; what follows is known ahead."""
+
+import random
+
+import pytest
+
+from hybridfuzz.reference.tokens import (
+    CONTINUATION,
+    EMPTY,
+    NO_INPUT,
+    VOCABULARY,
+    Truth,
+    chain,
+    document_token,
+    draft_tokens,
+    mix,
+    next_token,
+    other_token,
+    window_of,
+)
+
+
+def test_mix_is_stable() -> None:
+    """Tags are stored in corpus files' expectations: their values never change."""
+    assert chain(EMPTY, (5, 6)) == (mix(EMPTY, 5), mix(mix(EMPTY, 5), 6))
+
+
+def test_mix_tells_order_and_tokens_apart() -> None:
+    tags = [mix(mix(EMPTY, first), second) for first in range(60) for second in range(60)]
+    assert len(set(tags)) == len(tags)
+    assert not {EMPTY, NO_INPUT} & set(tags)
+
+
+def test_chain_equals_repeated_mix_and_may_be_split() -> None:
+    tokens = tuple(document_token("a", index) for index in range(20))
+    whole = chain(EMPTY, tokens)
+    for cut in range(len(tokens) + 1):
+        first = chain(EMPTY, tokens[:cut])
+        assert first + chain(first[-1] if first else EMPTY, tokens[cut:]) == whole
+
+
+def test_documents_are_fixed_and_differ() -> None:
+    first, again = Truth([("a", 30)]), Truth([("a", 30)])
+    assert first.tokens == again.tokens
+    assert first.tokens != Truth([("b", 30)]).tokens
+    assert first.prompt_length == 30
+
+
+def test_tokens_are_the_models() -> None:
+    """0 and 1 stand for padding and unknown: neither documents nor the model produce them."""
+    seen = {document_token(document, index) for document in "abc" for index in range(500)}
+    seen |= {next_token(random.Random(seed).getrandbits(63)) for seed in range(500)}
+    assert seen <= set(range(2, VOCABULARY))
+
+
+@pytest.mark.parametrize("token", range(2, VOCABULARY))
+def test_other_token_is_another_legal_token(token: int) -> None:
+    assert other_token(token) != token
+    assert 2 <= other_token(token) < VOCABULARY
+
+
+def test_equal_paths_share_tags_until_they_part() -> None:
+    """The prefix tree: sharing is explicit in the path."""
+    short, long, fork = Truth([("a", 10)]), Truth([("a", 20)]), Truth([("a", 10), ("b", 10)])
+    assert short.tags == long.tags[:11] == fork.tags[:11]
+    assert long.tags[11] != fork.tags[11]
+
+
+def test_document_position_counts_within_the_document() -> None:
+    """The same document in another place is the same tokens with other tags."""
+    plain, moved = Truth([("b", 5)]), Truth([("a", 7), ("b", 5)])
+    assert moved.tokens[7:] == plain.tokens
+    assert not set(moved.tags[8:]) & set(plain.tags[1:])
+
+
+def test_continuation_is_the_models_own_answer() -> None:
+    """A second turn that quotes the first answer has the first request's tags."""
+    first = Truth([("a", 12)])
+    first.reach(20)
+    second = Truth([("a", 12), (CONTINUATION, 8), ("b", 4)])
+    assert second.tokens[:20] == first.tokens
+    assert second.tags[:21] == first.tags
+    assert second.prompt_length == 24
+
+
+def test_continuation_first_follows_the_empty_prefix() -> None:
+    truth = Truth([(CONTINUATION, 3)])
+    assert truth.tokens[0] == next_token(EMPTY)
+
+
+def test_growth_by_piece_equals_growth_at_once() -> None:
+    slow, fast = Truth([("a", 3)]), Truth([("a", 3)])
+    for length in range(3, 40):
+        slow.reach(length)
+    fast.reach(39)
+    assert slow.tokens == fast.tokens
+    assert len(fast.tags) == len(fast.tokens) + 1
+    fast.reach(5)
+    assert len(fast.tokens) == 39
+    assert fast.prompt_length == 3
+
+
+def test_slots_are_tags_after_each_position() -> None:
+    truth = Truth([("a", 10)])
+    assert truth.slots(0, 10) == truth.tags[1:11]
+    assert truth.slots(4, 6) == [truth.tag(5), truth.tag(6)]
+    assert truth.slots(12, 14) == truth.tags[13:15]
+
+
+@pytest.mark.parametrize("width", [2, 3, 4, 8])
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 7, 8, 30])
+def test_window_is_the_last_inputs_padded_on_the_left(width: int, depth: int) -> None:
+    truth = Truth([("a", 8)])
+    window = truth.window(depth, width)
+    assert len(window) == width - 1
+    padded = [NO_INPUT] * (width - 1) + truth.tags[1 : depth + 1]
+    assert list(window) == padded[len(padded) - width + 1 :]
+    assert window_of(truth.tags[1 : depth + 1], width) == window
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_drafts_are_right_exactly_as_far_as_asked(count: int) -> None:
+    """The engine's own verification then accepts exactly that many."""
+    truth = Truth([("a", 9)])
+    truth.reach(9 + count + 1)
+    for right in range(count + 1):
+        drafts = draft_tokens(truth.tag(9), count, right)
+        assert len(drafts) == count
+        assert drafts[:right] == truth.tokens[9 : 9 + right]
+        if right < count:
+            assert drafts[right] != truth.tokens[9 + right]
