@@ -16,14 +16,13 @@ import time
 import unittest
 from pathlib import Path
 
-from hypothesis import settings
-
 from hybridfuzz.harness import machine
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.reduce import reduce_trace
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.hybrid.factory import variants
+from hypothesis import settings
 
 SEEDS = range(5)
 
@@ -86,7 +85,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         machine.HybridCacheMachine.directory = Path(folder)
         print(f"Hypothesis machine     {hypothesis_throughput(40):8,.0f} steps/s per core\n")
-    print(f"{'mutant':28}{'found':>7}{'median s':>10}{'worst s':>9}{'median steps':>14}{'median events':>15}  signatures")
+    columns = f"{'found':>7}{'median s':>10}{'worst s':>9}{'median steps':>14}{'median events':>15}"
+    print(f"{'mutant':28}{columns}  signatures")
     for slug in variants():
         runs = [detect(slug, seed) for seed in SEEDS]
         seconds = [run[0] for run in runs]

@@ -265,8 +265,8 @@ class Lockstep:
 def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = unobserved) -> Outcome:
     """Run one trace on a fresh target.
 
-    `on_event` is called with each event's index before it happens; draining steps count on. Raises TraceError for a contradictory
-    configuration and TargetError for one that the target cannot take.
+    `on_event` is called with each event's index before it happens; draining steps count on. Raises TraceError for a
+    contradictory configuration and TargetError for one that the target cannot take.
     """
     check_config(trace.config)
     target = factory.open(trace.config)

@@ -264,7 +264,6 @@ def test_a_moved_scratch_block_may_still_be_read_at_its_old_column() -> None:
     assert run_trace(CLEAN, trace).violation is None
 
 
-@pytest.mark.xfail(strict=True, reason="on_copied takes a destination in the source's column for a read")
 def test_a_moved_scratch_block_may_not_be_written_at_its_old_column() -> None:
     """An in-place window shift writes too, although source and destination share the column."""
 

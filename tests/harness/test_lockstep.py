@@ -1,0 +1,228 @@
+"""The lockstep: dead names are no-ops, sub-lists are legal, runs repeat, crashes are findings."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from support import CLEAN, Tampered, arrive, broken, drawn, make_trace, steps, watch
+
+from hybridfuzz.harness.lockstep import Lockstep, run_trace
+from hybridfuzz.targets.base.observe import Planned
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.trace import (
+    Abort,
+    AnyEvent,
+    Arrive,
+    CaptureGraphs,
+    DummyRun,
+    Evict,
+    Preempt,
+    ResetPrefixCache,
+    Sleep,
+    Step,
+    Trace,
+    TraceError,
+    Wake,
+)
+from hybridfuzz.targets.hybrid.runner import Runner
+from hybridfuzz.targets.hybrid.scheduler import Scheduler
+from hybridfuzz.targets.hybrid.target import HybridTarget
+
+
+def outcome_of(events: Sequence[AnyEvent], trace: Trace) -> Any:
+    return run_trace(CLEAN, msgspec.structs.replace(trace, events=tuple(events)))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Preempt("ghost"),
+        Abort("ghost"),
+        Preempt("r0"),
+        Abort("r0"),
+        Step(chunks={"ghost": 3}, per_request={"ghost": (2, 1)}),
+        Wake(),
+        Evict(5),
+        ResetPrefixCache(True),
+        CaptureGraphs(),
+        DummyRun(3),
+    ],
+    ids=lambda event: repr(event)[:40],
+)
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_events_on_dead_names_or_nothing_do_nothing(event: AnyEvent, drafts: int) -> None:
+    """Before anything arrived, every one of them is without effect."""
+    config = {"num_speculative_tokens": drafts}
+    watched = watch(make_trace(event, **config))
+    assert watched.outcome.violation is None
+    assert not [one for one in watched.of(Planned) if one.rows]
+
+
+def test_events_on_ended_requests_change_nothing() -> None:
+    """A trace with events that name a finished, an aborted and an unknown request runs as without."""
+    plain = (arrive("r0", 12, new=2), *steps(6), arrive("r1", 20, new=6), *steps(3))
+    noise = (Preempt("r0"), Abort("r0"), Abort("ghost"), Preempt("ghost"))
+    bare = run_trace(CLEAN, make_trace(*plain))
+    noisy = run_trace(CLEAN, make_trace(*plain[:8], *noise, *plain[8:], *noise))
+    assert bare.violation is noisy.violation is None
+    assert (bare.digest, bare.steps) == (noisy.digest, noisy.steps)
+
+
+def test_a_name_is_used_once() -> None:
+    again = (arrive("r0", 12), *steps(4), arrive("r0", 30, new=9), *steps(4))
+    once = (arrive("r0", 12), *steps(8))
+    assert run_trace(CLEAN, make_trace(*again)).digest == run_trace(CLEAN, make_trace(*once)).digest
+
+
+def test_a_request_that_cannot_fit_never_arrived() -> None:
+    too_long = (arrive("big", 63, new=9), arrive("r0", 12), *steps(4))
+    fitting = (arrive("r0", 12), *steps(4))
+    assert run_trace(CLEAN, make_trace(*too_long)).digest == run_trace(CLEAN, make_trace(*fitting)).digest
+
+
+@pytest.mark.parametrize("index", range(30))
+def test_every_sub_list_of_a_legal_trace_is_legal(index: int) -> None:
+    """What reduction rests on: drop any events, and the clean target still has nothing to fear."""
+    trace = drawn(4711, index)
+    source = random.Random(index)
+    for keep in (0.25, 0.5, 0.75, 0.9):
+        events = [event for event in trace.events if source.random() < keep]
+        outcome = outcome_of(events, trace)
+        assert outcome.violation is None, (keep, outcome.violation.message)
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_equal_traces_have_equal_outcomes(index: int) -> None:
+    """Digest, counts, reached states, step by step."""
+    trace = drawn(4711, index)
+    assert run_trace(CLEAN, trace) == run_trace(CLEAN, trace)
+
+
+def test_different_behaviour_has_a_different_digest() -> None:
+    trace = drawn(4711, 3)
+    more = msgspec.structs.replace(trace.config, num_blocks=trace.config.num_blocks + 1)
+    assert run_trace(CLEAN, trace).digest != run_trace(CLEAN, Trace(more, trace.events)).digest
+
+
+class Crashes(Runner):
+    """The worker dies in its third step."""
+
+    def zero_blocks(self, plan: Any, records: Any) -> None:
+        if plan.step == 2:
+            raise IndexError("block 99 of 12\nmore")
+        super().zero_blocks(plan, records)
+
+
+def test_a_crash_is_a_finding() -> None:
+    trace = make_trace(arrive("r0", 20, new=4), *steps(6))
+    outcome = run_trace(broken(Crashes), trace)
+    violation = outcome.violation
+    assert violation is not None
+    assert violation.signature == "CRASH-step-IndexError-zero_blocks"
+    assert violation.event == 3
+    assert outcome.events == 4
+    assert "IndexError: block 99 of 12 at" in violation.message
+    assert "\n" not in violation.message
+    assert "Traceback" in violation.observed
+
+
+def test_the_target_is_closed_after_a_crash_and_after_a_run() -> None:
+    closed = []
+
+    class Closes(HybridTarget):
+        runner_class = Crashes
+
+        def close(self) -> None:
+            closed.append(self)
+
+    trace = make_trace(arrive("r0", 20, new=4), *steps(6))
+    run_trace(broken(Closes), trace)
+    run_trace(broken(Closes), make_trace(arrive("r0", 3)))
+    assert len(closed) == 2
+
+
+def test_a_refusal_is_no_finding() -> None:
+    """What a target or a trace says of itself ends the run with its own error."""
+
+    class Refuses(HybridTarget):
+        def run_step(self, event: Step) -> Any:
+            raise TargetError("no engine here")
+
+    with pytest.raises(TargetError, match="no engine here"):
+        run_trace(broken(Refuses), make_trace(arrive("r0", 3), Step()))
+
+
+def test_a_contradictory_configuration_is_refused() -> None:
+    with pytest.raises(TraceError, match="num_blocks=2 cannot hold"):
+        run_trace(CLEAN, make_trace(num_blocks=2))
+
+
+class Drips(Scheduler):
+    """A running request computes nothing but one token over and over."""
+
+    def settle(self, row: Any, sampled: Any) -> tuple[list[int], bool]:
+        request = self.requests.get(row.name)
+        if request is not None and request.epoch == row.epoch:
+            self.preempt(request)
+        return [], False
+
+
+def test_draining_is_bounded() -> None:
+    """Work without an end is a finding after a bounded number of steps."""
+    trace = make_trace(arrive("r0", 20, new=4), mamba_cache_mode="none")
+    outcome = run_trace(broken(Drips), trace)
+    assert outcome.violation is not None
+    assert outcome.violation.signature == "M8-step-drain"
+    assert outcome.violation.event >= len(trace.events)
+    assert outcome.steps <= 3 * 24 + 6
+
+
+def test_draining_ends_everything() -> None:
+    """A trace may stop anywhere: what is unfinished is finished, asleep or not."""
+    events = (arrive("r0", 20, new=20), arrive("r1", 30, new=9), Step(), Sleep())
+    watched = watch(make_trace(*events, async_depth=1))
+    assert watched.outcome.violation is None
+    _, _, view = watched.history[-1]
+    assert not view.running
+    assert not view.waiting
+    assert any(isinstance(event, Wake) for event, _, _ in watched.history)
+
+
+def test_on_event_is_called_before_each_event() -> None:
+    """So that the death of a worker has an address."""
+    seen: list[int] = []
+    trace = make_trace(arrive("r0", 20, new=4), *steps(6))
+    run_trace(broken(Crashes), trace, seen.append)
+    assert seen[:4] == [0, 1, 2, 3]
+
+
+def test_a_trace_ends_at_its_first_violation() -> None:
+    trace = make_trace(arrive("r0", 20, new=4), *steps(6))
+    target = broken(Crashes).open(trace.config)
+    lockstep = Lockstep(target, trace.config, CLEAN.capabilities.observes)
+    for index, event in enumerate(trace.events):
+        if lockstep.apply(event, index):
+            break
+    with pytest.raises(AssertionError, match="first violation"):
+        lockstep.apply(Step(), 9)
+
+
+def test_what_a_target_does_not_show_is_not_judged() -> None:
+    """Fewer observations, fewer oracles: they are absent, not at rest."""
+    factory = Tampered(observes=frozenset({"pool", "tables"}))
+    exercised = run_trace(factory, drawn(4711, 2)).exercised
+    assert set(exercised) == {"M1", "M6", "M8", "S5", "S6"}
+
+
+def test_arrive_is_seen_by_reference_and_target_alike() -> None:
+    """Every request that fits exists on both sides from its arrival on."""
+    trace = drawn(4711, 5)
+    target = CLEAN.open(trace.config)
+    lockstep = Lockstep(target, trace.config, CLEAN.capabilities.observes)
+    for index, event in enumerate(trace.events):
+        assert lockstep.apply(event, index) is None
+        if isinstance(event, Arrive):
+            view = target.view()
+            assert set(lockstep.context.reference.lives) == {*view.waiting, *view.running}
