@@ -9,8 +9,5 @@ FOLDERS = ("harness", "reference", "targets", "corpus", "reports")
 
 setup(
     package_dir={f"hybridfuzz.{folder}": folder for folder in FOLDERS},
-    packages=[
-        f"hybridfuzz.{package}"
-        for package in find_packages(include=[f"{folder}*" for folder in FOLDERS])
-    ],
+    packages=[f"hybridfuzz.{package}" for package in find_packages(include=[f"{folder}*" for folder in FOLDERS])],
 )

@@ -30,7 +30,7 @@ def decode_trace(data: bytes, where: str = "trace") -> Trace:
     """Parse and validate. TraceError says where and why."""
     try:
         schema = msgspec.json.decode(data, type=_Schema).schema
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise TraceError(f"{where}: not a trace ({error}); is the file truncated?") from None
     if schema != SCHEMA_VERSION:
         raise TraceError(
@@ -39,7 +39,7 @@ def decode_trace(data: bytes, where: str = "trace") -> Trace:
         )
     try:
         return _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise TraceError(f"{where}: {error}") from None
 
 

@@ -43,7 +43,7 @@ from ..targets.base.trace import (
     check_config,
     fits,
 )
-from .crash import crash_violation
+from .crash import crash_violation, ended_request
 from .oracles import ORACLES
 from .oracles.base import Context, Oracle
 from .reached import ReachedStates
@@ -148,6 +148,9 @@ class Lockstep:
         context, reference = self.context, self.context.reference
         context.step = record.step
         if isinstance(record, Planned):
+            for row in record.rows:
+                if row.name not in reference.lives:
+                    return ended_request(context, row.name)
             self._plan(record)
         elif not isinstance(record, Delivered):
             context.facts = reference.enter(record.step)
@@ -269,7 +272,14 @@ def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], No
     contradictory configuration and TargetError for one that the target cannot take.
     """
     check_config(trace.config)
-    target = factory.open(trace.config)
+    if reason := factory.supports(trace.config):
+        raise TraceError(f"configuration: {factory.name} does not take it: {reason}")
+    try:
+        target = factory.open(trace.config)
+    except (TargetError, TraceError):
+        raise
+    except Exception as error:  # an engine that cannot be built for a configuration it should take
+        return Outcome(crash_violation(None, error), 0, 0, {}, {}, 0)
     try:
         lockstep = Lockstep(target, trace.config, factory.capabilities.observes)
         for index, event in enumerate(trace.events):

@@ -211,6 +211,9 @@ def simpler_configurations(config: Config) -> Iterator[Config]:
     ):
         for number in smaller_numbers(getattr(config, field), least):
             yield replace(config, **{field: number})
+    # Fewer chunks make fewer steps: the one field that may grow.
+    if config.max_num_batched_tokens < config.max_model_len:
+        yield replace(config, max_num_batched_tokens=config.max_model_len)
     for number in smaller_numbers(config.num_blocks, config.smallest_pool()):
         yield replace(config, num_blocks=number)
 

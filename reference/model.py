@@ -87,6 +87,15 @@ class Reference:
         for block, key in published.items():
             if block not in since or since[block][0] != key:
                 since[block] = (key, step)
+                if key not in self.truths:
+                    self._find_truth(key)
+
+    def _find_truth(self, key: Key) -> None:
+        ended = self.current.lives.values() if self.current else ()
+        for life in (*self.lives.values(), *ended):
+            if key.depth <= life.total_length and life.truth.tag(key.depth) == key.tag:
+                self.truths[key] = life.truth
+                return
 
     def is_due(self, block: int) -> bool:
         """Whether the content of a published block must exist by now: all steps up to its publication have run."""

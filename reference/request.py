@@ -39,6 +39,11 @@ class Life:
         """Prompt and all new tokens."""
         return self.truth.prompt_length + self.max_new_tokens
 
+    @property
+    def known(self) -> int:
+        """Tokens whose ids the engine knows: the prompt and what it has delivered."""
+        return self.truth.prompt_length + self.delivered
+
     def admit(self, hit: int) -> None:
         """Scheduled for the first time, or again after a preemption, from a prefix hit of `hit` tokens."""
         assert 0 <= hit < self.total_length

@@ -6,11 +6,10 @@ product knows nothing of either.
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
-
 from hybridfuzz.harness.lockstep import Outcome, run_trace
 from hybridfuzz.harness.violation import Violation
 from hybridfuzz.harness.workload import draw_trace
@@ -74,9 +73,7 @@ class Watched:
 
     def apply(self, event: Event) -> Effect:
         records = [
-            msgspec.structs.replace(record, view=self._view(record.view))
-            if isinstance(record, Planned)
-            else record
+            msgspec.structs.replace(record, view=self._view(record.view)) if isinstance(record, Planned) else record
             for record in self.target.apply(event).records
         ]
         effect = Effect(self._records(records))
@@ -100,9 +97,7 @@ class Tampered:
         observes: frozenset[str] | None = None,
     ) -> None:
         seen = factory.capabilities.observes if observes is None else observes
-        self.capabilities: Capabilities = msgspec.structs.replace(
-            factory.capabilities, observes=seen
-        )
+        self.capabilities: Capabilities = msgspec.structs.replace(factory.capabilities, observes=seen)
         self.supports = factory.supports
         self.opened: list[Watched] = []
         self._factory, self._records, self._view = factory, records, view
@@ -116,9 +111,7 @@ def change_view(**fields: Callable[[View], object]) -> Tampered:
     """The correct target, but its views say something else."""
 
     def view(before: View) -> View:
-        return msgspec.structs.replace(
-            before, **{name: change(before) for name, change in fields.items()}
-        )
+        return msgspec.structs.replace(before, **{name: change(before) for name, change in fields.items()})
 
     return Tampered(view=view)
 
@@ -145,7 +138,7 @@ def watch(trace: Trace, factory: TargetFactory = CLEAN) -> Watching:
     return Watching(outcome, records, history, watched.opened[0].target)
 
 
-@lru_cache(maxsize=None)
+@cache
 def drawn(seed: int, index: int) -> Trace:
     """A trace of the workload for the embedded target."""
     return draw_trace(CLEAN.capabilities, seed, index, supports=CLEAN.supports)

@@ -58,10 +58,7 @@ def within(name: str, packages: Iterable[str]) -> bool:
 
 def test_files_and_functions_are_short() -> None:
     long = {
-        name: lines
-        for path, text in sources(*FOLDERS)
-        for name, lines, limit in sizes(path, text)
-        if lines > limit
+        name: lines for path, text in sources(*FOLDERS) for name, lines, limit in sizes(path, text) if lines > limit
     }
     assert long == LONGER
 

@@ -21,25 +21,27 @@ class Hash(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[int, Key] = {}
+        self._reach: dict[str, int] = {}
+        """How far the steps planned for a request go, drafts and steps in flight included."""
         self._tables: Mapping[str, Table] = {}
         """Tables of the view before: what is published may be given back in the same breath, by a request that
         ended or by one whose accepted drafts crossed the boundary."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
-        reach = {row.name: row.start + row.num_tokens for row in planned.rows}
-        return self._check(context, planned.view, reach)
+        self._reach |= {row.name: row.start + row.num_tokens for row in planned.rows}
+        return self._check(context, planned.view)
 
     def on_view(self, context: Context, view: View) -> Violation | None:
-        return self._check(context, view, {})
+        return self._check(context, view)
 
-    def _check(self, context: Context, view: View, reach: dict[str, int]) -> Violation | None:
+    def _check(self, context: Context, view: View) -> Violation | None:
         violation = self._agreement(context, view)
         if violation:
             return violation
         for block, key in view.published.items():
             if self._known.get(block) != key:
                 self.count()
-                violation = self._new_key(context, view, block, key, reach)
+                violation = self._new_key(context, view, block, key)
                 if violation:
                     return violation
         self._known = dict(view.published)
@@ -62,7 +64,7 @@ class Hash(Oracle):
                 )
         return None
 
-    def _new_key(self, context: Context, view: View, block: int, key: Key, reach: dict[str, int]) -> Violation | None:
+    def _new_key(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
         group = context.layout.groups[key.group]
         column = key.depth // group.block_size - 1
         holders = []
@@ -73,10 +75,9 @@ class Hash(Oracle):
             if block not in columns or life is None:
                 continue
             holders.append(f"{name} has it in column {columns.index(block)}")
-            computed = reach.get(name, life.settled)
+            computed = self._reach.get(name, life.settled)
             on_grid = key.depth % group.block_size == 0 and column < len(columns) and columns[column] == block
             if on_grid and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
-                context.reference.truths[key] = life.truth
                 return None
         return self.violation(
             context,
@@ -106,6 +107,15 @@ class HitValidity(Oracle):
             violation = self._long_enough(context, planned, row) if context.layout.prefix_caching else None
             if violation:
                 return violation
+            if row.hit >= life.known:
+                return self.violation(
+                    context,
+                    "whole-request",
+                    f"{row.name} was given a hit of {row.hit} of its {life.known} tokens: nothing is left to compute",
+                    expected=f"at most {life.known - 1}",
+                    observed=row.hit,
+                    request=row.name,
+                )
             for index in range(len(context.layout.groups) if row.hit else 0):
                 violation = self._valid(context, planned.view, row, index, life.truth.tags)
                 if violation:
@@ -144,15 +154,20 @@ class HitValidity(Oracle):
         and a block that was free before and is not now may have been handed out and published again."""
         if planned.preempted:
             return None
-        truth = context.reference.lives[row.name].truth
+        life = context.reference.lives[row.name]
         before, view = context.before, planned.view
+        revived = {
+            block
+            for columns, group in zip(view.tables[row.name], context.layout.groups, strict=True)
+            for block in columns[: row.hit // group.block_size]
+        }
         lasting = {
             key
             for block, key in before.published.items()
-            if view.published.get(block) == key and (before.references[block] > 0 or view.references[block] == 0)
+            if view.published.get(block) == key
+            and (block in revived or before.references[block] > 0 or view.references[block] == 0)
         }
-        known = row.start + row.num_tokens
-        promised = longest_hit(context.layout, lasting, truth.tags, min(known, len(truth.tokens)))
+        promised = longest_hit(context.layout, lasting, life.truth.tags, life.known)
         self.count("M8", 1 if promised else 0)
         if row.hit >= promised:
             return None
@@ -185,7 +200,8 @@ class Commit(Oracle):
                     continue
                 block = planned.view.tables[row.name][index][row.hit // group.block_size - 1]
                 self.count()
-                if planned.view.published.get(block) != context.before.published.get(block):
+                key = planned.view.published.get(block)
+                if key != context.before.published.get(block) and not self._exists(context, block, row.hit):
                     return self.violation(
                         context,
                         "early-hit",
@@ -197,3 +213,11 @@ class Commit(Oracle):
                         block=block,
                     )
         return None
+
+    def _exists(self, context: Context, block: int, depth: int) -> bool:
+        """Whether an executed step has written the state already: it is published late, not early."""
+        for name, table in context.before.tables.items():
+            life = context.reference.lives.get(name)
+            if life is not None and life.settled >= depth and any(block in columns for columns in table):
+                return True
+        return False

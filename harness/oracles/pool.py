@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...reference.layout import peak_blocks
 from ...reference.pool import count_owners, partition_faults
 from ...targets.base.observe import Planned, View
 from ..violation import Violation
@@ -56,13 +57,23 @@ class Partition(Oracle):
 
 
 class Capacity(Oracle):
-    """M7: the admission check foresees exactly the blocks that are then taken from the free queue."""
+    """M7: the admission check foresees exactly the blocks that are then taken from the free queue, and a step gets no
+    more tokens than its budget."""
 
     ids = ("M7",)
     title = "capacity"
     needs = frozenset({"estimates"})
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        tokens = sum(row.num_tokens for row in planned.rows)
+        if tokens > planned.budget:
+            return self.violation(
+                context,
+                "budget",
+                f"{tokens} tokens were scheduled with a budget of {planned.budget}",
+                expected=planned.budget,
+                observed=tokens,
+            )
         for row in planned.rows:
             if row.estimated < 0:
                 continue
@@ -80,14 +91,43 @@ class Capacity(Oracle):
 
 
 class Leak(Oracle):
-    """M9: lists that are drained each step are empty after it; when all requests ended, nothing is left over."""
+    """M9: lists that are drained each step are empty after it; no request holds more blocks than its progress needs;
+    when all requests ended, nothing is left over."""
 
     ids = ("M9",)
     title = "leak"
     needs = frozenset({"leftovers"})
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._reach: dict[str, int] = {}
+        """Most tokens that a request was ever given blocks for, since its admission."""
+
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
-        return self._drained(context, planned.view)
+        return self._drained(context, planned.view) or self._peaks(context, planned)
+
+    def _peaks(self, context: Context, planned: Planned) -> Violation | None:
+        layout, ahead = context.layout, len(context.reference.pending)
+        for row in planned.rows:
+            # Columns stay allocated when the drafts that they were for are rejected.
+            reach = row.start + row.num_tokens + layout.num_speculative_tokens
+            tokens = self._reach[row.name] = reach if row.admitted else max(reach, self._reach.get(row.name, 0))
+            for index, group in enumerate(layout.groups):
+                held = sum(block != layout.null_block for block in planned.view.tables[row.name][index])
+                most = peak_blocks(group, layout.mode, tokens, layout.num_speculative_tokens, ahead)
+                self.count()
+                if held > most:
+                    return self.violation(
+                        context,
+                        "peak",
+                        f"{row.name} holds {held} blocks of {group.kind} group {index} with {tokens} tokens; "
+                        f"{most} are enough",
+                        expected=most,
+                        observed=held,
+                        request=row.name,
+                        group=index,
+                    )
+        return None
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         return self._drained(context, view)

@@ -145,3 +145,16 @@ class Liveness(Oracle):
             observed="none",
             request=unfinished[0],
         )
+
+    def on_idle(self, context: Context, view: View) -> Violation | None:
+        for life in context.reference.lives.values():
+            return self.violation(
+                context,
+                "lost",
+                f"{life.name} neither runs nor waits, but its client got only {life.delivered} of "
+                f"{life.max_new_tokens} tokens",
+                expected=life.max_new_tokens,
+                observed=life.delivered,
+                request=life.name,
+            )
+        return None

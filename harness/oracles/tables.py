@@ -144,7 +144,7 @@ class Writer(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._step = -1
-        self._writers: dict[tuple[int, int], int] = {}
+        self._writers: dict[int, tuple[int, int]] = {}
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
         violation = self._one_writer(context, write.row, write.group, write.block)
@@ -201,8 +201,8 @@ class Writer(Oracle):
             return self._null(context, context.row_name(row), group)
         if context.step != self._step:
             self._step, self._writers = context.step, {}
-        first = self._writers.setdefault((group, block), row)
-        if first == row:
+        first, first_group = self._writers.setdefault(block, (row, group))
+        if (first, first_group) == (row, group):
             return None
         return self.violation(
             context,

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from ...reference.layout import cdiv
 from ...reference.tokens import EMPTY, NO_INPUT
 from ..base.observe import Access, SlotRead, SlotWrite, StateRead, StateWrite
+from ..base.shadow import POISON, combine, run_chain
 from .batch import StateIndices
-from .memory import POISON, Memory, combine, run_chain
+from .memory import Memory
 from .pool import NULL_BLOCK
 
 

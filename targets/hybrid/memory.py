@@ -9,30 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...reference.tokens import NO_INPUT, chain, mix, next_token
+from ...reference.tokens import NO_INPUT
 
-POISON = -1
-"""Not a tag. A bit pattern of another dtype, read as a number."""
-POISON_TOKEN = 0
-"""What a sampler makes of NaN logits."""
 _GARBAGE, _STATE, _SLOTS, _ZERO = range(4)
-
-
-def run_chain(tag: int, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """Tags after each token; poison sticks."""
-    return (POISON,) * len(tokens) if tag == POISON else chain(tag, tokens)
-
-
-def sample(tag: int) -> int:
-    """Greedy token after a hidden state."""
-    return POISON_TOKEN if tag == POISON else next_token(tag)
-
-
-def combine(first: int, second: int) -> int:
-    """Join two accounts of the same prefix: equal ones agree, others leave a mark that no prefix has."""
-    if first == second:
-        return first
-    return POISON if POISON in (first, second) else mix(first, second)
 
 
 class Memory:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ...reference.layout import Layout, cdiv
 from ...reference.tokens import EMPTY, chain, draft_tokens, other_token
 from ..base.observe import Forward, ForwardRow, Record, Zeroed
+from ..base.shadow import join, sample
 from ..base.trace import Config, Step
 from .batch import NULL_INDICES, Batch, StateIndices
 from .kernels import Kernels, RowInput
-from .memory import Memory, combine, sample
+from .memory import Memory
 from .plan import Plan, ScheduledRow
 from .states import DeviceRequest, States
 
@@ -143,7 +144,7 @@ class Runner:
             seen = self.batch.capture(group, at) if graph else at
             for layer in range(self.layout.groups[group].layers):
                 for index, one in enumerate(inputs):
-                    join(joined, index, self.kernels.state_row(group, layer, one, seen[index]))
+                    joined[index] = join(joined[index], self.kernels.state_row(group, layer, one, seen[index]))
                 for extra, one in enumerate(padding):
                     self.run_dead_row(group, layer, one, seen[len(inputs) + extra])
         for group in self.attention:
@@ -163,11 +164,8 @@ class Runner:
                     for index in writing
                 }
                 for index, one in enumerate(inputs):
-                    join(
-                        joined,
-                        index,
-                        self.kernels.read_slots(group, layer, one, tables[index], size, own[index]),
-                    )
+                    read = self.kernels.read_slots(group, layer, one, tables[index], size, own[index])
+                    joined[index] = join(joined[index], read)
         return [tags or () for tags in joined]
 
     def padding_indices(self, group: int, row: int) -> StateIndices:
@@ -221,12 +219,3 @@ class Runner:
         """A dummy row has length 1, so it names column 0 of whatever its row of the table holds."""
         block = self.batch.block(group, row, 0)
         return StateIndices(0, block, 0, block, 0, 0, (block,))
-
-
-def join(joined: list[tuple[int, ...] | None], index: int, tags: tuple[int, ...]) -> None:
-    """Fold one layer's account of a row into the hidden state."""
-    before = joined[index]
-    if before is None or before == tags:
-        joined[index] = tags
-    else:
-        joined[index] = tuple(combine(first, second) for first, second in zip(before, tags, strict=True))

@@ -21,6 +21,7 @@ from ..base.observe import (
     StateContent,
     View,
 )
+from ..base.shadow import POISON
 from ..base.trace import (
     Abort,
     Arrive,
@@ -39,7 +40,7 @@ from ..base.trace import (
 from .batch import NULL_INDICES, Batch
 from .cache import CacheManager
 from .kernels import Kernels
-from .memory import POISON, Memory
+from .memory import Memory
 from .plan import Plan
 from .pool import BlockPool
 from .runner import Runner

@@ -41,7 +41,7 @@ from ..base.trace import Config
 from . import compat, hooks
 from .drafter import Drafter, Speculator, ngram_proposer
 from .hooks import Recorder
-from .layers import ShadowModel
+from .layers import ShadowAttention, ShadowModel
 from .worker import Worker, WorkerV1, WorkerV2
 
 _CPU = torch.device("cpu")
@@ -143,6 +143,7 @@ class Engine:
         kind = WorkerV2 if self.is_v2 else WorkerV1
         self.worker: Worker = kind(self.runner, self.recorder, len(self.layout.groups))
         self.recorder.worker = self.worker
+        self.recorder.attention_layers = [layer for layer in model.layers if isinstance(layer, ShadowAttention)]
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         if config.mamba_cache_mode == "align":
             self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
@@ -203,6 +204,8 @@ class Engine:
         cache_config.mamba_block_size = self._block_size("mamba") if prefix_caching else config.max_model_len
         cache_config.mamba_page_size_padded = size * 2 * self._head_size() * 8
         cache_config.num_gpu_blocks_override = config.num_blocks
+        if config.options.get("retention", "dense") == "dense":
+            compat.retain_every_boundary(cache_config)
         assert cache_config.mamba_cache_mode == config.mamba_cache_mode
 
     def _head_size(self) -> int:

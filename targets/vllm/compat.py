@@ -77,6 +77,15 @@ def is_v2_drafting_as_eagle() -> bool:
     return "req_states" not in parameters(model_runner.init_speculator)
 
 
+def retain_every_boundary(cache_config: Any) -> None:
+    """Publish the state at each block boundary, as older releases always do.
+
+    Newer ones publish by default only where prompts end or fork: then nothing that decoding wrote is ever hit.
+    """
+    if hasattr(cache_config, "prefix_cache_retention_interval"):
+        cache_config.prefix_cache_retention_interval = None
+
+
 @contextlib.contextmanager
 def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
     """Attributes replaced while the block runs: (object, name, value) each."""

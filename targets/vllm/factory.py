@@ -32,11 +32,18 @@ class VllmFactory:
             eagle_block_drop=True,
             policies=("fcfs", "priority"),
             conv_widths=(4,),
-            options={"runner": ("v2", "v1")},
+            # Which boundaries' states are published: all of them, or what the engine does by default.
+            options={"runner": ("v2", "v1"), "retention": ("dense", "default")},
         )
 
     def supports(self, config: Config) -> str:
         """Empty, or why this configuration cannot be had; the workload draws another one then."""
+        if {group.kind for group in config.groups} != {"mamba", "attention"}:
+            return "its shadow model has layers of both kinds"
+        if config.conv_width not in self.capabilities.conv_widths:
+            return f"its convolution has {self.capabilities.conv_widths[0]} taps"
+        if config.mamba_cache_mode not in self.capabilities.modes:
+            return f"its shadow model has no mamba_cache_mode={config.mamba_cache_mode}"
         if config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens:
             return "the V1 runner has no asynchronous scheduling with n-gram drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
@@ -48,15 +55,21 @@ class VllmFactory:
         reason = self.supports(config)
         if reason:
             raise TargetError(f"{self.name}: {reason}; change the configuration")
-        try:
-            from .target import VllmTarget
-        except ImportError as error:
-            raise TargetError(
-                f"{self.name}: vLLM cannot be imported here ({error}); say vllm@0.33.0 for an environment of its own"
-            ) from error
+        from .target import VllmTarget
+
         return VllmTarget(config)
 
 
 def make_factory(variant: str) -> VllmFactory:
-    """The factory, for a process that runs in the engine's environment. There are no variants."""
+    """The factory, for a process that runs in the engine's environment. There are no variants.
+
+    Imports vLLM: half a minute on a busy machine, to be spent before a campaign's clock runs.
+    """
+    try:
+        from .bringup import prepare_process
+    except ImportError as error:
+        raise TargetError(
+            f"vLLM cannot be imported here ({error}); say vllm@0.33.0 for an environment of its own"
+        ) from error
+    prepare_process()
     return VllmFactory(variant or "vllm")

@@ -25,6 +25,7 @@ class Recorder:
         self.step = 0
         self.worker: Any = None
         self.group_layers: Sequence[int] = ()
+        self.attention_layers: Sequence[Any] = ()
         self.aligned_block_size: int | None = None
         """Size of mamba blocks in align mode, None in the other modes."""
         self._batch = Batch((), (), (), ())
@@ -124,9 +125,10 @@ class Recorder:
                 )  # fmt: skip
 
     def zeroed(self, blocks: Sequence[int]) -> None:
-        """Blocks were zeroed."""
-        if blocks:
-            self.records.append(Zeroed(self.step, list(blocks)))
+        """Blocks were to be zeroed; what counts is what their pages hold now."""
+        done = [block for block in blocks if all(layer.is_zero(block) for layer in self.attention_layers)]
+        if done:
+            self.records.append(Zeroed(self.step, done))
 
     def block_copied(self, source: int, destination: int) -> None:
         """Copy on write: a whole page, all layers, for the request whose table now names the destination."""

@@ -124,6 +124,10 @@ class ShadowAttention(nn.Module, AttentionLayerBase):  # type: ignore[misc]
             tags = [combine(key, -value) for key, value in zip(tags, values.tolist(), strict=True)]
         return tags
 
+    def is_zero(self, block: int) -> bool:
+        """Whether a page is all zeros."""
+        return not (self.keys[block].any() or self.values[block].any())
+
     def read(self, block: int) -> Content:
         """What a page holds."""
         return SlotContent(self._slots([block]))

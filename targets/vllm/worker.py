@@ -79,9 +79,9 @@ class WorkerV2(Worker):
         if zeroer is not None:
             zero = zeroer.zero_block_ids
 
-            def zero_block_ids(blocks: Any) -> Any:
+            def zero_block_ids(blocks: Any) -> None:
+                zero(blocks)
                 recorder.zeroed(blocks)
-                return zero(blocks)
 
             zeroer.zero_block_ids = zero_block_ids
 
@@ -122,9 +122,9 @@ class WorkerV1(Worker):
         super().__init__(runner, recorder, num_groups)
         zero = runner._zero_block_ids
 
-        def zero_block_ids(blocks: Any) -> Any:
+        def zero_block_ids(blocks: Any) -> None:
+            zero(blocks)
             recorder.zeroed(blocks)
-            return zero(blocks)
 
         runner._zero_block_ids = zero_block_ids
 

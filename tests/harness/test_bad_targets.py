@@ -38,9 +38,7 @@ def fuzz(hybridfuzz: Cli, name: str, *more: str, **env: str) -> Ran:
         ),
     ],
 )
-def test_finding(
-    hybridfuzz: Cli, tmp_path: Path, name: str, signature: str, words: str, more: list[str]
-) -> None:
+def test_finding(hybridfuzz: Cli, tmp_path: Path, name: str, signature: str, words: str, more: list[str]) -> None:
     ran = fuzz(hybridfuzz, name, *(more or ["--traces", "2"]))
     assert ran.status == 1, ran.err
     result = ran.json

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import CLEAN, Tampered, arrive, broken, drawn, make_trace, steps, watch
-
 from hybridfuzz.harness.lockstep import Lockstep, run_trace
 from hybridfuzz.targets.base.observe import Planned
 from hybridfuzz.targets.base.protocol import TargetError
@@ -29,6 +27,7 @@ from hybridfuzz.targets.base.trace import (
 from hybridfuzz.targets.hybrid.runner import Runner
 from hybridfuzz.targets.hybrid.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
+from support import CLEAN, Tampered, arrive, broken, drawn, make_trace, steps, watch
 
 
 def outcome_of(events: Sequence[AnyEvent], trace: Trace) -> Any:

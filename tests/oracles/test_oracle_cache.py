@@ -5,6 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hybridfuzz.reference.prefix_cache import Key
+from hybridfuzz.targets.base.trace import Evict, Step
+from hybridfuzz.targets.hybrid.cache import CacheManager, Hit
+from hybridfuzz.targets.hybrid.groups import AttentionGroup, MambaGroup
+from hybridfuzz.targets.hybrid.kernels import Kernels
+from hybridfuzz.targets.hybrid.pool import BlockPool
 from support import (
     Case,
     arrive,
@@ -14,13 +20,6 @@ from support import (
     make_trace,
     steps,
 )
-
-from hybridfuzz.reference.prefix_cache import Key
-from hybridfuzz.targets.base.trace import Evict, Step
-from hybridfuzz.targets.hybrid.cache import CacheManager, Hit
-from hybridfuzz.targets.hybrid.groups import AttentionGroup, MambaGroup
-from hybridfuzz.targets.hybrid.kernels import Kernels
-from hybridfuzz.targets.hybrid.pool import BlockPool
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
 AGAIN = (arrive("r0", 20, new=3), *steps(6), arrive("r1", 20, new=3), *steps(6))
@@ -34,9 +33,7 @@ SAME_STEP = make_trace(arrive("r0", 20, new=3), arrive("r1", 20, new=3), *steps(
 ALL = make_trace(arrive("r0", 20, new=3), *steps(6), mamba_cache_mode="all")
 SCRATCH = {"num_speculative_tokens": 3}
 FAR_CHUNK = make_trace(arrive("r0", 50, new=4), Step(budget=8), *steps(5), **SCRATCH)
-FAR_CHUNK_ALL = make_trace(
-    arrive("r0", 50, new=4), Step(budget=9), *steps(5), mamba_cache_mode="all", **SCRATCH
-)
+FAR_CHUNK_ALL = make_trace(arrive("r0", 50, new=4), Step(budget=9), *steps(5), mamba_cache_mode="all", **SCRATCH)
 
 
 class LabelsAnother(BlockPool):
@@ -150,29 +147,41 @@ def vanished(view: Any) -> dict[int, Key]:
 CASES = [
     Case("label disagrees", broken(LabelsAnother), ONE, "M2", "agreement", (r"reach block \d",)),
     Case(
-        "index keeps a reused block", broken(KeepsIndex),
+        "index keeps a reused block",
+        broken(KeepsIndex),
         make_trace(arrive("r0", 20, new=3), *steps(6), arrive("r1", ("e", 40)), *steps(4), num_blocks=12),
-        "M2", "agreement",
+        "M2",
+        "agreement",
     ),
     Case("lookup lost a key", change_view(published=vanished), ONE, "M2", "agreement"),
     Case("key of another prefix", broken(PublishesPrefixOfOther), ONE, "M2", "key", ("depth 16",)),
     Case("published too early", broken(PublishesTooEarly), FAR_CHUNK_ALL, "M2", "key", ("r0 has it in column",)),
     Case("key on the wrong column", broken(PublishesNextColumn), ALL, "M2", "key", ("r0 has it in column",)),
     Case(
-        "attention hit without a state", broken(IgnoresStates),
-        make_trace(
-            arrive("r0", 20, new=3), *steps(6), Evict(2), arrive("r1", 20), *steps(3)
-        ),
-        "M6", "length", ("r1 was given a hit of .* mamba group 0",),
+        "attention hit without a state",
+        broken(IgnoresStates),
+        make_trace(arrive("r0", 20, new=3), *steps(6), Evict(2), arrive("r1", 20), *steps(3)),
+        "M6",
+        "length",
+        ("r1 was given a hit of .* mamba group 0",),
     ),
-    Case("state too shallow", broken(TakesEarlierState), SMALL_CHUNKS, "M6", "length", ("hit of 16", "column 1 of its mamba group 0")),
-    Case("hit blocks out of order", broken(SwapsBlocks), RESEND, "M6", "length", ("column 0 of its attention group 1",)),
+    Case(
+        "state too shallow",
+        broken(TakesEarlierState),
+        SMALL_CHUNKS,
+        "M6",
+        "length",
+        ("hit of 16", "column 1 of its mamba group 0"),
+    ),
+    Case(
+        "hit blocks out of order", broken(SwapsBlocks), RESEND, "M6", "length", ("column 0 of its attention group 1",)
+    ),
     Case("hit always 0", broken(NeverHits), RESEND_ALL, "M8", "hit", ("r1 was given a hit of 0 tokens, but 16",)),
     Case("hit one unit short", broken(HitsOneUnitLess), WHILE_RUNNING, "M8", "hit", ("r1 was given a hit of",)),
     Case("hit before the write", broken(NeverDefers), SAME_STEP, "S5", "early-hit", ("r1 hits state@",)),
     Case("boundary never written", broken(WritesNoBoundary), ALL, "S5", "never-written", ("state@8",)),
     Case("scratch block published", broken(PublishesScratch), FAR_CHUNK, "S5", "never-written"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)

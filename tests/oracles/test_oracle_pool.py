@@ -4,14 +4,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support import ATTENTION, Case, arrive, broken, change_view, check_case, make_trace, steps
-
 from hybridfuzz.targets.base.trace import Abort, Preempt
 from hybridfuzz.targets.hybrid.batch import Batch
 from hybridfuzz.targets.hybrid.cache import CacheManager
 from hybridfuzz.targets.hybrid.groups import AttentionGroup
 from hybridfuzz.targets.hybrid.pool import NULL_BLOCK, BlockPool
 from hybridfuzz.targets.hybrid.runner import Runner
+from support import ATTENTION, Case, arrive, broken, change_view, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 12, new=3), *steps(6))
 TWICE = make_trace(arrive("r0", 20, new=3), *steps(6), arrive("r1", 20, new=3), *steps(6))
@@ -115,17 +114,26 @@ CASES = [
     Case(
         "free queue lists a block twice",
         change_view(free=lambda view: [*view.free, view.free[0]]),
-        ONE, "M1", "free", ("2 times",),
+        ONE,
+        "M1",
+        "free",
+        ("2 times",),
     ),
     Case(
         "table names a block that does not exist",
         change_view(tables=lambda view: {name: [[999], []] for name in view.tables}),
-        ONE, "M1", "id", ("block 999.*r0",),
+        ONE,
+        "M1",
+        "id",
+        ("block 999.*r0",),
     ),
     Case(
         "null block published",
-        change_view(published=lambda view: {0: key for key in view.published.values()}),
-        ONE, "M1", "null-hashed", ("block 0",),
+        change_view(published=lambda view: dict(zip([0], view.published.values(), strict=False))),
+        ONE,
+        "M1",
+        "null-hashed",
+        ("block 0",),
     ),
     Case("estimate off by one", broken(EstimatesOneMore), ONE, "M7", "blocks", ("r0 foresaw",)),
     Case("revived blocks not foreseen", broken(ForgetsRevivedBlocks), TWICE, "M7", "blocks", ("r1",)),
@@ -136,9 +144,12 @@ CASES = [
     Case(
         "blocks left",
         change_view(free=lambda view: list(view.free), pins=lambda view: {}, leftovers=lambda view: {"requests": 1}),
-        ONE, "M9", "requests", ("ended, but 1 requests",),
+        ONE,
+        "M9",
+        "requests",
+        ("ended, but 1 requests",),
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import ATTENTION, MAMBA, Case, Tampered, arrive, broken, check_case, make_trace, steps
-
 from hybridfuzz.targets.base.observe import Forward, Record, StateRead
 from hybridfuzz.targets.base.trace import Evict, Group, Preempt
 from hybridfuzz.targets.hybrid.kernels import Kernels
@@ -15,6 +13,7 @@ from hybridfuzz.targets.hybrid.memory import POISON, POISON_TOKEN, Memory
 from hybridfuzz.targets.hybrid.runner import Runner
 from hybridfuzz.targets.hybrid.states import States
 from hybridfuzz.targets.hybrid.target import HybridTarget
+from support import ATTENTION, MAMBA, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
 CHUNKS = make_trace(arrive("r0", 7, new=3), *steps(8), max_num_batched_tokens=5)
@@ -22,9 +21,7 @@ AGAIN = (arrive("r0", 20, new=3), *steps(6), arrive("r1", 20, new=3), *steps(6))
 RESEND = make_trace(*AGAIN)
 RESEND_ALL = make_trace(*AGAIN, mamba_cache_mode="all")
 LONG = make_trace(arrive("r0", 20, new=20), *steps(24))
-DRAFTS = make_trace(
-    arrive("r0", 12, new=20), *steps(12, drafts=3, right=2), num_speculative_tokens=3
-)
+DRAFTS = make_trace(arrive("r0", 12, new=20), *steps(12, drafts=3, right=2), num_speculative_tokens=3)
 DRAFTS_NONE = make_trace(
     arrive("r0", 12, new=20), *steps(3, drafts=3, right=2), *steps(3), *steps(3, drafts=3, right=2),
     num_speculative_tokens=3, mamba_cache_mode="none",
@@ -32,9 +29,7 @@ DRAFTS_NONE = make_trace(
 SCRIBBLE = make_trace(arrive("r0", 20, new=3), *steps(5), Evict(1), groups=(MAMBA, ATTENTION))
 SHORT = make_trace(arrive("r0", 3, new=3), *steps(4), groups=(ATTENTION,))
 ATTENTION_ONLY = make_trace(arrive("r0", 12, new=4), *steps(6), groups=(ATTENTION,))
-TWO_LAYERS = make_trace(
-    arrive("r0", 20, new=20), *steps(24), groups=(Group("mamba", 8, 2), Group("attention", 8, 2))
-)
+TWO_LAYERS = make_trace(arrive("r0", 20, new=20), *steps(24), groups=(Group("mamba", 8, 2), Group("attention", 8, 2)))
 WRAPPED = make_trace(
     arrive("r0", 20, new=12), *steps(14), arrive("r1", ("e", 20), new=12), *steps(14),
     num_blocks=9, max_model_len=40,
@@ -179,19 +174,68 @@ class PoisonsChain(Kernels):
 
 
 CASES = [
-    Case("cached state overwritten", scribbles(lambda memory, block: memory.store_temporal(0, block, 99)), SCRIBBLE, "S1", "temporal", ("published as state@16",)),
-    Case("cached window overwritten", scribbles(lambda memory, block: memory.store_conv(0, block, (1, 2, 3))), SCRIBBLE, "S1", "conv", ("window input 0",)),
+    Case(
+        "cached state overwritten",
+        scribbles(lambda memory, block: memory.store_temporal(0, block, 99)),
+        SCRIBBLE,
+        "S1",
+        "temporal",
+        ("published as state@16",),
+    ),
+    Case(
+        "cached window overwritten",
+        scribbles(lambda memory, block: memory.store_conv(0, block, (1, 2, 3))),
+        SCRIBBLE,
+        "S1",
+        "conv",
+        ("window input 0",),
+    ),
     Case("cached slot overwritten", broken(ScribblesSlot), SCRIBBLE, "S1", "slot", ("slot 3",)),
-    Case("wrong window stored at a boundary", broken(RepeatsOldestInput), RESEND_ALL, "S1", "conv", ("published as state@8 .*block|block .* published as state@8",)),
-    Case("slots swapped in a cached block", broken(SwapsSlots), ATTENTION_ONLY, "S1", "slot", ("state@2 of r0 in slot 0",)),
-    Case("hit read from the wrong column", broken(SeedsColumnBefore), RESEND_ALL, "S2", "temporal", ("r1 continues from .*expected state@16 of r1",)),
+    Case(
+        "wrong window stored at a boundary",
+        broken(RepeatsOldestInput),
+        RESEND_ALL,
+        "S1",
+        "conv",
+        ("published as state@8 .*block|block .* published as state@8",),
+    ),
+    Case(
+        "slots swapped in a cached block",
+        broken(SwapsSlots),
+        ATTENTION_ONLY,
+        "S1",
+        "slot",
+        ("state@2 of r0 in slot 0",),
+    ),
+    Case(
+        "hit read from the wrong column",
+        broken(SeedsColumnBefore),
+        RESEND_ALL,
+        "S2",
+        "temporal",
+        ("r1 continues from .*expected state@16 of r1",),
+    ),
     Case("hit ignored", broken(ForgetsHit), RESEND_ALL, "S2", "state-ignored", ("r1 has 16 tokens computed",)),
-    Case("window off by one after a hit", broken(ReadsWindowOff), RESEND_ALL, "S2", "conv", ("r1 continues from a window",)),
+    Case(
+        "window off by one after a hit",
+        broken(ReadsWindowOff),
+        RESEND_ALL,
+        "S2",
+        "conv",
+        ("r1 continues from a window",),
+    ),
     Case("chunk starts from nothing", broken(ForgetsHit), CHUNKS, "S3", "state-ignored", ("r0 has 5 tokens computed",)),
     Case("temporal state not moved", broken(LeavesTemporal), LONG, "S3", "temporal", ("expected state@16 of r0",)),
     Case("window not moved", broken(LeavesConv), LONG, "S3", "conv", ("a window whose input",)),
     Case("second layer not moved", broken(LeavesSecondLayer), TWO_LAYERS, "S3", "temporal"),
-    Case("accepted drafts forgotten", broken(ForgetsAccepted), DRAFTS_NONE, "S3", "temporal", ("r0 continues from state@",)),
+    Case(
+        "accepted drafts forgotten",
+        broken(ForgetsAccepted),
+        DRAFTS_NONE,
+        "S3",
+        "temporal",
+        ("r0 continues from state@",),
+    ),
     Case("slots swapped", broken(SwapsSlots), SHORT, "S3", "slot", ("attends to position",)),
     Case("state of nobody", broken(InventsState), ONE, "S4", "temporal", ("not written since r0 got it",)),
     Case("slot never written", broken(DropsLastSlot), ATTENTION_ONLY, "S4", "slot", ("r0 reads a slot",)),
@@ -199,7 +243,7 @@ CASES = [
     Case("NaN sampled", broken(SamplesNaN), ONE, "S7", "token", ("r0 sampled token 0",)),
     Case("NaN by masked attention", broken(AttendsToNaN), ONE, "S7", "token", ("r0 sampled token 0",)),
     Case("NaN by a state kernel", broken(PoisonsChain), ONE, "S7", "token"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
@@ -224,9 +268,7 @@ def test_reading_a_state_before_the_first_token_is_a_phantom() -> None:
 
     def read_at_start(records: list[Record]) -> list[Record]:
         return [
-            msgspec.structs.replace(
-                one, accesses=[StateRead(0, 0, 0, 0, 1, 99, None), *one.accesses]
-            )
+            msgspec.structs.replace(one, accesses=[StateRead(0, 0, 0, 0, 1, 99, None), *one.accesses])
             if isinstance(one, Forward) and one.step == 0
             else one
             for one in records
@@ -239,9 +281,7 @@ def test_reading_a_state_before_the_first_token_is_a_phantom() -> None:
 
 def test_resumed_request_is_judged_by_s2_again() -> None:
     """After a preemption the first read is a resumption: S2, not S3."""
-    trace = make_trace(
-        arrive("r0", 20, new=6), *steps(3), Preempt("r0"), *steps(6), mamba_cache_mode="all"
-    )
+    trace = make_trace(arrive("r0", 20, new=6), *steps(3), Preempt("r0"), *steps(6), mamba_cache_mode="all")
     violation = check_case(Case("", broken(ForgetsHit), trace, "S2", "state-ignored"))
     assert violation.request == "r0"
 

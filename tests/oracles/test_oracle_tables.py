@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import ATTENTION, CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
-
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.targets.base.observe import (
     Copied,
@@ -24,6 +22,7 @@ from hybridfuzz.targets.hybrid.kernels import Kernels
 from hybridfuzz.targets.hybrid.pool import NULL_BLOCK
 from hybridfuzz.targets.hybrid.runner import Runner
 from hybridfuzz.targets.hybrid.states import States
+from support import ATTENTION, CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
 TWO = make_trace(arrive("r0", 20, new=6), arrive("r1", ("e", 20), new=6), *steps(10))
@@ -38,12 +37,9 @@ MOVING_ROWS = make_trace(
 )  # fmt: skip
 IDLE = make_trace(arrive("r0", 9), *steps(4), DummyRun(2))
 ATTENTION_ONLY = {"groups": (ATTENTION,)}
-SHARED_IN_ONE_STEP = make_trace(
-    arrive("r0", 12, new=3), arrive("r1", 12, new=3), *steps(6), **ATTENTION_ONLY
-)
-SHARED_LATER = make_trace(
-    arrive("r0", 12, new=9), *steps(2), arrive("r1", 12, new=3), *steps(6), **ATTENTION_ONLY
-)
+SHARED_IN_ONE_STEP = make_trace(arrive("r0", 12, new=3), arrive("r1", 12, new=3), *steps(6), **ATTENTION_ONLY)
+SHARED_LATER = make_trace(arrive("r0", 12, new=9), *steps(2), arrive("r1", 12, new=3), *steps(6), **ATTENTION_ONLY)
+
 
 class ShiftsMirror(Batch):
     """The worker's table gets new columns one place too far to the right."""
@@ -151,9 +147,7 @@ class ConvolvesIntoSource(Kernels):
         tags = super().state_row(group, layer, inputs, at)
         short = inputs.position and len(inputs.tokens) < self.window_length
         if short and at.conv_column != at.run_column:
-            self.log.append(
-                StateWrite(inputs.row, group, layer, at.conv_column, at.conv, 0, None, (1, 2, 3))
-            )
+            self.log.append(StateWrite(inputs.row, group, layer, at.conv_column, at.conv, 0, None, (1, 2, 3)))
         return tags
 
 
@@ -176,9 +170,7 @@ class CopiesToNullColumn(States):
         last = records[-1]
         assert isinstance(last, Copied)
         if self.batch.block(group, self.batch.names.index(name), 0) == NULL_BLOCK:
-            records.append(
-                msgspec.structs.replace(last, destination_column=0, destination=NULL_BLOCK)
-            )
+            records.append(msgspec.structs.replace(last, destination_column=0, destination=NULL_BLOCK))
 
 
 class CopiesOverSource(States):
@@ -191,28 +183,56 @@ class CopiesOverSource(States):
         for index in range(before, len(records) if name == "r1" else before):
             one = records[index]
             assert isinstance(one, Copied)
-            records[index] = msgspec.structs.replace(
-                one, destination=one.source, destination_column=one.source_column
-            )
+            records[index] = msgspec.structs.replace(one, destination=one.source, destination_column=one.source_column)
 
 
 CASES = [
     Case("mirror one column off", broken(ShiftsMirror), LONG, "M3", "column", ("scheduler holds",)),
     Case("row moved without its table", broken(ForgetsToMoveTable), MOVING_ROWS, "M3", "column", ("r1's",)),
     Case("captured buffer of the last step", broken(StaleBuffer), MOVING_ROWS, "M3", "column", ("r1's mamba group 0",)),
-    Case("slot of the wrong page", broken(WritesBehindItsColumn), ONE, "M3", "column", ("writes block .* r0's attention group 1",)),
-    Case("copy from a foreign block", broken(CopiesFromElsewhere), LONG, "M3", "column", ("copies from block 30 .* r0",)),
-    Case("padding repeats a live row", broken(PadsWithLiveRow), PADDED, "M4", "dead-write", ("padding row 1 writes mamba",)),
+    Case(
+        "slot of the wrong page",
+        broken(WritesBehindItsColumn),
+        ONE,
+        "M3",
+        "column",
+        ("writes block .* r0's attention group 1",),
+    ),
+    Case(
+        "copy from a foreign block", broken(CopiesFromElsewhere), LONG, "M3", "column", ("copies from block 30 .* r0",)
+    ),
+    Case(
+        "padding repeats a live row",
+        broken(PadsWithLiveRow),
+        PADDED,
+        "M4",
+        "dead-write",
+        ("padding row 1 writes mamba",),
+    ),
     Case("dummy row writes", broken(DummiesUseRows), IDLE, "M4", "dead-write", ("padding row 0 .*block 1 ",)),
     Case("padding row stores keys", broken(KeepsSlots), PADDED, "M4", "dead-write", ("attention content .*block 2 ",)),
     Case("padding row writes the null block", broken(PadsIntoNull), PADDED, "M4", "dead-write", ("the null block",)),
     Case("two writers", broken(RewritesPreviousSlot), SHARED_IN_ONE_STEP, "M5", "two-writers", ("r0 and by r1",)),
-    Case("write to a shared block", broken(RewritesPreviousSlot), SHARED_LATER, "M5", "shared-write", ("r1 writes into block",)),
-    Case("window stored in a cached block", broken(ConvolvesIntoSource), RESEND_ALL, "M5", "shared-write", ("published as depth 16",)),
+    Case(
+        "write to a shared block",
+        broken(RewritesPreviousSlot),
+        SHARED_LATER,
+        "M5",
+        "shared-write",
+        ("r1 writes into block",),
+    ),
+    Case(
+        "window stored in a cached block",
+        broken(ConvolvesIntoSource),
+        RESEND_ALL,
+        "M5",
+        "shared-write",
+        ("published as depth 16",),
+    ),
     Case("write through a null column", broken(WritesNullColumn), LONG, "M5", "null-write", ("r0 writes mamba",)),
     Case("copy through a null column", broken(CopiesToNullColumn), RESEND, "M5", "null-write", ("r0 writes mamba",)),
     Case("copy over a cached state", broken(CopiesOverSource), RESEND, "M5", "shared-write", ("r1 writes into block",)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
@@ -233,9 +253,7 @@ def test_a_row_of_no_planned_request_may_not_write() -> None:
     """A row under a name that the step was not planned for counts as dead."""
 
     def rename(forward: Forward) -> Forward:
-        rows = [
-            row._replace(request="ghost") if row.request == "r1" else row for row in forward.rows
-        ]
+        rows = [row._replace(request="ghost") if row.request == "r1" else row for row in forward.rows]
         return msgspec.structs.replace(forward, rows=rows)
 
     case = Case("", tampered_forward(rename), TWO, "M4", "dead-write", ("padding row 1",))
@@ -248,9 +266,7 @@ def test_reads_of_dead_rows_are_nobodys_business() -> None:
     def read_more(forward: Forward) -> Forward:
         extra = ForwardRow(None, 0, (), 0, ())
         reads = [StateRead(len(forward.rows), 0, 0, 0, 1, 7, None)]
-        return msgspec.structs.replace(
-            forward, rows=[*forward.rows, extra], accesses=[*forward.accesses, *reads]
-        )
+        return msgspec.structs.replace(forward, rows=[*forward.rows, extra], accesses=[*forward.accesses, *reads])
 
     assert run_trace(tampered_forward(read_more), TWO).violation is None
 

@@ -8,10 +8,9 @@ import test_oracle_pool
 import test_oracle_progress
 import test_oracle_state
 import test_oracle_tables
-from support import CLEAN, ORACLE_IDS, drawn
-
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.oracles import ORACLES, Oracle, applicable
+from support import CLEAN, ORACLE_IDS, drawn
 
 SEED = 20261120
 PARTS, TRACES_PER_PART = 6, 25
@@ -32,7 +31,7 @@ def test_clean_target_is_silent_and_everything_is_exercised(part: int) -> None:
         outcome = run_trace(CLEAN, drawn(SEED, index))
         assert outcome.violation is None, f"trace {index}: {outcome.violation.message}"
         exercised.update(outcome.exercised)
-    assert ORACLE_IDS == {oracle for oracle, times in exercised.items() if times}
+    assert {oracle for oracle, times in exercised.items() if times} == ORACLE_IDS
 
 
 def test_every_oracle_is_sabotaged_at_least_twice() -> None:

@@ -1,7 +1,6 @@
 """How many columns and blocks a request needs, by kind of group and cache mode."""
 
 import pytest
-
 from hybridfuzz.reference.layout import (
     Group,
     Layout,

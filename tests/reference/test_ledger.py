@@ -1,7 +1,6 @@
 """Per block: who owns it and what was written since it was handed out."""
 
 import pytest
-
 from hybridfuzz.reference.ledger import Ledger
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.model import Reference
 from hybridfuzz.reference.prefix_cache import Key

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.pool import Fault, count_owners, partition_faults
 
@@ -30,7 +29,7 @@ def faults(
     [
         ([1, 2, 3, 4, 5, 6, 7], {}, {}, LAYOUT),
         ([7, 3, 1], {2: 1, 4: 2, 5: 1, 6: 3}, {}, LAYOUT),
-        ([], {block: 1 for block in range(1, 8)}, {}, LAYOUT),
+        ([], dict.fromkeys(range(1, 8), 1), {}, LAYOUT),
         ([1, 2, 3], {4: 1, 5: 1}, {5: 1, 6: 2, 7: 1}, LAYOUT),
         ([1, 2, 3, 4, 5, 6], {}, {}, RESERVING),
         (list(range(8)), {}, {}, NO_NULL),

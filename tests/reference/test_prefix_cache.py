@@ -4,7 +4,6 @@ import random
 from itertools import chain
 
 import pytest
-
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import (
     Key,

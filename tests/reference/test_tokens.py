@@ -3,7 +3,6 @@
 import random
 
 import pytest
-
 from hybridfuzz.reference.tokens import (
     CONTINUATION,
     EMPTY,

@@ -332,7 +332,7 @@ def test_out_of_bounds_is_an_error(place: int) -> None:
 
 def test_null_pointers_are_an_error() -> None:
     x = torch.zeros(8, dtype=torch.int32)
-    with pytest.raises(RuntimeError, match="kernel reaches.*0x0"):
+    with pytest.raises(RuntimeError, match=r"kernel reaches.*0x0"):
         ours(reaches, (1,), x, torch.tensor([0]), 0, B=2)
 
 

@@ -27,7 +27,5 @@ def test_in_a_process_that_interprets(name: str) -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
     command = [sys.executable, "-m", "pytest", "-q", "-m", "engine", str(FOLDER / name)]
-    done = subprocess.run(
-        command, env=os.environ | NEEDED, capture_output=True, text=True, check=False, timeout=900
-    )
+    done = subprocess.run(command, env=os.environ | NEEDED, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode in (0, 5), done.stdout[-5000:] + done.stderr[-2000:]

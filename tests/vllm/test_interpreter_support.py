@@ -13,9 +13,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from triton.runtime.interpreter import InterpretedFunction  # noqa: E402
-
 from hybridfuzz.targets.vllm.interpreter import launch  # noqa: E402
+from triton.runtime.interpreter import InterpretedFunction  # noqa: E402
 
 
 def ours(jitted: Any, grid: Any, *args: Any, **kwargs: Any) -> bool:
@@ -46,6 +45,4 @@ def both(jitted: Any, grid: Any, *args: Any, reached: Sequence[Any] = (), **kwar
         assert torch.equal(part, expected), (part != expected).nonzero().flatten()[:20]
 
 
-InterpretedFunction_run = (
-    InterpretedFunction.run if InterpretedFunction.run is not launch.run else launch._original
-)
+InterpretedFunction_run = InterpretedFunction.run if InterpretedFunction.run is not launch.run else launch._original

@@ -14,13 +14,7 @@ from typing import Any
 from .emit import Emitter
 from .expressions import Expressions, Frame, assigned, returns, tree_of
 from .operators import SYMBOLS, binary
-from .values import WEAK, Fails, Unsupported, Value, const
-
-
-def same_constant(a: Value, b: Value) -> bool:
-    if a.type != "const" or b.type != "const" or type(a.value) is not type(b.value):
-        return False
-    return a.value is b.value or bool(a.value == b.value)
+from .values import WEAK, Fails, Unsupported, Value, const, same_constant
 
 
 class Compiler(Expressions):
@@ -260,7 +254,7 @@ class Compiler(Expressions):
         self.frame.loops += 1
         if isinstance(node, ast.While):
             test = self.condition(node.test)
-            out.line(f"if not {test.code or test.value!r}: break")
+            out.line(f"if not {test.value if test.type == 'const' else test.code}: break")
         ended = self.block(node.body)
         self.frame.loops -= 1
         if not ended:

@@ -88,7 +88,7 @@ def load_row(name: str, address: int, count: int, low: int, high: int) -> NDArra
     return _row(name, address, count, low, high).copy()  # later stores must not change it
 
 
-def store_row(name: str, address: int, count: int, value: Any, low: int, high: int) -> None:  # noqa: PLR0917
+def store_row(name: str, address: int, count: int, value: Any, low: int, high: int) -> None:
     if count:
         _row(name, address, count, low, high)[:] = value
 
@@ -115,7 +115,7 @@ def load_at(name: str, base: int, offsets: NDArray[Any], low: int, high: int) ->
     return found
 
 
-def store_at(name: str, base: int, offsets: NDArray[Any], value: Any, low: int, high: int) -> None:  # noqa: PLR0917
+def store_at(name: str, base: int, offsets: NDArray[Any], value: Any, low: int, high: int) -> None:
     if offsets.size:
         VIEWS[name][_places(name, base, offsets, low, high)] = value
 
@@ -133,7 +133,7 @@ def pick(value: Any, lanes: NDArray[Any]) -> Any:
     return value[lanes] if isinstance(value, np.ndarray) else value
 
 
-def load_masked(  # noqa: PLR0917
+def load_masked(
     name: str, base: int, offsets: NDArray[Any], mask: NDArray[Any], other: Any, low: int, high: int
 ) -> NDArray[Any]:
     result: NDArray[Any] = np.empty(len(offsets), NUMPY[name])
@@ -144,7 +144,7 @@ def load_masked(  # noqa: PLR0917
     return result
 
 
-def store_masked(  # noqa: PLR0917
+def store_masked(
     name: str, base: int, offsets: NDArray[Any], value: Any, mask: NDArray[Any], low: int, high: int
 ) -> None:
     lanes = mask.nonzero()[0]
@@ -152,7 +152,7 @@ def store_masked(  # noqa: PLR0917
         store_at(name, base, offsets[lanes], pick(value, lanes), low, high)
 
 
-def load_row_masked(  # noqa: PLR0917
+def load_row_masked(
     name: str, address: int, count: int, mask: NDArray[Any], other: Any, low: int, high: int
 ) -> NDArray[Any]:
     """Like load_masked, of elements that lie in a row."""
@@ -161,7 +161,7 @@ def load_row_masked(  # noqa: PLR0917
     return load_masked(name, address, np.arange(count), mask, other, low, high)
 
 
-def store_row_masked(name: str, address: int, count: int, value: Any, mask: NDArray[Any], low: int, high: int) -> None:  # noqa: PLR0917
+def store_row_masked(name: str, address: int, count: int, value: Any, mask: NDArray[Any], low: int, high: int) -> None:
     if mask.all():
         store_row(name, address, count, value, low, high)
     else:

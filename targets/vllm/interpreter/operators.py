@@ -102,7 +102,7 @@ def _python(out: Emitter, symbol: str, a: Value, b: Value) -> Value:
 def _shifted_start(out: Emitter, symbol: str, a: Value, b: Value, type_: str) -> Value | None:
     """start + arange(n) plus or minus a scalar is such a block again."""
     if symbol == "-" and not b.n and a.start is not None:
-        start, other = cast(Value, a.start), b
+        start, other = a.start, b
     elif symbol == "+" and (a.start is None) != (b.start is None) and not (a.n and b.n):
         start, other = (a.start, b) if a.start is not None else (cast(Value, b.start), a)
     else:

@@ -210,7 +210,7 @@ def _place_and_value(out: Emitter, x: Value, word: str) -> tuple[Value, Value]:
     )
 
 
-def _extreme(out: Emitter, x: Value, axis: Value, return_indices: Value, rest: dict[str, Value], word: str) -> Value:  # noqa: PLR0917
+def _extreme(out: Emitter, x: Value, axis: Value, return_indices: Value, rest: dict[str, Value], word: str) -> Value:
     rest.pop("return_indices_tie_break_left", None)  # the interpreter's is always the left one
     _one_axis(x, axis, rest)
     if static(return_indices, "an option"):

@@ -76,6 +76,12 @@ def const(value: Any) -> Value:
     return Value("const", repr(value) if isinstance(value, int) else "", value=value)
 
 
+def same_constant(a: Value, b: Value) -> bool:
+    if a.type != "const" or b.type != "const" or type(a.value) is not type(b.value):
+        return False
+    return a.value is b.value or bool(a.value == b.value)
+
+
 def is_float(type_: str) -> bool:
     return type_.startswith("fp")
 

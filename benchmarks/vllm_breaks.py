@@ -1,0 +1,528 @@
+"""Proof that the vLLM target can see: vLLM 0.33.0 with one line broken at a time, until an oracle says so.
+
+    python benchmarks/vllm_breaks.py [--only SLUG,...] [--results FILE]
+
+Each break runs on random traces of a fixed seed. The release has bugs of its own, so a violation counts only if the
+unbroken release does not fail on the very same trace just there and then. Writes docs/vllm-breaks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from hybridfuzz.harness.messages import Fuzz
+from hybridfuzz.harness.supervisor import Ran, Worker
+from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Trace
+
+TARGET = "vllm@0.33.0"
+SEED = 11
+STEPS_MAX = 6000
+SECONDS_MAX = 120.0
+PAGE = Path(__file__).parents[1] / "docs" / "vllm-breaks.md"
+
+
+@dataclass(frozen=True)
+class Break:
+    """One broken line. `config` makes it reachable; `why` explains one that nothing sees."""
+
+    slug: str
+    file: str
+    old: str
+    new: str
+    what: str
+    config: dict[str, str] = field(default_factory=dict)
+    why: str = ""
+
+
+V1, V2 = {"runner": "v1"}, {"runner": "v2"}
+ALIGN = {"mamba_cache_mode": "align"}
+SPEC = {"num_speculative_tokens": "2"}
+ASYNC = {"async_depth": "1"}
+SCHEDULER = "v1/core/sched/scheduler.py"
+GROUPS = "v1/core/single_type_kv_cache_manager.py"
+MANAGER = "v1/core/kv_cache_manager.py"
+COORDINATOR = "v1/core/kv_cache_coordinator.py"
+POOL = "v1/core/block_pool.py"
+TABLES_V1 = "v1/worker/block_table.py"
+TABLES_V2 = "v1/worker/gpu/block_table.py"
+RUNNER_V1 = "v1/worker/gpu_model_runner.py"
+RUNNER_V2 = "v1/worker/gpu/model_runner.py"
+STATE_V2 = "v1/worker/gpu/model_states/mamba_hybrid.py"
+MAMBA = "v1/worker/mamba_utils.py"
+BATCH_V1 = "v1/worker/gpu_input_batch.py"
+GDN = "v1/attention/backends/gdn_attn.py"
+UTILS = "v1/worker/utils.py"
+
+BREAKS = (
+    Break(
+        "stale-output-not-marked",
+        SCHEDULER,
+        "        )\n        request.num_stale_output_tokens = request.num_in_flight_tokens",
+        "        )\n        request.num_stale_output_tokens = 0",
+        "results in flight when a request is preempted count for its next life",
+        V2 | ASYNC,
+    ),
+    Break(
+        "placeholders-kept",
+        SCHEDULER,
+        "        request.num_output_placeholders = 0\n        request.num_preemptions += 1",
+        "        request.num_preemptions += 1",
+        "a preempted request keeps the placeholders of tokens in flight",
+        V2 | ASYNC,
+    ),
+    Break(
+        "commit-in-flight",
+        SCHEDULER,
+        "request.num_computed_tokens - request.num_in_flight_tokens,\n                    )",
+        "request.num_computed_tokens,\n                    )",
+        "tokens of the step in flight are published as if computed",
+        V2 | ASYNC | SPEC | ALIGN,
+    ),
+    Break(
+        "chunk-past-boundary",
+        SCHEDULER,
+        "if start % block_size != 0 and not use_internal_checkpoint",
+        "if start % block_size == 0 and not use_internal_checkpoint",
+        "a chunk that starts inside a block runs past the boundary whose state is published",
+        ALIGN,
+    ),
+    Break(
+        "preempted-not-reported",
+        SCHEDULER,
+        "        self.reset_preempted_req_ids.add(request.request_id)\n",
+        "",
+        "the worker is not told of a preemption and keeps the row",
+        V2,
+    ),
+    Break(
+        "reset-keeps-scheduled",
+        SCHEDULER,
+        "            self.prev_step_scheduled_req_ids.clear()\n\n        reset_successful",
+        "\n        reset_successful",
+        "after a cache reset with preemption the worker is not sent the tokens again",
+        V1 | ASYNC,
+    ),
+    Break(
+        "stop-without-rollback",
+        SCHEDULER,
+        "request.num_computed_tokens -= len(new_token_ids) - num_new",
+        "pass",
+        "accepted drafts behind the last token count as computed",
+        SPEC | ALIGN,
+    ),
+    Break(
+        "same-step-hit",
+        GROUPS,
+        "                self.cached_blocks_this_step.add(block.block_hash)\n",
+        "",
+        "a state that this step will write may be hit in this very step",
+        ALIGN,
+    ),
+    Break(
+        "same-step-never-ends",
+        GROUPS,
+        "self.cached_blocks_this_step.clear()",
+        "pass",
+        "a state published once may never be hit: who hits it waits for ever",
+        ALIGN,
+    ),
+    Break(
+        "skipped-off-by-one",
+        GROUPS,
+        '        num_computed_tokens - 1.\n        """\n        return num_computed_tokens - 1',
+        '        num_computed_tokens - 1.\n        """\n        return num_computed_tokens',
+        "at a block boundary the state to continue from is given back",
+        ALIGN,
+    ),
+    Break(
+        "last-state-freed-early",
+        GROUPS,
+        "< cdiv(processed_computed_tokens, self.block_size) - 1",
+        "<= cdiv(processed_computed_tokens, self.block_size) - 1",
+        "the block of the running state is given back a step too early",
+        ALIGN,
+    ),
+    Break(
+        "in-flight-not-subtracted",
+        MANAGER,
+        "max(0, total_computed_tokens - request.num_in_flight_tokens),",
+        "total_computed_tokens,",
+        "states are given back as if all drafts in flight were accepted",
+        V2 | ASYNC | SPEC | ALIGN,
+    ),
+    Break(
+        "relocation-off-by-one",
+        GROUPS,
+        "if block_idx < num_skipped_blocks - checkpoint_block:",
+        "if block_idx <= num_skipped_blocks - checkpoint_block:",
+        "one speculative block too many moves to the end of the table",
+        SPEC | ALIGN,
+    ),
+    Break(
+        "hit-candidates-not-counted",
+        GROUPS,
+        "            return num_new_blocks + num_evictable_computed_blocks",
+        "            return num_new_blocks",
+        "the admission check forgets that hits leave the free queue",
+        ALIGN,
+    ),
+    Break(
+        "hits-not-truncated",
+        COORDINATOR,
+        "del blks[num_blocks:]",
+        "pass",
+        "attention keeps blocks behind the common hit length in the table",
+        ALIGN,
+    ),
+    Break(
+        "eagle-no-drop",
+        GROUPS,
+        "            hit_length -= min(alignment_tokens, block_size)",
+        "            pass",
+        "with EAGLE the last matching block is not dropped",
+        V2 | SPEC | ALIGN | {"eagle_block_drop": "true"},
+    ),
+    Break(
+        "last-duplicate-lost",
+        POOL,
+        "            if len(blocks) > 0:\n",
+        "            if len(blocks) > 1:\n",
+        "when one of two equal blocks is evicted the other cannot be found any more",
+        ALIGN,
+    ),
+    Break(
+        "reset-keeps-labels",
+        POOL,
+        "        for block in self.blocks:\n            block.reset_hash()",
+        "        pass",
+        "a cache reset empties the lookup structure, not the blocks",
+        ALIGN,
+    ),
+    Break(
+        "dummy-tables-stale",
+        TABLES_V2,
+        "            block_table[:num_rows].zero_()",
+        "            pass",
+        "a dummy run uses the tables of the last real step",
+        V2,
+    ),
+    Break(
+        "dummy-slots-first-group",
+        TABLES_V2,
+        "self.slot_mappings.fill_(PAD_SLOT_ID)",
+        "self.slot_mappings[0].fill_(PAD_SLOT_ID)",
+        "a dummy run has real slots in all groups but the first",
+        V2,
+    ),
+    Break(
+        "dirty-rows-kept",
+        TABLES_V2,
+        "            num_rows = max(num_rows, self._num_dirty_rows)\n",
+        "",
+        "rows of a larger batch before stay in the shared table",
+        V2,
+    ),
+    Break(
+        "swap-without-counts",
+        TABLES_V1,
+        "        self.num_blocks_per_row[src_tgt] = self.num_blocks_per_row[tgt_src]\n",
+        "",
+        "two rows change places, their lengths do not",
+        V1,
+    ),
+    Break(
+        "vacated-row-stale",
+        TABLES_V1,
+        "        block_table_np[src, :num_blocks] = 0\n",
+        "",
+        "a row that moved leaves its block ids behind",
+        V1,
+    ),
+    Break(
+        "row-not-cleared",
+        BATCH_V1,
+        "        self.block_table.clear_row(req_index)\n",
+        "",
+        "a request that ended leaves its block ids behind",
+        V1,
+    ),
+    Break(
+        "condense-without-accepted",
+        BATCH_V1,
+        "            self.num_accepted_tokens_cpu[empty_index] = self.num_accepted_tokens_cpu[\n"
+        "                last_req_index\n            ]\n",
+        "",
+        "a row moves, its count of accepted drafts does not",
+        V1 | SPEC,
+    ),
+    Break(
+        "v1-zero-drafts",
+        RUNNER_V1,
+        "(num_decode_draft_tokens < 0) & zero_draft_decode_mask",
+        "(num_decode_draft_tokens < -1) & zero_draft_decode_mask",
+        "a decode without drafts ignores what was accepted before",
+        V1 | SPEC,
+    ),
+    Break(
+        "v1-accepted-not-reset",
+        MAMBA,
+        "            input_batch.num_accepted_tokens_cpu[i] = 1\n",
+        "",
+        "after the copy to the next block the accepted count still applies",
+        V1 | SPEC | ALIGN,
+    ),
+    Break(
+        "accepted-of-last-owner",
+        STATE_V2,
+        "self.num_accepted_tokens_gpu[req_index].fill_(1)",
+        "pass",
+        "a slot keeps the accepted count of the request before",
+        V2 | SPEC | ALIGN,
+    ),
+    Break(
+        "seed-off-by-one",
+        STATE_V2,
+        "(new_req_data.num_computed_tokens - 1) // mamba_block_size",
+        "new_req_data.num_computed_tokens // mamba_block_size",
+        "after a hit the state is looked for one column too far",
+        V2 | ALIGN,
+    ),
+    Break(
+        "first-boundary-not-reset",
+        MAMBA,
+        "should_reset = (state_idx >= 0)",
+        "should_reset = (state_idx > 0)",
+        "crossing the first boundary keeps the accepted count",
+        V2 | SPEC | ALIGN,
+    ),
+    Break(
+        "conv-not-shifted",
+        MAMBA,
+        "src_addr = src_block_addr + token_bias.to(tl.int64) * token_bytes",
+        "src_addr = src_block_addr",
+        "the convolution window is copied without the shift of the accepted drafts",
+        SPEC | ALIGN,
+    ),
+    Break(
+        "boundary-not-saved",
+        MAMBA,
+        "needs_copy = aligned_new_computed >= num_tokens_running_state",
+        "needs_copy = aligned_new_computed > num_tokens_running_state",
+        "a state exactly at the boundary is not saved when drafts ran past it",
+        SPEC | ALIGN,
+    ),
+    Break(
+        "gdn-zero-drafts",
+        GDN,
+        "            if num_spec_decodes == 0:\n                num_spec_decodes = 0",
+        "            if num_decode_draft_tokens_cpu.clamp(min=0).sum() == 0:\n                num_spec_decodes = 0",
+        "a batch whose rows all drafted nothing ignores what was accepted before",
+        V1 | SPEC,
+    ),
+    Break(
+        "gdn-initial-state-offset",
+        GDN,
+        "prefill_has_initial_state = has_initial_state[num_decodes:]",
+        "prefill_has_initial_state = has_initial_state",
+        "prefills look up the initial-state flags of the decodes in front of them",
+        {"num_speculative_tokens": "0"},
+    ),
+    Break(
+        "gdn-padding-kept",
+        GDN,
+        "            non_spec_state_indices_tensor[num_decodes:].fill_(NULL_BLOCK_ID)\n",
+        "",
+        "padding rows of a decode graph keep the state indices of an earlier batch",
+        V2,
+    ),
+    Break(
+        "zero-first-layer-only",
+        UTILS,
+        "grid = (n_blocks, n_segs, max_chunks)",
+        "grid = (n_blocks, 1, max_chunks)",
+        "fresh blocks are zeroed in the first layer only",
+        V2,
+    ),
+    Break(
+        "zero-new-requests-only",
+        RUNNER_V2,
+        "        if scheduler_output.new_block_ids_to_zero:\n            assert",
+        "        if scheduler_output.new_block_ids_to_zero and scheduler_output.scheduled_new_reqs:\n            assert",
+        "blocks of running requests are not zeroed",
+        V2,
+    ),
+    Break(
+        "padded-tail-as-prefill",
+        STATE_V2,
+        "is_prefilling_np = is_prefilling_np & ~input_batch.prefill_runs_as_decode_np",
+        "pass",
+        "a prompt's last token, padded with placeholder drafts, runs in the prefill kernel",
+        V2 | SPEC | ALIGN,
+    ),
+)
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What happened to one break. `oracle` is empty if nothing was seen; `known` counts violations that the unbroken
+    release shows on the same trace as well."""
+
+    slug: str
+    steps: int
+    traces: int
+    seconds: float
+    known: int
+    oracle: str = ""
+    signature: str = ""
+    message: str = ""
+
+
+def edited(tree: Path, one: Break) -> str:
+    """The broken file's text."""
+    text = (tree / "vllm" / one.file).read_text(encoding="utf-8")
+    found = text.count(one.old)
+    if found != 1:
+        raise SystemExit(f"{one.slug}: the old text occurs {found} times in {one.file}, not once: {one.old!r}")
+    return text.replace(one.old, one.new)
+
+
+def overlay(tree: Path, copy: Path, inside: Path) -> None:
+    """`copy` looks like `tree`: links, except on the way to the file `inside`, which is left out."""
+    copy.mkdir()
+    first, *rest = inside.parts
+    for entry in tree.iterdir():
+        if entry.name != first:
+            (copy / entry.name).symlink_to(entry)
+    if rest:
+        overlay(tree / first, copy / first, Path(*rest))
+
+
+def broken_launch(launch: Launch, one: Break, folder: Path) -> Launch:
+    """How to start a worker on a tree with this break, made in `folder`."""
+    ours, _, tree = launch.env["PYTHONPATH"].rpartition(":")
+    text = edited(Path(tree), one)
+    inside = Path("vllm") / one.file
+    overlay(Path(tree), folder / "tree", inside)
+    (folder / "tree" / inside).write_text(text, encoding="utf-8")
+    # Byte code is linked as well: nothing new may be written there.
+    env = {**launch.env, "PYTHONPATH": f"{ours}:{folder / 'tree'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    return Launch(launch.python, env, f"{launch.version}, {one.slug}")
+
+
+def is_known(reference: Worker, trace: Trace, ran: Ran) -> bool:
+    """Whether the unbroken release fails on the trace with the same signature, or no later."""
+    seen, wanted = reference.run(trace).violation, ran.outcome.violation
+    assert wanted
+    return seen is not None and (seen.signature == wanted.signature or seen.event <= wanted.event)
+
+
+def hunt(one: Break, launch: Launch, reference: Worker) -> Result:
+    """Random traces until the break shows or the limits are reached."""
+    with tempfile.TemporaryDirectory() as folder, Worker(TARGET, broken_launch(launch, one, Path(folder))) as worker:
+        worker.start()
+        start, steps, traces, known = time.monotonic(), 0, 0, 0
+        for ran in worker.fuzz(Fuzz(SEED, 0, 100_000, dict(one.config))):
+            steps, traces = steps + ran.outcome.steps, traces + 1
+            violation, seconds = ran.outcome.violation, time.monotonic() - start
+            if violation and ran.trace:
+                if not is_known(reference, ran.trace, ran):
+                    said = (violation.oracle, violation.signature, violation.message)
+                    return Result(one.slug, steps, traces, seconds, known, *said)
+                known += 1
+            if steps >= STEPS_MAX or seconds >= SECONDS_MAX:
+                break
+        return Result(one.slug, steps, traces, time.monotonic() - start, known)
+
+
+def cell(text: str) -> str:
+    """Text for a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def page(results: dict[str, Result]) -> str:
+    """docs/vllm-breaks.md."""
+    done = [(one, results[one.slug]) for one in BREAKS if one.slug in results]
+    caught = [(one, result) for one, result in done if result.oracle]
+    missed = [(one, result) for one, result in done if not result.oracle]
+    lines = [
+        "# vLLM 0.33.0, broken on purpose",
+        "",
+        "`python benchmarks/vllm_breaks.py` breaks the release one line at a time and fuzzes it until an oracle says",
+        "so. A violation counts only if the unbroken release does not fail on the very same trace at or before that",
+        "event. Steps and traces include those on which only a bug of the release itself was seen.",
+        "",
+        f"{len(caught)} of {len(done)} breaks are caught; limits per break: {STEPS_MAX:,} steps or "
+        f"{SECONDS_MAX:.0f} s; seed {SEED}.",
+        "",
+        "| break | file | what | caught by | steps | traces | seconds | message |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    for one, result in caught:
+        figures = f"{result.steps:,} | {result.traces} | {result.seconds:.0f}"
+        lines.append(
+            f"| `{one.slug}` | `{one.file}` | {cell(one.what)} | {result.signature} | {figures} "
+            f"| {cell(result.message)} |"
+        )
+    lines += ["", "## Not caught, and why", ""]
+    for one, result in missed:
+        lines.append(f"- `{one.slug}` (`{one.file}`): {cell(one.what)}. After {result.steps:,} steps nothing was seen.")
+        lines.append(f"  {cell(one.why) or 'Not explained yet.'}")
+    return "\n".join(lines) + "\n"
+
+
+def load(path: Path | None) -> dict[str, Result]:
+    """Results of earlier runs."""
+    results: list[Result] = []
+    if path:
+        with suppress(FileNotFoundError):
+            results = msgspec.json.decode(path.read_bytes(), type=list[Result])
+    return {result.slug: result for result in results}
+
+
+def chosen(slugs: str, results: dict[str, Result]) -> Sequence[Break]:
+    """The breaks to run: those named, else all that have no result yet."""
+    if not slugs:
+        return [one for one in BREAKS if one.slug not in results]
+    known = {one.slug: one for one in BREAKS}
+    if unknown := [slug for slug in slugs.split(",") if slug not in known]:
+        raise SystemExit(f"unknown breaks: {', '.join(unknown)}; known: {', '.join(known)}")
+    return [known[slug] for slug in slugs.split(",")]
+
+
+def main() -> None:
+    """Run the breaks, one after another, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", metavar="SLUG,...", help="only these breaks")
+    parser.add_argument("--results", type=Path, help="keep results in this file; without --only, skip what is in it")
+    arguments = parser.parse_args()
+    results = load(arguments.results)
+    launch = prepare(TARGET, print)
+    for one in BREAKS:
+        edited(Path(launch.env["PYTHONPATH"].rpartition(":")[2]), one)
+    wanted = chosen(arguments.only, results)
+    with Worker(TARGET, launch) as reference:
+        if wanted:
+            reference.start()
+        for one in wanted:
+            result = results[one.slug] = hunt(one, launch, reference)
+            print(
+                f"{one.slug:32} {result.signature or 'NOT CAUGHT':44} {result.steps:6} steps {result.traces:4} traces "
+                f"{result.seconds:5.0f} s {result.known:3} known  {result.message}",
+                flush=True,
+            )
+            if arguments.results:
+                arguments.results.write_bytes(msgspec.json.encode(list(results.values())))
+    if arguments.results or not arguments.only:
+        PAGE.write_text(page(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""A long campaign on released vLLM in which every violation must be explained.
+
+    python benchmarks/vllm_campaign.py --target vllm@0.33.0 --steps 50000 --seed 1 -o out
+
+A violation ends its trace, the campaign goes on. Each violating trace is then run on copies of the same release in
+which one cause named in docs/vllm.md is mended: the copy on which it stays silent names the cause. A trace that no
+mend silences is *unexplained*; it is saved, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from hybridfuzz.harness.codec import save_trace
+from hybridfuzz.harness.messages import Fuzz
+from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Trace
+from trees import Edit, edited_tree
+
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+V1_RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+
+ONE_TOKEN_PROMPT = (
+    Edit(
+        SCHEDULER,
+        "and (scheduled_running_reqs or num_computed_tokens > 0)",
+        "and num_computed_tokens > 0",
+    ),
+)
+UNSCHEDULED_ROW = (
+    Edit(
+        V1_RUNNER,
+        "        for req_id in unscheduled_req_ids:\n            self.input_batch.remove_request(req_id)\n",
+        "        kept = self.__dict__.setdefault('accepted_when_unscheduled', {})\n"
+        "        for req_id in unscheduled_req_ids:\n"
+        "            row = self.input_batch.req_id_to_index[req_id]\n"
+        "            kept[req_id] = int(self.input_batch.num_accepted_tokens_cpu[row])\n"
+        "            self.input_batch.remove_request(req_id)\n"
+        "        for req_id in scheduler_output.preempted_req_ids or ():\n"
+        "            kept.pop(req_id, None)\n",
+    ),
+    Edit(
+        V1_RUNNER,
+        "        for request in reqs_to_add:\n            self.input_batch.add_request(request)\n",
+        "        for request in reqs_to_add:\n"
+        "            self.input_batch.add_request(request)\n"
+        "            row = self.input_batch.req_id_to_index[request.req_id]\n"
+        "            accepted = kept.pop(request.req_id, 1)\n"
+        "            if request.req_id not in resumed_req_ids:\n"
+        "                self.input_batch.num_accepted_tokens_cpu[row] = accepted\n",
+    ),
+)
+PUBLISHED_THEN_PREEMPTED = (
+    Edit(
+        SCHEDULER,
+        "                            req_to_new_blocks.pop(preempted_req_id)\n",
+        "                            req_to_new_blocks.pop(preempted_req_id)\n"
+        "                            for one in self.kv_cache_manager.coordinator.single_type_managers:\n"
+        "                                first = preempted_req.num_computed_tokens // one.block_size\n"
+        "                                for block in one.req_to_blocks[preempted_req_id][first:]:\n"
+        "                                    if not block.is_null:\n"
+        "                                        one.block_pool._maybe_evict_cached_block(block)\n",
+    ),
+)
+MENDS = {
+    "one-token-prompt": ONE_TOKEN_PROMPT,
+    "unscheduled-row": UNSCHEDULED_ROW,
+    "published-then-preempted": PUBLISHED_THEN_PREEMPTED,
+}
+
+
+class Suspects:
+    """Mended copies of one release, each with a worker that is started when it is first needed."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self.specs: dict[str, str] = {}
+        self.workers: dict[str, Worker] = {}
+        everything: list[Edit] = []
+        for name, edits in MENDS.items():
+            try:
+                self.specs[name] = f"vllm@{edited_tree(source, edits, folder / name)}"
+                everything += edits
+            except (ValueError, FileNotFoundError) as error:
+                print(f"mend {name} does not apply to this release: {error}", file=sys.stderr)
+        if everything:
+            self.specs["all mends together"] = f"vllm@{edited_tree(source, everything, folder / 'all')}"
+
+    def add(self, name: str, spec: str) -> None:
+        """One more suspect: another release, for instance."""
+        self.specs[name] = spec
+
+    def explain(self, trace: Trace) -> str:
+        """The first suspect on which the trace is silent, or ""."""
+        for name, spec in self.specs.items():
+            if name not in self.workers:
+                self.workers[name] = Worker(spec, prepare(spec, print), trace_seconds=300)
+                self.workers[name].start()
+            if self.workers[name].run(trace).violation is None:
+                return name
+        return ""
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self.workers.values():
+            worker.__exit__()
+
+
+def overrides_of(text: str) -> dict[str, object]:
+    """`key=value,...` as a mapping."""
+    return dict(pair.split("=", 1) for pair in text.split(",")) if text else {}
+
+
+def campaign(arguments: argparse.Namespace, suspects: Suspects, out: Path) -> dict[str, object]:
+    """Run until the steps are done; returns what was counted."""
+    launch = prepare(arguments.target, print)
+    steps, traces, index = 0, 0, 0
+    causes: Counter[str] = Counter()
+    configurations: Counter[str] = Counter()
+    reached: Counter[str] = Counter()
+    started = time.monotonic()
+    with Worker(arguments.target, launch, trace_seconds=300) as worker:
+        worker.start()
+        while steps < arguments.steps:
+            for ran in worker.fuzz(Fuzz(arguments.seed, index, 25, overrides_of(arguments.config))):
+                steps, traces, index = steps + ran.outcome.steps, traces + 1, ran.index + 1
+                reached.update(ran.outcome.reached)
+                violation = ran.outcome.violation
+                if violation is None:
+                    continue
+                trace = ran.trace or worker.draw(arguments.seed, ran.index, overrides_of(arguments.config))
+                cause = suspects.explain(trace)
+                causes[f"{violation.signature}: {cause or 'UNEXPLAINED'}"] += 1
+                configurations[f"{trace.config.options.get('runner')}/{cause}"] += 1
+                if not cause:
+                    save_trace(trace, out / f"unexplained-{violation.signature}-{ran.index}.json")
+                    print(f"UNEXPLAINED trace {ran.index}: {violation.message}", flush=True)
+            seconds = time.monotonic() - started
+            print(f"{steps} steps, {traces} traces, {seconds:.0f} s, {sum(causes.values())} violations", flush=True)
+    return {
+        "target": arguments.target, "seed": arguments.seed, "config": arguments.config, "steps": steps,
+        "traces": traces, "seconds": round(time.monotonic() - started), "violations": dict(causes),
+        "by runner": dict(configurations), "reached": dict(reached),
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Run, print, save."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--target", default="vllm@0.33.0")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
+    parser.add_argument("--later", default="", help="a further suspect: a later release, say vllm@0.33.0")
+    parser.add_argument("-o", dest="out", type=Path, default=Path("reports/out/vllm-campaign"))
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    source = Path(prepare(arguments.target, print).env["PYTHONPATH"].split(":")[-1])
+    with tempfile.TemporaryDirectory(dir=source.parent) as folder:
+        suspects = Suspects(source, Path(folder))
+        if arguments.later:
+            suspects.add(f"fixed in {arguments.later}", arguments.later)
+        try:
+            result = campaign(arguments, suspects, arguments.out)
+        finally:
+            suspects.close()
+    (arguments.out / "campaign.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+    return int(any("UNEXPLAINED" in cause for cause in result["violations"]))  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The Hypothesis face: green on the correct target, and on a mutant a reduced trace and a command."""
+
+import re
+import unittest
+from pathlib import Path
+
+import pytest
+from hybridfuzz.harness.codec import load_trace
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.machine import DEFAULT_SETTINGS, HybridCacheMachine, ViolationError
+from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.base.trace import Step
+from hypothesis import settings
+from support import CLEAN
+
+# Derandomized: a test run is the same every time.
+FEW = settings(DEFAULT_SETTINGS, max_examples=12, stateful_step_count=30, database=None, derandomize=True)
+MUTANT = "hybrid:zero-list-never-drained"
+SHOWS_IT = {"groups": [{"kind": "attention", "block_size": 8}]}
+"""A model without states."""
+
+
+def machine(folder: Path, target: str, **overrides: object) -> type[unittest.TestCase]:
+    """A test case that leaves its findings in a folder of the test."""
+
+    class Here(HybridCacheMachine):
+        directory = folder
+
+    return Here.for_target(target, overrides, FEW)
+
+
+def failure(case: type[unittest.TestCase]) -> str:
+    """The report of the only failure, "" if it passed."""
+    result = unittest.TestResult()
+    case("runTest").run(result)
+    assert result.testsRun == 1
+    return "".join(report for _, report in [*result.failures, *result.errors])
+
+
+def test_clean_target_passes(tmp_path: Path) -> None:
+    assert failure(machine(tmp_path, "hybrid")) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What a run on a mutant says, and where its trace is."""
+    folder = tmp_path_factory.mktemp("findings")
+    said = failure(machine(folder, MUTANT, **SHOWS_IT))
+    [path] = folder.glob("*.json")
+    return said, path
+
+
+def test_mutant_fails_with_a_replay_line(report: tuple[str, Path]) -> None:
+    said, path = report
+    assert ViolationError.__name__ in said
+    assert "M9: the list of blocks to zero holds" in said
+    assert re.search(rf"^\s+replay: hybridfuzz replay {path} --target {MUTANT}$", said, re.MULTILINE)
+
+
+def test_the_trace_on_disk_is_reduced_and_replays(report: tuple[str, Path]) -> None:
+    """It fails on the mutant with the signature in its name, and is clean on the correct target."""
+    _, path = report
+    trace = load_trace(path)
+    violation = run_trace(load_factory(MUTANT), trace).violation
+    assert violation is not None
+    assert violation.signature == path.stem
+    assert len(trace.events) <= 6
+    assert run_trace(CLEAN, trace).violation is None
+
+
+def test_overrides_fix_the_configuration() -> None:
+    """Every drawn configuration obeys them."""
+    seen = []
+
+    class Looks(HybridCacheMachine):
+        def happen(self, event: object) -> None:
+            seen.append(self.config)
+            super().happen(event)  # type: ignore[arg-type]
+
+    case = Looks.for_target("hybrid", {"mamba_cache_mode": "none", "enable_prefix_caching": False}, FEW)
+    assert failure(case) == ""
+    assert seen
+    assert {config.mamba_cache_mode for config in seen if config} == {"none"}
+
+
+def test_rules_of_ones_own_may_use_happen() -> None:
+    """A subclass adds a rule; its events run in lockstep like all others."""
+    from hypothesis.stateful import rule
+
+    taken = []
+
+    class Mine(HybridCacheMachine):
+        @rule()
+        def two_steps(self) -> None:
+            for _ in range(2):
+                self.happen(Step())
+            taken.append(len(self.events))
+
+    assert failure(Mine.for_target("hybrid", run=FEW)) == ""
+    assert taken
+
+
+def test_hypothesis_does_not_shrink() -> None:
+    """Our own reducer does: a failing example is not run hundreds of times."""
+    assert {phase.name for phase in DEFAULT_SETTINGS.phases} == {"explicit", "reuse", "generate"}

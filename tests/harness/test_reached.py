@@ -1,0 +1,114 @@
+"""Reached states: a hand-made trace reaches each; one without it does not."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.reached import REQUIRES, features, missing_states, required_states
+from hybridfuzz.targets.base.trace import (
+    Abort,
+    DummyRun,
+    Group,
+    Preempt,
+    ResetPrefixCache,
+    Step,
+    Trace,
+)
+from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
+
+RESEND = (arrive("r0", 20), *steps(5), arrive("r1", 20), *steps(5))
+DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
+
+WRAPPED = make_trace(
+    arrive("r0", 30, new=9), *steps(12), arrive("r1", ("e", 30), new=9), *steps(9),
+    num_blocks=9, max_model_len=40,
+)  # fmt: skip
+
+TRACES: dict[str, Trace] = {
+    "chunked prefill": make_trace(arrive("r0", 20), *steps(4), max_num_batched_tokens=8),
+    "first chunk of one token": make_trace(arrive("r0", 20), Step(budget=1)),
+    "chunk shorter than the convolution window": make_trace(arrive("r0", 20), Step(budget=2)),
+    "batch of three or more": make_trace(*(arrive(f"r{i}", 5) for i in range(3)), Step()),
+    "preempted": make_trace(arrive("r0", 8, new=5), *steps(2), Preempt("r0")),
+    "preempted with a partial block": make_trace(arrive("r0", 9, new=5), *steps(2), Preempt("r0")),
+    "resumed from a hit": make_trace(arrive("r0", 20, new=5), *steps(3), Preempt("r0"), Step()),
+    "prefix hit": make_trace(*RESEND),
+    "hit on content written by decoding": make_trace(
+        arrive("r0", 5, new=9), *steps(12), arrive("r1", 5, ("~", 8)), *steps(3)
+    ),
+    "block shared by two requests": make_trace(
+        arrive("r0", 20, new=9), *steps(4), arrive("r1", 20), *steps(3)
+    ),
+    "duplicate key": make_trace(
+        arrive("r0", 20), arrive("r1", 20), Step(chunks={"r0": 5, "r1": 5}), *steps(5)
+    ),
+    "cached block evicted": WRAPPED,
+    "block reused by another kind of group": WRAPPED,
+    "blocks zeroed": make_trace(arrive("r0", 5), Step()),
+    "aborted while running": make_trace(arrive("r0", 5, new=9), Step(), Abort("r0")),
+    "prefix cache reset": make_trace(*RESEND[:6], ResetPrefixCache()),
+    "dummy run after requests": make_trace(*RESEND[:6], DummyRun(2)),
+    "padding rows": make_trace(arrive("r0", 5, new=4), *steps(3), graph_sizes=(4,)),
+    "state copied to the running column": make_trace(arrive("r0", 7, new=9), *steps(9)),
+    "boundary state copied back": make_trace(
+        arrive("r0", 5, new=20), *steps(12, drafts=3, right=3), **DRAFTS
+    ),
+    "window moved by accepted drafts": make_trace(
+        arrive("r0", 5, new=20), *steps(12, drafts=3, right=3), **DRAFTS
+    ),
+    "all drafts accepted": make_trace(arrive("r0", 5, new=9), *steps(4, drafts=3, right=3), **DRAFTS),
+    "draft rejected": make_trace(arrive("r0", 5, new=9), *steps(4, drafts=3, right=0), **DRAFTS),
+    "boundary crossed in a step with a rejection": make_trace(
+        arrive("r0", 5, new=20), *steps(9, drafts=3, right=2), **DRAFTS
+    ),
+    "planned ahead of execution": make_trace(arrive("r0", 5, new=9), *steps(5), async_depth=1),
+    "preempted with a step in flight": make_trace(
+        arrive("r0", 5, new=9), *steps(3), Preempt("r0"), async_depth=1
+    ),
+}  # fmt: skip
+NOTHING = make_trace(arrive("r0", 5, new=1), groups=(Group("attention", 16),), graph_sizes=())
+
+
+@pytest.mark.parametrize("state", REQUIRES)
+def test_each_state_has_a_trace_that_reaches_it(state: str) -> None:
+    outcome = run_trace(CLEAN, TRACES[state])
+    assert outcome.violation is None
+    assert outcome.reached.get(state)
+
+
+def test_a_trace_without_anything_reaches_nothing() -> None:
+    """One short prompt, one token: no state is counted by accident."""
+    reached = {state for state, times in run_trace(CLEAN, NOTHING).reached.items() if times}
+    assert reached <= {"blocks zeroed"}
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["prefix hit", "preempted", "draft rejected", "padding rows", "planned ahead of execution",
+     "aborted while running", "dummy run after requests", "block shared by two requests"],
+)  # fmt: skip
+def test_states_are_not_counted_where_they_are_not(state: str) -> None:
+    plain = make_trace(arrive("r0", 20, new=5), *steps(8), groups=(MAMBA, ATTENTION))
+    assert not run_trace(CLEAN, plain).reached.get(state)
+
+
+def test_embedded_target_has_to_reach_all() -> None:
+    assert set(required_states(CLEAN.capabilities)) == set(REQUIRES)
+    assert missing_states(CLEAN.capabilities, dict.fromkeys(REQUIRES, 1)) == []
+    assert missing_states(CLEAN.capabilities, dict.fromkeys(REQUIRES, 0)) == list(REQUIRES)
+
+
+def test_a_state_is_required_only_of_who_can_reach_it() -> None:
+    poor = msgspec.structs.replace(
+        CLEAN.capabilities,
+        events=frozenset({"arrive", "step"}),
+        modes=("none",),
+        max_speculative_tokens=0,
+        max_async_depth=0,
+        reaches=frozenset(),
+    )
+    required = required_states(poor)
+    assert "chunked prefill" in required
+    assert not {"prefix hit", "aborted while running", "draft rejected", "padding rows"} & set(required)
+    assert features(poor, {}) == {"arrive", "step", "none"}

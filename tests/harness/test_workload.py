@@ -1,0 +1,196 @@
+"""The workload: a pure function of its seed, within the capabilities, clustered, and wide enough."""
+
+from collections import Counter
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hybridfuzz.harness.choices import RandomChoices
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.reached import missing_states
+from hybridfuzz.harness.workload import Grammar, apply_overrides, draw_config, draw_trace
+from hybridfuzz.targets.base.protocol import Capabilities
+from hybridfuzz.targets.base.trace import Arrive, Config, Step, Trace, TraceError, check_config, fits
+from support import CLEAN, drawn
+
+TRACES = range(150)
+POOR = Capabilities(
+    events=frozenset({"arrive", "step", "abort"}),
+    modes=("align",),
+    observes=frozenset(),
+    block_sizes=((16, 16),),
+)
+
+
+def test_the_same_seed_gives_the_same_traces() -> None:
+    for index in range(20):
+        first = draw_trace(CLEAN.capabilities, 5, index)
+        assert first == draw_trace(CLEAN.capabilities, 5, index)
+        assert first.origin == f"seed 5, trace {index}"
+
+
+def test_seed_and_index_both_matter() -> None:
+    traces = [draw_trace(CLEAN.capabilities, seed, index) for seed in range(4) for index in range(4)]
+    distinct = {repr((trace.config, trace.events)) for trace in traces}
+    assert len(distinct) == len(traces)
+
+
+def test_a_trace_does_not_depend_on_its_predecessors() -> None:
+    """Trace 7 alone is trace 7 of a campaign: findings can be drawn again."""
+    [*_, last] = [draw_trace(CLEAN.capabilities, 1, index) for index in range(8)]
+    assert last == draw_trace(CLEAN.capabilities, 1, 7)
+
+
+@pytest.mark.parametrize("index", range(0, 150, 3))
+def test_configurations_are_valid_and_supported(index: int) -> None:
+    config = drawn(1, index).config
+    check_config(config)
+    assert not CLEAN.supports(config)
+    assert config.num_blocks <= 4 * config.smallest_pool() + 20, "the pool is under pressure"
+
+
+def test_requests_fit_and_names_are_new() -> None:
+    for index in TRACES:
+        trace = drawn(1, index)
+        arrivals = [event for event in trace.events if isinstance(event, Arrive)]
+        assert all(fits(trace.config, event) for event in arrivals)
+        assert len({event.name for event in arrivals}) == len(arrivals)
+
+
+def allowed(trace: Trace, capabilities: Capabilities) -> bool:
+    tags = {str(event.__struct_config__.tag) for event in trace.events}
+    config = trace.config
+    return (
+        tags <= capabilities.events | {"arrive", "step"}
+        and config.mamba_cache_mode in capabilities.modes
+        and config.num_speculative_tokens <= capabilities.max_speculative_tokens
+        and config.async_depth <= capabilities.max_async_depth
+        and config.policy in capabilities.policies
+        and config.conv_width in capabilities.conv_widths
+        and config.max_model_len <= capabilities.max_model_len
+        and (capabilities.eagle_block_drop or not config.eagle_block_drop)
+        and config.options.keys() == capabilities.options.keys()
+    )
+
+
+@pytest.mark.parametrize("event", sorted(CLEAN.capabilities.events - {"arrive", "step"}))
+def test_every_declared_event_is_drawn_and_none_else(event: str) -> None:
+    """With one more event declared, that one appears, too."""
+    events = frozenset({event, "sleep", "wake"} if event in {"sleep", "wake"} else {event})
+    capabilities = msgspec.structs.replace(CLEAN.capabilities, events=events | {"arrive", "step"})
+    seen: Counter[str] = Counter()
+    for index in range(60):
+        trace = draw_trace(capabilities, 2, index)
+        assert allowed(trace, capabilities)
+        seen.update(str(event.__struct_config__.tag) for event in trace.events)
+    assert seen[event]
+
+
+def test_a_poor_target_is_asked_for_nothing_more() -> None:
+    for index in range(60):
+        trace = draw_trace(POOR, 3, index)
+        assert allowed(trace, POOR)
+        assert {group.block_size for group in trace.config.groups} == {16}
+        for event in trace.events:
+            assert not isinstance(event, Step) or (event.drafts, event.chunks) == (0, {})
+
+
+def test_all_modes_and_features_are_drawn() -> None:
+    """Swarm: each feature is on in some configurations and off in others."""
+    configs = [draw_config(RandomChoices(9, index), CLEAN.capabilities) for index in range(400)]
+    assert {config.mamba_cache_mode for config in configs} == {"none", "align", "all"}
+    assert {config.num_speculative_tokens for config in configs} == {0, 1, 2, 3, 4}
+    assert {config.async_depth for config in configs} == {0, 1, 2}
+    assert {config.policy for config in configs} == {"fcfs", "priority"}
+    assert {config.eagle_block_drop for config in configs} == {True, False}
+    assert {bool(config.graph_sizes) for config in configs} == {True, False}
+    assert {len(config.groups) for config in configs} >= {1, 2, 3, 4}
+    sizes = {tuple(sorted({group.block_size for group in config.groups})) for config in configs}
+    assert {(8, 16), (4, 8), (8,), (16,)} <= sizes
+
+
+def test_lengths_cluster_around_block_boundaries() -> None:
+    """Far more prompts than chance would have it end at j * block + {-1, 0, 1, k, k + 1, w - 1}."""
+    near = total = 0
+    expected = 0.0
+    for index in TRACES:
+        trace = drawn(1, index)
+        config = trace.config
+        k, size = config.num_speculative_tokens, config.groups[0].block_size
+        offsets = {offset % size for offset in (-1, 0, 1, k, k + 1, config.conv_width - 1)}
+        if len(offsets) > size * 0.7:
+            continue
+        for event in trace.events:
+            if isinstance(event, Arrive) and len(event.prompt) == 1:
+                total += 1
+                near += event.prompt[0][1] % size in offsets
+                expected += len(offsets) / size
+    assert total > 200
+    assert near > 1.3 * expected
+
+
+def test_prompts_share_prefixes() -> None:
+    """Most requests of a trace begin like an earlier one, and some continue an earlier answer."""
+    shared = turns = total = 0
+    for index in TRACES:
+        seen: set[str] = set()
+        for event in drawn(1, index).events:
+            if isinstance(event, Arrive):
+                total += 1
+                shared += event.prompt[0][0] in seen
+                turns += any(document == "~" for document, _ in event.prompt)
+                seen.add(event.prompt[0][0])
+    assert shared > 0.5 * total
+    assert turns > 0.1 * total
+
+
+def test_a_sleeping_engine_is_woken_next() -> None:
+    for index in TRACES:
+        tags = [str(event.__struct_config__.tag) for event in drawn(1, index).events]
+        for before, after in pairwise(tags):
+            assert (before == "sleep") == (after == "wake")
+
+
+def test_all_required_states_are_reached_within_a_campaign() -> None:
+    """The smoke test of the whole grammar: 60 traces are no vacuous campaign."""
+    reached: Counter[str] = Counter()
+    for index in range(60):
+        reached.update(run_trace(CLEAN, drawn(1, index)).reached)
+    assert missing_states(CLEAN.capabilities, reached) == []
+
+
+def test_overrides_are_fixed_and_converted() -> None:
+    overrides = {"num_speculative_tokens": "2", "mamba_cache_mode": "align", "policy": "priority"}
+    for index in range(20):
+        config = draw_trace(CLEAN.capabilities, 1, index, overrides, CLEAN.supports).config
+        assert (config.num_speculative_tokens, config.policy) == (2, "priority")
+        assert (config.mamba_cache_mode, config.enable_prefix_caching) == ("align", True)
+        check_config(config)
+
+
+def test_unknown_overrides_are_options_of_the_target() -> None:
+    config = apply_overrides(drawn(1, 0).config, {"runner": "v1"})
+    assert config.options == {"runner": "v1"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"num_speculative_tokens": "many"}, "num_speculative_tokens=many"),
+        ({"mamba_cache_mode": "most"}, "mamba_cache_mode=most"),
+        ({"num_blocks": "2"}, "no configuration fits"),
+        ({"mamba_cache_mode": "none", "enable_prefix_caching": "true"}, "contradicts"),
+    ],
+)
+def test_overrides_that_cannot_be_are_refused_in_one_line(overrides: dict[str, object], words: str) -> None:
+    with pytest.raises(TraceError, match=words) as caught:
+        draw_trace(CLEAN.capabilities, 1, 0, overrides, CLEAN.supports)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_grammar_draws_for_any_configuration() -> None:
+    """Also for one that nobody draws: a single tiny block size, a single sequence."""
+    config = Config(num_blocks=30, groups=drawn(1, 0).config.groups[:1], max_num_seqs=1, max_model_len=20)
+    grammar = Grammar(config, CLEAN.capabilities, RandomChoices(1))
+    events = [grammar.next_event() for _ in range(200)]
+    assert all(fits(config, event) for event in events if isinstance(event, Arrive))

@@ -1,0 +1,131 @@
+"""Wrong engines that slip through, and right ones that are flagged: each test names what is missing.
+
+Strict: whoever closes a hole takes the mark off and moves the test to the file of its oracle.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.targets.base.trace import Config, Evict, Step
+from hybridfuzz.targets.hybrid.cache import CacheManager, Hit
+from hybridfuzz.targets.hybrid.groups import AttentionGroup, MambaGroup
+from hybridfuzz.targets.hybrid.scheduler import Scheduler
+from hybridfuzz.targets.hybrid.target import HybridTarget
+from support import CLEAN, arrive, broken, make_trace, steps
+
+AGAIN = (arrive("r0", 40, new=3), *steps(6), arrive("r1", 40, new=3), *steps(6))
+
+
+def verdict(part: type, *events: Any, **config: Any) -> str:
+    """Signature on the sabotaged target; the trace is clean on the correct one."""
+    trace = make_trace(*events, **config)
+    assert run_trace(CLEAN, trace).violation is None
+    violation = run_trace(broken(part), trace).violation
+    return violation.signature if violation else ""
+
+
+class NeverHits(CacheManager):
+    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
+        return Hit(0, tuple(() for _ in self.groups))
+
+
+class HitsOneUnitLess(CacheManager):
+    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
+        hit = super().find_hit(tags, num_tokens)
+        return super().find_hit(tags, hit.length - 7) if hit.length > 8 else hit
+
+
+class NeverPublishesStates(MambaGroup):
+    def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
+        pass
+
+
+class NeverGivesBack(MambaGroup):
+    def give_back_skipped(self, name: str, settled: int) -> None:
+        pass
+
+
+class IgnoresBudget(Scheduler):
+    def schedule_waiting(self, plan: Any, limits: Any) -> None:
+        plan.budget += 20
+        super().schedule_waiting(plan, limits)
+
+
+class CannotOpen(HybridTarget):
+    def __init__(self, config: Config) -> None:
+        raise MemoryError("out of device memory")
+
+
+class HitsVerifiedStates(CacheManager):
+    """Right: a boundary that verified drafts crossed exists, whoever publishes it when."""
+
+    def settle(self, name: str, tags: Any, span: Any) -> None:
+        before = set(self.pool.published_this_step)
+        super().settle(name, tags, span)
+        self.pool.published_this_step = before
+
+
+@pytest.mark.xfail(strict=True, reason="M8 takes the chunk's end for the request's length")
+def test_no_hit_at_all_on_a_warm_resend_in_mode_align() -> None:
+    """The chunk ends on the grid, so the promised hit is always one boundary less than the chunk."""
+    events = (arrive("r0", 20, new=3), *steps(6), arrive("r1", 20, new=3), *steps(6))
+    assert verdict(NeverHits, *events) == "M8-step-hit"
+
+
+@pytest.mark.xfail(strict=True, reason="M8 forgets the blocks that the short hit itself revived")
+def test_hit_one_boundary_short_after_the_first_owner_ended() -> None:
+    assert verdict(HitsOneUnitLess, *AGAIN, mamba_cache_mode="all") == "M8-step-hit"
+
+
+@pytest.mark.xfail(strict=True, reason="M8 measures hits against what was published, not what should be")
+def test_states_that_are_never_published() -> None:
+    """vLLM #54360: nothing is inserted, hits stay 0."""
+    assert verdict(NeverPublishesStates, *AGAIN).startswith("M8")
+
+
+@pytest.mark.xfail(strict=True, reason="no oracle uses layout.peak_blocks (M9: peak within bound)")
+def test_states_that_are_never_given_back_while_running() -> None:
+    assert verdict(NeverGivesBack, arrive("r0", 20, new=40), *steps(44)) != ""
+
+
+@pytest.mark.xfail(strict=True, reason="Planned.budget is reported and never looked at")
+def test_more_tokens_than_the_budget() -> None:
+    events = (arrive("r0", 30), arrive("r1", ("e", 30)), *steps(5, budget=20))
+    assert verdict(IgnoresBudget, *events, mamba_cache_mode="all") != ""
+
+
+@pytest.mark.xfail(strict=True, raises=MemoryError, reason="opening is outside of the crash guard")
+def test_a_crash_while_opening_is_a_finding() -> None:
+    assert verdict(CannotOpen, arrive("r0", 3)).startswith("CRASH")
+
+
+@pytest.mark.xfail(strict=True, reason="S5 compares with the last view, not with what has been executed")
+def test_hit_on_a_verified_state_published_in_the_same_planning_is_right() -> None:
+    drafts = {"drafts": 3, "right": 3}
+    events = (
+        arrive("r0", 5, new=30), *steps(2, **drafts), arrive("r1", 5, ("~", 8), new=2), *steps(5, **drafts)
+    )  # fmt: skip
+    assert verdict(HitsVerifiedStates, *events, num_speculative_tokens=3) == ""
+
+
+def test_evict_is_optional() -> None:
+    """Pool pressure is a hint: an engine that evicts less than asked is not wrong."""
+
+    class EvictsNothing(HybridTarget):
+        def evict(self, event: Evict) -> list[Any]:
+            return []
+
+    assert verdict(EvictsNothing, *AGAIN[:7], Evict(3), *AGAIN[7:], Step()) == ""
+
+
+def test_most_recently_freed_first_is_right_too() -> None:
+    """The order of the free queue is the target's own affair."""
+
+    class KeepsOrder(AttentionGroup):
+        def free(self, name: str) -> None:
+            self.pool.release(self.tables.pop(name, []))
+            self.num_published.pop(name, None)
+
+    assert verdict(KeepsOrder, *AGAIN) == ""
