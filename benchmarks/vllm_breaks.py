@@ -9,11 +9,13 @@ unbroken release does not fail on the very same trace just there and then. Write
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -36,17 +38,16 @@ class Break:
 
     slug: str
     file: str
+    config: dict[str, str]
+    what: str
     old: str
     new: str
-    what: str
-    config: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
 
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}
-ALIGN = {"mamba_cache_mode": "align"}
-SPEC = {"num_speculative_tokens": "2"}
-ASYNC = {"async_depth": "1"}
+ALIGN, ASYNC, EAGLE = {"mamba_cache_mode": "align"}, {"async_depth": "1"}, {"eagle_block_drop": "true"}
+SPEC, NO_SPEC = {"num_speculative_tokens": "2"}, {"num_speculative_tokens": "0"}
 SCHEDULER = "v1/core/sched/scheduler.py"
 GROUPS = "v1/core/single_type_kv_cache_manager.py"
 MANAGER = "v1/core/kv_cache_manager.py"
@@ -62,313 +63,96 @@ BATCH_V1 = "v1/worker/gpu_input_batch.py"
 GDN = "v1/attention/backends/gdn_attn.py"
 UTILS = "v1/worker/utils.py"
 
+# fmt: off
 BREAKS = (
-    Break(
-        "stale-output-not-marked",
-        SCHEDULER,
-        "        )\n        request.num_stale_output_tokens = request.num_in_flight_tokens",
-        "        )\n        request.num_stale_output_tokens = 0",
-        "results in flight when a request is preempted count for its next life",
-        V2 | ASYNC,
-    ),
-    Break(
-        "placeholders-kept",
-        SCHEDULER,
-        "        request.num_output_placeholders = 0\n        request.num_preemptions += 1",
-        "        request.num_preemptions += 1",
-        "a preempted request keeps the placeholders of tokens in flight",
-        V2 | ASYNC,
-    ),
-    Break(
-        "commit-in-flight",
-        SCHEDULER,
-        "request.num_computed_tokens - request.num_in_flight_tokens,\n                    )",
-        "request.num_computed_tokens,\n                    )",
-        "tokens of the step in flight are published as if computed",
-        V2 | ASYNC | SPEC | ALIGN,
-    ),
-    Break(
-        "chunk-past-boundary",
-        SCHEDULER,
-        "if start % block_size != 0 and not use_internal_checkpoint",
-        "if start % block_size == 0 and not use_internal_checkpoint",
-        "a chunk that starts inside a block runs past the boundary whose state is published",
-        ALIGN,
-    ),
-    Break(
-        "preempted-not-reported",
-        SCHEDULER,
-        "        self.reset_preempted_req_ids.add(request.request_id)\n",
-        "",
-        "the worker is not told of a preemption and keeps the row",
-        V2,
-    ),
-    Break(
-        "reset-keeps-scheduled",
-        SCHEDULER,
-        "            self.prev_step_scheduled_req_ids.clear()\n\n        reset_successful",
-        "\n        reset_successful",
-        "after a cache reset with preemption the worker is not sent the tokens again",
-        V1 | ASYNC,
-    ),
-    Break(
-        "stop-without-rollback",
-        SCHEDULER,
-        "request.num_computed_tokens -= len(new_token_ids) - num_new",
-        "pass",
-        "accepted drafts behind the last token count as computed",
-        SPEC | ALIGN,
-    ),
-    Break(
-        "same-step-hit",
-        GROUPS,
-        "                self.cached_blocks_this_step.add(block.block_hash)\n",
-        "",
-        "a state that this step will write may be hit in this very step",
-        ALIGN,
-    ),
-    Break(
-        "same-step-never-ends",
-        GROUPS,
-        "self.cached_blocks_this_step.clear()",
-        "pass",
-        "a state published once may never be hit: who hits it waits for ever",
-        ALIGN,
-    ),
-    Break(
-        "skipped-off-by-one",
-        GROUPS,
-        '        num_computed_tokens - 1.\n        """\n        return num_computed_tokens - 1',
-        '        num_computed_tokens - 1.\n        """\n        return num_computed_tokens',
-        "at a block boundary the state to continue from is given back",
-        ALIGN,
-    ),
-    Break(
-        "last-state-freed-early",
-        GROUPS,
-        "< cdiv(processed_computed_tokens, self.block_size) - 1",
-        "<= cdiv(processed_computed_tokens, self.block_size) - 1",
-        "the block of the running state is given back a step too early",
-        ALIGN,
-    ),
-    Break(
-        "in-flight-not-subtracted",
-        MANAGER,
-        "max(0, total_computed_tokens - request.num_in_flight_tokens),",
-        "total_computed_tokens,",
-        "states are given back as if all drafts in flight were accepted",
-        V2 | ASYNC | SPEC | ALIGN,
-    ),
-    Break(
-        "relocation-off-by-one",
-        GROUPS,
-        "if block_idx < num_skipped_blocks - checkpoint_block:",
-        "if block_idx <= num_skipped_blocks - checkpoint_block:",
-        "one speculative block too many moves to the end of the table",
-        SPEC | ALIGN,
-    ),
-    Break(
-        "hit-candidates-not-counted",
-        GROUPS,
-        "            return num_new_blocks + num_evictable_computed_blocks",
-        "            return num_new_blocks",
-        "the admission check forgets that hits leave the free queue",
-        ALIGN,
-    ),
-    Break(
-        "hits-not-truncated",
-        COORDINATOR,
-        "del blks[num_blocks:]",
-        "pass",
-        "attention keeps blocks behind the common hit length in the table",
-        ALIGN,
-    ),
-    Break(
-        "eagle-no-drop",
-        GROUPS,
-        "            hit_length -= min(alignment_tokens, block_size)",
-        "            pass",
-        "with EAGLE the last matching block is not dropped",
-        V2 | SPEC | ALIGN | {"eagle_block_drop": "true"},
-    ),
-    Break(
-        "last-duplicate-lost",
-        POOL,
-        "            if len(blocks) > 0:\n",
-        "            if len(blocks) > 1:\n",
-        "when one of two equal blocks is evicted the other cannot be found any more",
-        ALIGN,
-    ),
-    Break(
-        "reset-keeps-labels",
-        POOL,
-        "        for block in self.blocks:\n            block.reset_hash()",
-        "        pass",
-        "a cache reset empties the lookup structure, not the blocks",
-        ALIGN,
-    ),
-    Break(
-        "dummy-tables-stale",
-        TABLES_V2,
-        "            block_table[:num_rows].zero_()",
-        "            pass",
-        "a dummy run uses the tables of the last real step",
-        V2,
-    ),
-    Break(
-        "dummy-slots-first-group",
-        TABLES_V2,
-        "self.slot_mappings.fill_(PAD_SLOT_ID)",
-        "self.slot_mappings[0].fill_(PAD_SLOT_ID)",
-        "a dummy run has real slots in all groups but the first",
-        V2,
-    ),
-    Break(
-        "dirty-rows-kept",
-        TABLES_V2,
-        "            num_rows = max(num_rows, self._num_dirty_rows)\n",
-        "",
-        "rows of a larger batch before stay in the shared table",
-        V2,
-    ),
-    Break(
-        "swap-without-counts",
-        TABLES_V1,
-        "        self.num_blocks_per_row[src_tgt] = self.num_blocks_per_row[tgt_src]\n",
-        "",
-        "two rows change places, their lengths do not",
-        V1,
-    ),
-    Break(
-        "vacated-row-stale",
-        TABLES_V1,
-        "        block_table_np[src, :num_blocks] = 0\n",
-        "",
-        "a row that moved leaves its block ids behind",
-        V1,
-    ),
-    Break(
-        "row-not-cleared",
-        BATCH_V1,
-        "        self.block_table.clear_row(req_index)\n",
-        "",
-        "a request that ended leaves its block ids behind",
-        V1,
-    ),
-    Break(
-        "condense-without-accepted",
-        BATCH_V1,
-        "            self.num_accepted_tokens_cpu[empty_index] = self.num_accepted_tokens_cpu[\n"
-        "                last_req_index\n            ]\n",
-        "",
-        "a row moves, its count of accepted drafts does not",
-        V1 | SPEC,
-    ),
-    Break(
-        "v1-zero-drafts",
-        RUNNER_V1,
-        "(num_decode_draft_tokens < 0) & zero_draft_decode_mask",
-        "(num_decode_draft_tokens < -1) & zero_draft_decode_mask",
-        "a decode without drafts ignores what was accepted before",
-        V1 | SPEC,
-    ),
-    Break(
-        "v1-accepted-not-reset",
-        MAMBA,
-        "            input_batch.num_accepted_tokens_cpu[i] = 1\n",
-        "",
-        "after the copy to the next block the accepted count still applies",
-        V1 | SPEC | ALIGN,
-    ),
-    Break(
-        "accepted-of-last-owner",
-        STATE_V2,
-        "self.num_accepted_tokens_gpu[req_index].fill_(1)",
-        "pass",
-        "a slot keeps the accepted count of the request before",
-        V2 | SPEC | ALIGN,
-    ),
-    Break(
-        "seed-off-by-one",
-        STATE_V2,
-        "(new_req_data.num_computed_tokens - 1) // mamba_block_size",
-        "new_req_data.num_computed_tokens // mamba_block_size",
-        "after a hit the state is looked for one column too far",
-        V2 | ALIGN,
-    ),
-    Break(
-        "first-boundary-not-reset",
-        MAMBA,
-        "should_reset = (state_idx >= 0)",
-        "should_reset = (state_idx > 0)",
-        "crossing the first boundary keeps the accepted count",
-        V2 | SPEC | ALIGN,
-    ),
-    Break(
-        "conv-not-shifted",
-        MAMBA,
-        "src_addr = src_block_addr + token_bias.to(tl.int64) * token_bytes",
-        "src_addr = src_block_addr",
-        "the convolution window is copied without the shift of the accepted drafts",
-        SPEC | ALIGN,
-    ),
-    Break(
-        "boundary-not-saved",
-        MAMBA,
-        "needs_copy = aligned_new_computed >= num_tokens_running_state",
-        "needs_copy = aligned_new_computed > num_tokens_running_state",
-        "a state exactly at the boundary is not saved when drafts ran past it",
-        SPEC | ALIGN,
-    ),
-    Break(
-        "gdn-zero-drafts",
-        GDN,
-        "            if num_spec_decodes == 0:\n                num_spec_decodes = 0",
-        "            if num_decode_draft_tokens_cpu.clamp(min=0).sum() == 0:\n                num_spec_decodes = 0",
-        "a batch whose rows all drafted nothing ignores what was accepted before",
-        V1 | SPEC,
-    ),
-    Break(
-        "gdn-initial-state-offset",
-        GDN,
-        "prefill_has_initial_state = has_initial_state[num_decodes:]",
-        "prefill_has_initial_state = has_initial_state",
-        "prefills look up the initial-state flags of the decodes in front of them",
-        {"num_speculative_tokens": "0"},
-    ),
-    Break(
-        "gdn-padding-kept",
-        GDN,
-        "            non_spec_state_indices_tensor[num_decodes:].fill_(NULL_BLOCK_ID)\n",
-        "",
-        "padding rows of a decode graph keep the state indices of an earlier batch",
-        V2,
-    ),
-    Break(
-        "zero-first-layer-only",
-        UTILS,
-        "grid = (n_blocks, n_segs, max_chunks)",
-        "grid = (n_blocks, 1, max_chunks)",
-        "fresh blocks are zeroed in the first layer only",
-        V2,
-    ),
-    Break(
-        "zero-new-requests-only",
-        RUNNER_V2,
-        "        if scheduler_output.new_block_ids_to_zero:\n            assert",
-        "        if scheduler_output.new_block_ids_to_zero and scheduler_output.scheduled_new_reqs:\n            assert",
-        "blocks of running requests are not zeroed",
-        V2,
-    ),
-    Break(
-        "padded-tail-as-prefill",
-        STATE_V2,
-        "is_prefilling_np = is_prefilling_np & ~input_batch.prefill_runs_as_decode_np",
-        "pass",
-        "a prompt's last token, padded with placeholder drafts, runs in the prefill kernel",
-        V2 | SPEC | ALIGN,
-    ),
+    Break("stale-output-not-marked", SCHEDULER, V2 | ASYNC,
+          "results in flight when a request is preempted count for its next life",
+          "        )\n        request.num_stale_output_tokens = request.num_in_flight_tokens",
+          "        )\n        request.num_stale_output_tokens = 0"),
+    Break("placeholders-kept", SCHEDULER, V2 | ASYNC, "a preempted request keeps the placeholders of tokens in flight",
+          "        request.num_output_placeholders = 0\n        request.num_preemptions += 1",
+          "        request.num_preemptions += 1"),
+    Break("commit-in-flight", SCHEDULER, V2 | ASYNC | SPEC | ALIGN,
+          "tokens of the step in flight are published as if computed",
+          "num_computed_tokens - request.num_in_flight_tokens,\n                    )",
+          "num_computed_tokens,\n                    )"),
+    Break("chunk-past-boundary", SCHEDULER, ALIGN,
+          "a chunk that starts inside a block runs past the boundary whose state is published",
+          "if start % block_size != 0 and not use_internal", "if start % block_size == 0 and not use_internal"),
+    Break("preempted-not-reported", SCHEDULER, V2, "the worker is not told of a preemption and keeps the row",
+          "        self.reset_preempted_req_ids.add(request.request_id)\n", ""),
+    Break("reset-keeps-scheduled", SCHEDULER, V1 | ASYNC,
+          "after a cache reset that preempts, the worker is not sent the tokens again",
+          "self.prev_step_scheduled_req_ids.clear()\n\n        reset_succ", "pass\n\n        reset_succ"),
+    Break("stop-without-rollback", SCHEDULER, SPEC | ALIGN, "accepted drafts behind the last token count as computed",
+          "request.num_computed_tokens -= len(new_token_ids) - num_new", "pass", "?"),
+    Break("same-step-hit", GROUPS, ALIGN, "a state that this step will write may be hit in this very step",
+          "self.cached_blocks_this_step.add(block.block_hash)", "pass"),
+    Break("same-step-never-ends", GROUPS, ALIGN, "what was published once may not be hit, and who hits it waits",
+          "self.cached_blocks_this_step.clear()", "pass"),
+    Break("skipped-off-by-one", GROUPS, ALIGN, "at a block boundary the state to continue from is given back",
+          "        return num_computed_tokens - 1\n\n    def cache_blocks(",
+          "        return num_computed_tokens\n\n    def cache_blocks("),
+    Break("last-state-freed-early", GROUPS, ALIGN, "the block of the running state is given back a step too early",
+          "< cdiv(processed_computed_tokens, self", "<= cdiv(processed_computed_tokens, self"),
+    Break("in-flight-not-subtracted", MANAGER, V2 | ASYNC | SPEC | ALIGN,
+          "states are given back as if all drafts in flight were accepted",
+          "max(0, total_computed_tokens - request.num_in_flight_tokens),", "total_computed_tokens,"),
+    Break("relocation-off-by-one", GROUPS, SPEC | ALIGN,
+          "one speculative block too many moves to the end of the table",
+          "if block_idx < num_skipped_blocks - check", "if block_idx <= num_skipped_blocks - check"),
+    Break("evictable-not-counted", GROUPS, ALIGN, "the admission check forgets that hits leave the free queue",
+          "return num_new_blocks + num_evictable_computed_blocks", "return num_new_blocks"),
+    Break("hits-not-truncated", COORDINATOR, ALIGN, "attention keeps hit blocks behind the common hit length",
+          "del blks[num_blocks:]", "pass"),
+    Break("last-duplicate-lost", POOL, ALIGN, "of two equal blocks one is evicted, and the other cannot be found",
+          "            if len(blocks) > 0:\n", "            if len(blocks) > 1:\n"),
+    Break("dummy-tables-stale", TABLES_V2, V2, "a dummy run uses the tables of the last real step",
+          "block_table[:num_rows].zero_()", "pass"),
+    Break("dummy-slots-first-group", TABLES_V2, V2, "a dummy run has real slots in all groups but the first",
+          "self.slot_mappings.fill_(PAD_SLOT_ID)", "self.slot_mappings[0].fill_(PAD_SLOT_ID)"),
+    Break("swap-without-counts", TABLES_V1, V1, "two rows change places, their lengths do not",
+          "self.num_blocks_per_row[src_tgt] = self.num_blocks_per_row[tgt_src]", "pass"),
+    Break("condense-without-accepted", BATCH_V1, V1 | SPEC, "a row moves, its count of accepted drafts does not",
+          "self.num_accepted_tokens_cpu[empty_index] = self.num_accepted_tokens_cpu[\n                last_req_index",
+          "self.num_accepted_tokens_cpu[empty_index] = self.num_accepted_tokens_cpu[\n                empty_index"),
+    Break("zero-draft-row", RUNNER_V1, V1 | SPEC, "a decode without drafts ignores what was accepted before",
+          "(num_decode_draft_tokens < 0) & zero_draft", "(num_decode_draft_tokens < -1) & zero_draft"),
+    Break("zero-draft-batch", GDN, V1 | SPEC, "a batch without any drafts ignores what was accepted before",
+          "            if num_spec_decodes == 0:\n                num_spec",
+          "            if num_decode_draft_tokens_cpu.clamp(min=0).sum() == 0:\n                num_spec"),
+    Break("accepted-after-copy", MAMBA, V1 | SPEC | ALIGN, "after the copy to the next block the accepted count stays",
+          "input_batch.num_accepted_tokens_cpu[i] = 1", "pass"),
+    Break("accepted-of-last-owner", STATE_V2, V2 | SPEC | ALIGN, "a slot keeps the accepted count of its last owner",
+          "self.num_accepted_tokens_gpu[req_index].fill_(1)", "pass"),
+    Break("first-boundary-not-reset", MAMBA, V2 | SPEC | ALIGN, "crossing the first boundary keeps the accepted count",
+          "should_reset = (state_idx >= 0)", "should_reset = (state_idx > 0)"),
+    Break("seed-off-by-one", STATE_V2, V2 | ALIGN, "after a hit the state is looked for one column too far",
+          "(new_req_data.num_computed_tokens - 1) // mamba", "new_req_data.num_computed_tokens // mamba"),
+    Break("conv-not-shifted", MAMBA, SPEC | ALIGN, "the window is copied without the shift of the accepted drafts",
+          "src_addr = src_block_addr + token_bias.to(tl.int64) * token_bytes", "src_addr = src_block_addr"),
+    Break("boundary-not-saved", MAMBA, SPEC | ALIGN, "the state at a boundary is not saved when drafts ran past it",
+          "needs_copy = aligned_new_computed >= num_", "needs_copy = aligned_new_computed > num_"),
+    Break("initial-state-offset", GDN, NO_SPEC, "prefills get the initial-state flags of the decodes before them",
+          "_has_initial_state = has_initial_state[num_decodes:]", "_has_initial_state = has_initial_state"),
+    Break("zero-first-layer", UTILS, V2, "fresh blocks are zeroed in the first layer only",
+          "grid = (n_blocks, n_segs, max_chunks)", "grid = (n_blocks, 1, max_chunks)"),
+    Break("zero-new-requests", RUNNER_V2, V2, "blocks that running requests take are not zeroed",
+          "if scheduler_output.new_block_ids_to_zero:\n            assert",
+          "if scheduler_output.new_block_ids_to_zero and scheduler_output.scheduled_new_reqs:\n            assert"),
+    Break("padded-tail-as-prefill", STATE_V2, V2 | SPEC | ALIGN,
+          "a prompt's last token, padded with placeholder drafts, runs in the prefill kernel",
+          "is_prefilling_np = is_prefilling_np & ~input_batch.prefill_runs_as_decode_np", "pass"),
+    Break("eagle-no-drop", GROUPS, V2 | SPEC | ALIGN | EAGLE, "with EAGLE the last matching block is not dropped",
+          "            hit_length -= min(alignment_tokens, block_size)", "            pass", "?"),
+    Break("row-not-cleared", BATCH_V1, V1, "a request that ended leaves its block ids in the row",
+          "self.block_table.clear_row(req_index)", "pass", "?"),
+    Break("vacated-row-stale", TABLES_V1, V1, "a row that moved leaves its block ids behind",
+          "        block_table_np[src, :num_blocks] = 0\n", "", "?"),
+    Break("graph-padding-kept", GDN, V2, "padding rows of a decode graph keep the state indices of an earlier batch",
+          "            non_spec_state_indices_tensor[num_decodes:].fill_(NULL_BLOCK_ID)\n", "", "?"),
 )
+# fmt: on
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -410,10 +194,10 @@ def broken_launch(launch: Launch, one: Break, folder: Path) -> Launch:
     ours, _, tree = launch.env["PYTHONPATH"].rpartition(":")
     text = edited(Path(tree), one)
     inside = Path("vllm") / one.file
-    overlay(Path(tree), folder / "tree", inside)
-    (folder / "tree" / inside).write_text(text, encoding="utf-8")
+    overlay(Path(tree), folder, inside)
+    (folder / inside).write_text(text, encoding="utf-8")
     # Byte code is linked as well: nothing new may be written there.
-    env = {**launch.env, "PYTHONPATH": f"{ours}:{folder / 'tree'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**launch.env, "PYTHONPATH": f"{ours}:{folder}", "PYTHONDONTWRITEBYTECODE": "1"}
     return Launch(launch.python, env, f"{launch.version}, {one.slug}")
 
 
@@ -424,27 +208,41 @@ def is_known(reference: Worker, trace: Trace, ran: Ran) -> bool:
     return seen is not None and (seen.signature == wanted.signature or seen.event <= wanted.event)
 
 
-def hunt(one: Break, launch: Launch, reference: Worker) -> Result:
+def hunt(one: Break, worker: Worker, reference: Worker) -> Result:
     """Random traces until the break shows or the limits are reached."""
-    with tempfile.TemporaryDirectory() as folder, Worker(TARGET, broken_launch(launch, one, Path(folder))) as worker:
-        worker.start()
-        start, steps, traces, known = time.monotonic(), 0, 0, 0
-        for ran in worker.fuzz(Fuzz(SEED, 0, 100_000, dict(one.config))):
-            steps, traces = steps + ran.outcome.steps, traces + 1
-            violation, seconds = ran.outcome.violation, time.monotonic() - start
-            if violation and ran.trace:
-                if not is_known(reference, ran.trace, ran):
-                    said = (violation.oracle, violation.signature, violation.message)
-                    return Result(one.slug, steps, traces, seconds, known, *said)
-                known += 1
-            if steps >= STEPS_MAX or seconds >= SECONDS_MAX:
-                break
-        return Result(one.slug, steps, traces, time.monotonic() - start, known)
+    start, steps, traces, known = time.monotonic(), 0, 0, 0
+    for ran in worker.fuzz(Fuzz(SEED, 0, 100_000, dict(one.config))):
+        steps, traces = steps + ran.outcome.steps, traces + 1
+        violation, seconds = ran.outcome.violation, time.monotonic() - start
+        if violation and ran.trace:
+            if not is_known(reference, ran.trace, ran):
+                said = (violation.oracle, violation.signature, violation.message)
+                return Result(one.slug, steps, traces, seconds, known, *said)
+            known += 1
+        if steps >= STEPS_MAX or seconds >= SECONDS_MAX:
+            break
+    return Result(one.slug, steps, traces, time.monotonic() - start, known)
+
+
+def hunt_all(wanted: Sequence[Break], launch: Launch, reference: Worker) -> Iterator[Result]:
+    """One after another; the next worker imports its engine meanwhile."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+
+        def start(one: Break) -> Worker:
+            worker = Worker(TARGET, broken_launch(launch, one, Path(folder) / one.slug))
+            worker.start()
+            return worker
+
+        coming = [pool.submit(start, one) for one in wanted[:1]]
+        for index, one in enumerate(wanted):
+            with coming.pop().result() as worker:
+                coming += [pool.submit(start, later) for later in wanted[index + 1 : index + 2]]
+                yield hunt(one, worker, reference)
 
 
 def cell(text: str) -> str:
-    """Text for a cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """Text for a cell of a Markdown table; files are named from the package on."""
+    return re.sub(r"\S+/(?=vllm/)", "", " ".join(text.split())).replace("|", "\\|")
 
 
 def page(results: dict[str, Result]) -> str:
@@ -490,7 +288,7 @@ def load(path: Path | None) -> dict[str, Result]:
 def chosen(slugs: str, results: dict[str, Result]) -> Sequence[Break]:
     """The breaks to run: those named, else all that have no result yet."""
     if not slugs:
-        return [one for one in BREAKS if one.slug not in results]
+        return sorted((one for one in BREAKS if one.slug not in results), key=lambda one: bool(one.why))
     known = {one.slug: one for one in BREAKS}
     if unknown := [slug for slug in slugs.split(",") if slug not in known]:
         raise SystemExit(f"unknown breaks: {', '.join(unknown)}; known: {', '.join(known)}")
@@ -511,13 +309,11 @@ def main() -> None:
     with Worker(TARGET, launch) as reference:
         if wanted:
             reference.start()
-        for one in wanted:
-            result = results[one.slug] = hunt(one, launch, reference)
-            print(
-                f"{one.slug:32} {result.signature or 'NOT CAUGHT':44} {result.steps:6} steps {result.traces:4} traces "
-                f"{result.seconds:5.0f} s {result.known:3} known  {result.message}",
-                flush=True,
-            )
+        for result in hunt_all(wanted, launch, reference):
+            results[result.slug] = result
+            seen = f"{result.signature or 'NOT CAUGHT':40} {result.message}"
+            figures = f"{result.steps:6} {result.traces:5} {result.known:5} {result.seconds:6.0f} s"
+            print(f"{result.slug:26} {figures}  {seen}", flush=True)
             if arguments.results:
                 arguments.results.write_bytes(msgspec.json.encode(list(results.values())))
     if arguments.results or not arguments.only:

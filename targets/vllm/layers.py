@@ -34,7 +34,7 @@ from .metadata import NULL, SlotRow, StateRow
 Tags = tuple[int, ...]
 
 
-class ShadowBackend(TritonAttentionBackend):  # type: ignore[misc]
+class ShadowBackend(TritonAttentionBackend):
     """The real backend, and so the real metadata, for 64-bit words."""
 
     supported_dtypes = (torch.int64,)
@@ -50,7 +50,7 @@ class _Implementation:
     supports_quant_query_input = False
 
 
-class ShadowAttention(nn.Module, AttentionLayerBase):  # type: ignore[misc]
+class ShadowAttention(nn.Module, AttentionLayerBase):
     """An attention layer: stores a tag per position and reads its whole context back."""
 
     num_heads = 1
@@ -133,7 +133,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):  # type: ignore[misc]
         return SlotContent(self._slots([block]))
 
 
-class ShadowMamba(nn.Module, MambaBase):  # type: ignore[misc]
+class ShadowMamba(nn.Module, MambaBase):
     """A gated-delta-net layer: one convolution buffer and one recurrent state per block."""
 
     def __init__(self, name: str, config: Any, recorder: Recorder, conv_width: int) -> None:
@@ -247,7 +247,7 @@ class ShadowMamba(nn.Module, MambaBase):  # type: ignore[misc]
         return StateContent(self.temporal.item(block), tuple(self.conv[block, : self.window].tolist()))
 
 
-class ShadowModel(nn.Module):  # type: ignore[misc]
+class ShadowModel(nn.Module):
     """A decoder of shadow layers: "m" a mamba layer, "a" an attention layer."""
 
     is_hybrid = True
@@ -262,7 +262,7 @@ class ShadowModel(nn.Module):  # type: ignore[misc]
                 layers.append(ShadowMamba(name, config, recorder, conv_width))
             else:
                 layers.append(ShadowAttention(name, config, recorder, head_size))
-        self.layers = nn.ModuleList(layers)
+        self.layers: Any = nn.ModuleList(layers)
 
     @classmethod
     def get_mamba_state_copy_func(cls) -> Any:

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 from hybridfuzz.targets.base.observe import Forward, Record, StateRead
+from hybridfuzz.targets.base.shadow import POISON, POISON_TOKEN
 from hybridfuzz.targets.base.trace import Evict, Group, Preempt
 from hybridfuzz.targets.hybrid.kernels import Kernels
-from hybridfuzz.targets.hybrid.memory import POISON, POISON_TOKEN, Memory
+from hybridfuzz.targets.hybrid.memory import Memory
 from hybridfuzz.targets.hybrid.runner import Runner
 from hybridfuzz.targets.hybrid.states import States
 from hybridfuzz.targets.hybrid.target import HybridTarget

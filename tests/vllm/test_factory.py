@@ -7,7 +7,7 @@ import pytest
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Preempt, Step, Trace
-from hybridfuzz.targets.vllm.factory import make_factory
+from hybridfuzz.targets.vllm.factory import VllmFactory, make_factory
 
 CONFIG = Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)), options={"runner": "v2"})
 _SPEC = find_spec("vllm")
@@ -28,13 +28,13 @@ def config(runner: str, **changes: object) -> Config:
     ],
 )
 def test_combinations_that_no_engine_offers_are_refused_with_a_reason(wanted: Config, reason: str) -> None:
-    answer = make_factory("vllm").supports(wanted)
+    answer = VllmFactory("vllm").supports(wanted)
     assert reason in answer
     assert bool(answer) == bool(reason)
 
 
 def test_capabilities_name_only_groups_that_vllm_forms() -> None:
-    for mamba, attention in make_factory("vllm").capabilities.group_counts:
+    for mamba, attention in VllmFactory("vllm").capabilities.group_counts:
         assert min(mamba, attention) == 1
 
 

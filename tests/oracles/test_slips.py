@@ -1,6 +1,6 @@
-"""Wrong engines that slip through, and right ones that are flagged: each test names what is missing.
+"""Wrong engines that once slipped through, and right ones that were flagged. A mark says which one still does.
 
-Strict: whoever closes a hole takes the mark off and moves the test to the file of its oracle.
+Strict: whoever closes a hole takes the mark off.
 """
 
 from collections.abc import Sequence
@@ -67,14 +67,12 @@ class HitsVerifiedStates(CacheManager):
         self.pool.published_this_step = before
 
 
-@pytest.mark.xfail(strict=True, reason="M8 takes the chunk's end for the request's length")
 def test_no_hit_at_all_on_a_warm_resend_in_mode_align() -> None:
     """The chunk ends on the grid, so the promised hit is always one boundary less than the chunk."""
     events = (arrive("r0", 20, new=3), *steps(6), arrive("r1", 20, new=3), *steps(6))
     assert verdict(NeverHits, *events) == "M8-step-hit"
 
 
-@pytest.mark.xfail(strict=True, reason="M8 forgets the blocks that the short hit itself revived")
 def test_hit_one_boundary_short_after_the_first_owner_ended() -> None:
     assert verdict(HitsOneUnitLess, *AGAIN, mamba_cache_mode="all") == "M8-step-hit"
 
@@ -85,23 +83,19 @@ def test_states_that_are_never_published() -> None:
     assert verdict(NeverPublishesStates, *AGAIN).startswith("M8")
 
 
-@pytest.mark.xfail(strict=True, reason="no oracle uses layout.peak_blocks (M9: peak within bound)")
 def test_states_that_are_never_given_back_while_running() -> None:
     assert verdict(NeverGivesBack, arrive("r0", 20, new=40), *steps(44)) != ""
 
 
-@pytest.mark.xfail(strict=True, reason="Planned.budget is reported and never looked at")
 def test_more_tokens_than_the_budget() -> None:
     events = (arrive("r0", 30), arrive("r1", ("e", 30)), *steps(5, budget=20))
     assert verdict(IgnoresBudget, *events, mamba_cache_mode="all") != ""
 
 
-@pytest.mark.xfail(strict=True, raises=MemoryError, reason="opening is outside of the crash guard")
 def test_a_crash_while_opening_is_a_finding() -> None:
     assert verdict(CannotOpen, arrive("r0", 3)).startswith("CRASH")
 
 
-@pytest.mark.xfail(strict=True, reason="S5 compares with the last view, not with what has been executed")
 def test_hit_on_a_verified_state_published_in_the_same_planning_is_right() -> None:
     drafts = {"drafts": 3, "right": 3}
     events = (
