@@ -79,22 +79,21 @@ MENDS = {
 class Suspects:
     """Mended copies of one release, each with a worker that is started when it is first needed."""
 
-    def __init__(self, source: Path, folder: Path) -> None:
+    def __init__(self, source: Path, folder: Path, later: Path | None) -> None:
         self.specs: dict[str, str] = {}
         self.workers: dict[str, Worker] = {}
+        if later:
+            edits = [edit for one in MENDS.values() for edit in one]
+            self.specs["silent on the later release"] = f"vllm@{edited_tree(later, edits, folder / 'later')}"
         everything: list[Edit] = []
         for name, edits in MENDS.items():
             try:
-                self.specs[name] = f"vllm@{edited_tree(source, edits, folder / name)}"
+                self.specs[name] = f"vllm@{edited_tree(source, list(edits), folder / name)}"
                 everything += edits
             except (ValueError, FileNotFoundError) as error:
                 print(f"mend {name} does not apply to this release: {error}", file=sys.stderr)
-        if everything:
+        if len(everything) > 1:
             self.specs["all mends together"] = f"vllm@{edited_tree(source, everything, folder / 'all')}"
-
-    def add(self, name: str, spec: str) -> None:
-        """One more suspect: another release, for instance."""
-        self.specs[name] = spec
 
     def explain(self, trace: Trace) -> str:
         """The first suspect on which the trace is silent, or ""."""
@@ -115,6 +114,11 @@ class Suspects:
 def overrides_of(text: str) -> dict[str, object]:
     """`key=value,...` as a mapping."""
     return dict(pair.split("=", 1) for pair in text.split(",")) if text else {}
+
+
+def unpacked(spec: str) -> Path:
+    """Where the tree of a release lies."""
+    return Path(prepare(spec, print).env["PYTHONPATH"].split(":")[-1])
 
 
 def campaign(arguments: argparse.Namespace, suspects: Suspects, out: Path) -> dict[str, object]:
@@ -157,15 +161,14 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
-    parser.add_argument("--later", default="", help="a further suspect: a later release, say vllm@0.33.0")
+    parser.add_argument("--later", default="", help="a later release, its causes mended, as first suspect")
     parser.add_argument("-o", dest="out", type=Path, default=Path("reports/out/vllm-campaign"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    source = Path(prepare(arguments.target, print).env["PYTHONPATH"].split(":")[-1])
+    source = unpacked(arguments.target)
+    later = unpacked(arguments.later) if arguments.later else None
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
-        suspects = Suspects(source, Path(folder))
-        if arguments.later:
-            suspects.add(f"fixed in {arguments.later}", arguments.later)
+        suspects = Suspects(source, Path(folder), later)
         try:
             result = campaign(arguments, suspects, arguments.out)
         finally:

@@ -1,0 +1,59 @@
+"""Released vLLM, through the same worker processes as a campaign. Makes the environment if it is missing.
+
+RELEASE--CAUSE--SIGNATURE.json in corpus/vllm is a reduced trace of a real bug: docs/vllm.md argues each.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hybridfuzz.harness.codec import load_trace
+from hybridfuzz.harness.messages import Fuzz
+from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.targets.base.registry import prepare
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+
+FOLDER = Path(__file__).parents[2] / "corpus" / "vllm"
+FILES = sorted(path.name for path in FOLDER.glob("*.json"))
+SOUND = {"num_speculative_tokens": 0, "policy": "fcfs"}
+"""No bug of 0.33.0 that we know of shows under these."""
+TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "12"))
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[dict[str, Worker]]:
+    """One worker per release, started when it is first needed: importing vLLM takes most of the time."""
+    started: dict[str, Worker] = {}
+    yield started
+    for worker in started.values():
+        worker.__exit__()
+
+
+def worker_of(workers: dict[str, Worker], release: str) -> Worker:
+    spec = f"vllm@{release}"
+    if spec not in workers:
+        workers[spec] = Worker(spec, prepare(spec, print), trace_seconds=300)
+        workers[spec].start()
+    return workers[spec]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, Worker], name: str) -> None:
+    release, _, signature = name.removesuffix(".json").split("--")
+    violation = worker_of(workers, release).run(load_trace(FOLDER / name)).violation
+    assert violation is not None, "the release is silent"
+    assert violation.signature == signature, violation.message
+
+
+@pytest.mark.parametrize("runner", ["v2", "v1"])
+def test_random_traces_without_speculation_are_silent(workers: dict[str, Worker], runner: str) -> None:
+    overrides = {**SOUND, "runner": runner}
+    exercised: Counter[str] = Counter()
+    for ran in worker_of(workers, "0.33.0").fuzz(Fuzz(7, 0, TRACES, overrides, twice_every=4)):
+        assert ran.outcome.violation is None, ran.outcome.violation.message
+        exercised.update(ran.outcome.exercised)
+    silent = {oracle for oracle, times in exercised.items() if not times}
+    assert not silent, "an oracle that judged nothing proves nothing"
