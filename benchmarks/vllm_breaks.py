@@ -51,7 +51,7 @@ SCHEDULER, MANAGER = "v1/core/sched/scheduler.py", "v1/core/kv_cache_manager.py"
 GROUPS, COORDINATOR = "v1/core/single_type_kv_cache_manager.py", "v1/core/kv_cache_coordinator.py"
 POOL, GDN = "v1/core/block_pool.py", "v1/attention/backends/gdn_attn.py"
 TABLES_V1, TABLES_V2 = "v1/worker/block_table.py", "v1/worker/gpu/block_table.py"
-RUNNER_V1, RUNNER_V2 = "v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_runner.py"
+RUNNER_V1 = "v1/worker/gpu_model_runner.py"
 BATCH_V1, STATE_V2 = "v1/worker/gpu_input_batch.py", "v1/worker/gpu/model_states/mamba_hybrid.py"
 MAMBA, UTILS = "v1/worker/mamba_utils.py", "v1/worker/utils.py"
 
@@ -72,7 +72,7 @@ BREAKS = (
           "        self.reset_preempted_req_ids.add(request.request_id)\n", ""),
     Break("stop-without-rollback", SCHEDULER, SPEC | ALIGN, "accepted drafts behind the last token count as computed",
           "request.num_computed_tokens -= len(new_token_ids) - num_new", "pass",
-          "Harmless: trimmed tokens are accepted drafts, so the last token's state is there; one more block is published."),
+          "Harmless: trimmed tokens are accepted drafts, so the last token's state exists; one more block is found."),
     Break("same-step-hit", GROUPS, ALIGN, "a state that this step will write may be hit in this very step",
           "self.cached_blocks_this_step.add(block.block_hash)", "pass"),
     Break("same-step-never-ends", GROUPS, ALIGN, "what was published once may not be hit, and who hits it waits",
@@ -114,9 +114,6 @@ BREAKS = (
           "needs_copy = aligned_new_computed >= num_", "needs_copy = aligned_new_computed > num_"),
     Break("initial-state-offset", GDN, NO_SPEC, "prefills get the initial-state flags of the decodes before them",
           "_has_initial_state = has_initial_state[num_decodes:]", "_has_initial_state = has_initial_state"),
-    Break("zero-new-requests", RUNNER_V2, V2, "blocks that running requests take are not zeroed",
-          "if scheduler_output.new_block_ids_to_zero:\n            assert",
-          "if scheduler_output.new_block_ids_to_zero and scheduler_output.scheduled_new_reqs:\n            assert"),
     Break("padded-tail-as-prefill", STATE_V2, V2 | SPEC | ALIGN,
           "a prompt's last token, padded with placeholder drafts, runs in the prefill kernel",
           "is_prefilling_np = is_prefilling_np & ~input_batch.prefill_runs_as_decode_np", "pass"),
@@ -131,13 +128,13 @@ BREAKS = (
           "max_num_blocks = max_length // block_size - 1\n        # Search from right to left"),
     Break("state-never-retired", GROUPS, ALIGN, "one state after another is skipped when states are given back",
           "_num_retired_blocks[request_id] = last_block\n", "_num_retired_blocks[request_id] = last_block + 1\n",
-          "Costs memory only: under async scheduling a state stays until its request ends. Nothing bounds what one holds."),
+          "Costs memory only: under async scheduling states stay until the request ends; nothing bounds that."),
     Break("wrong-boundary-kept", GROUPS, ALIGN | SPARSE, "the state where a resent prompt resumes is not published",
           "boundary_block = aligned // block_size - 1", "boundary_block = aligned // block_size",
-          "Shorter hits only. M8 compares with what is published, not with what sparse retention promises to publish."),
+          "Only changes what can be hit: M8 compares with what is published, not with what retention promises."),
     Break("eagle-no-drop", GROUPS, V2 | SPEC | ALIGN | EAGLE, "with EAGLE the last matching block is not dropped",
           "            hit_length -= min(alignment_tokens, block_size)", "            pass",
-          "M6 and M8 have no upper limit for a hit, and the shadow drafter has no KV cache that the last block protects."),
+          "Unreachable: hashes that look ahead replace the drop unless disable_lookahead_block_hashes is set."),
     Break("row-not-cleared", BATCH_V1, V1, "a request that ended leaves its block ids in the row",
           "self.block_table.clear_row(req_index)", "pass",
           "V1's eager dummy run builds no attention metadata; only a full graph (or force_attention) reads such rows."),

@@ -97,6 +97,7 @@ class Lockstep:
         self._names: set[str] = set()
         self._asleep = False
         self._planned_view: View | None = None
+        self._planned_step = -1
         hooks = [*_RECORD_HOOKS.values(), *_ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
         self._hooks = {name: self._overriders(name) for name in hooks}
         self._access_hooks = {kind: self._hooks[name] for kind, name in _ACCESS_HOOKS.items()}
@@ -131,7 +132,8 @@ class Lockstep:
         if isinstance(event, Abort):
             context.reference.forget(event.name)
         if view != self._planned_view:
-            context.reference.note_published(view.published, context.step)
+            # Published outside of planning: by whatever was planned last, which may still be in flight.
+            context.reference.note_published(view.published, self._planned_step)
         violation = self._first("on_view", view)
         self.reached.after_event(event, context, view)
         context.before = view
@@ -180,7 +182,7 @@ class Lockstep:
         rows = ((row.name, row.hit if row.admitted else None) for row in planned.rows)
         self.context.reference.plan(planned.step, rows, view.tables, view.references, view.published)
         self.context.reference.note_published(view.published, planned.step)
-        self._planned_view = view
+        self._planned_view, self._planned_step = view, planned.step
         self.steps += 1
         self._note((planned.rows, planned.preempted, view.free))
 

@@ -187,7 +187,10 @@ class Engine:
 
     def _speculation(self, model: Any) -> SpeculativeConfig:
         as_eagle = self.config.eagle_block_drop or (self.is_v2 and compat.is_v2_drafting_as_eagle())
+        # Hashes that cover tokens behind their block replace the drop by a condition that keys do not show.
+        legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
         return SpeculativeConfig(
+            **legacy,
             method="mtp" if as_eagle else "ngram",
             num_speculative_tokens=self.config.num_speculative_tokens,
             prompt_lookup_max=3,
@@ -288,5 +291,5 @@ class Engine:
             prefix_caching=config.enable_prefix_caching,
             num_speculative_tokens=config.num_speculative_tokens,
             zeroing=bool(cache_config.needs_kv_cache_zeroing),
-            eagle_drop=bool(speculation and speculation.use_eagle()),
+            eagle_drop=bool(speculation and compat.drops_eagle_block(speculation)),
         )

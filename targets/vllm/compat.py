@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vllm.config import VllmConfig
+from vllm.config import SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
 
@@ -75,6 +75,17 @@ def is_v2_drafting_as_eagle() -> bool:
     from vllm.v1.worker.gpu import model_runner
 
     return "req_states" not in parameters(model_runner.init_speculator)
+
+
+def has_lookahead_hashes() -> bool:
+    """Whether EAGLE's drop can be replaced by hashes that look ahead (and that be switched off)."""
+    return "disable_lookahead_block_hashes" in SpeculativeConfig.__dataclass_fields__
+
+
+def drops_eagle_block(speculation: Any) -> bool:
+    """Whether the last matched block of a hit is given up."""
+    drops = getattr(speculation, "use_eagle_block_drop", speculation.use_eagle)
+    return bool(drops())
 
 
 def retain_every_boundary(cache_config: Any) -> None:
