@@ -1,82 +1,87 @@
 """Whose code the time on vLLM is spent in: `python benchmarks/vllm_profile.py [--target vllm@0.33.0] [--traces 40]`.
 
-cProfile over whole traces, imports and the first bring-up excluded. Time in libraries (torch, numpy, the standard
-library, built-in functions) counts for whoever called them, followed up through all callers.
+A sampling profiler: a timer fires every two milliseconds of CPU time, and the time since the last sample counts for
+the innermost function that is not a library's (torch, numpy, standard library). Imports and the compilation of
+kernels are excluded: every trace has run once before.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
 import os
-import pstats
+import signal
 import subprocess
 import sys
-from collections import defaultdict
+import time
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.vllm import factory as factory_module
 
-ROUNDS_MAX = 60
-HERE = Path(factory_module.__file__).parents[2]
+HERE = str(Path(factory_module.__file__).parents[2])
 """The `hybridfuzz` folder as this interpreter imports it."""
+INTERPRETER = f"{HERE}/targets/vllm/interpreter"
+INTERVAL_SECONDS = 0.002
 OWNERS = {
+    "vllm": "vLLM",
     "interpreter": "vLLM's Triton kernels, interpreted",
     "hybridfuzz": "hybridfuzz: reference, oracles, adapter, shadow layers",
-    "vllm": "vLLM",
+    "": "not attributed",
 }
 
 
-def owner(function: tuple[str, int, str]) -> str:
-    """Whose function it is; "" for libraries."""
-    path = function[0]
-    if path.startswith(("<kernel", str(HERE / "targets" / "vllm" / "interpreter"))):
-        return "interpreter"
-    if path.startswith(str(HERE)):
-        return "hybridfuzz"
-    return "vllm" if "/tree/vllm/" in path else ""
+def owner(frame: FrameType | None) -> str:
+    """Whose function the innermost frame outside of libraries is."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(("<kernel", INTERPRETER)):
+            return "interpreter"
+        if path.startswith(HERE):
+            return "hybridfuzz"
+        if "/tree/vllm/" in path:
+            return "vllm"
+        frame = frame.f_back
+    return ""
 
 
-def shares(stats: Any) -> dict[str, float]:
-    """Seconds by owner; library time is passed on to callers in proportion."""
-    seconds: dict[str, float] = defaultdict(float)
-    pending = {function: row[2] for function, row in stats.items()}
-    for _ in range(ROUNDS_MAX):
-        passed: dict[Any, float] = defaultdict(float)
-        for function, time in pending.items():
-            name = owner(function)
-            callers = stats[function][4]
-            total = sum(row[3] for row in callers.values())
-            if name or not callers or not total:
-                seconds[name or "nobody"] += time
-                continue
-            for caller, row in callers.items():
-                passed[caller] += time * row[3] / total
-        pending = passed
-        if sum(pending.values()) < 1e-3:
-            break
-    seconds["nobody"] += sum(pending.values())
-    return seconds
+class Sampler:
+    """CPU seconds by owner while it is on."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._last = 0.0
+
+    def __enter__(self) -> Sampler:
+        self._last = time.process_time()
+        signal.signal(signal.SIGPROF, self._sample)
+        signal.setitimer(signal.ITIMER_PROF, INTERVAL_SECONDS, INTERVAL_SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _sample(self, _: int, frame: FrameType | None) -> None:
+        now = time.process_time()
+        self.seconds[owner(frame)] += now - self._last  # type: ignore[assignment]
+        self._last = now
 
 
 def measure(traces: int, overrides: dict[str, object]) -> None:
     """Profile and print; runs in the engine's interpreter."""
     factory = load_factory("vllm")
-    drawn = [draw_trace(factory.capabilities, 5, index, overrides, factory.supports) for index in range(traces + 1)]
-    run_trace(factory, drawn[0])
-    profile = cProfile.Profile()
-    profile.enable()
-    steps = sum(run_trace(factory, trace).steps for trace in drawn[1:])
-    profile.disable()
-    result = shares(pstats.Stats(profile).stats)  # type: ignore[attr-defined]
-    total = sum(result.values())
-    print(f"{overrides}: {steps} steps, {total:.1f} s under the profiler")
-    for name, title in {**OWNERS, "nobody": "not attributed"}.items():
-        print(f"  {result.get(name, 0.0) / total:6.1%}  {title}")
+    drawn = [draw_trace(factory.capabilities, 5, index, overrides, factory.supports) for index in range(traces)]
+    for trace in drawn:
+        run_trace(factory, trace)
+    with Sampler() as sampler:
+        steps = sum(run_trace(factory, trace).steps for trace in drawn)
+    total = sum(sampler.seconds.values())
+    print(f"{overrides}: {steps} steps, {total:.1f} s, {steps / total:.0f} steps/s")
+    for name, title in OWNERS.items():
+        print(f"  {sampler.seconds[name] / total:6.1%}  {title}")
 
 
 def main() -> int:

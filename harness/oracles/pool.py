@@ -100,6 +100,8 @@ class Leak(Oracle):
 
     def __init__(self) -> None:
         super().__init__()
+        self._ahead = 0
+        """Most steps that were ever planned and not executed: columns for their rejected drafts stay allocated."""
         self._reach: dict[str, int] = {}
         """Most tokens that a request was ever given blocks for, since its admission."""
 
@@ -107,14 +109,15 @@ class Leak(Oracle):
         return self._drained(context, planned.view) or self._peaks(context, planned)
 
     def _peaks(self, context: Context, planned: Planned) -> Violation | None:
-        layout, ahead = context.layout, len(context.reference.pending)
+        layout = context.layout
+        self._ahead = max(self._ahead, len(context.reference.pending))
         for row in planned.rows:
             # Columns stay allocated when the drafts that they were for are rejected.
             reach = row.start + row.num_tokens + layout.num_speculative_tokens
             tokens = self._reach[row.name] = reach if row.admitted else max(reach, self._reach.get(row.name, 0))
             for index, group in enumerate(layout.groups):
                 held = sum(block != layout.null_block for block in planned.view.tables[row.name][index])
-                most = peak_blocks(group, layout.mode, tokens, layout.num_speculative_tokens, ahead)
+                most = peak_blocks(group, layout.mode, tokens, layout.num_speculative_tokens, self._ahead)
                 self.count()
                 if held > most:
                     return self.violation(

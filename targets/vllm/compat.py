@@ -145,8 +145,13 @@ def kv_cache_shape(
 
 
 def dummy_run(runner: Any) -> None:
-    """What `Worker.execute_dummy_batch` does on an idle data-parallel rank."""
-    runner._dummy_run(getattr(runner, "uniform_decode_query_len", 1), uniform_decode=True)
+    """What `Worker.execute_dummy_batch` does on an idle data-parallel rank.
+
+    The V1 runner builds attention metadata for it only where it replays a full graph: that branch is asked for, since
+    it is the one in which rows of ended requests could be read.
+    """
+    full_graph = {"force_attention": True} if "force_attention" in parameters(runner._dummy_run) else {}
+    runner._dummy_run(getattr(runner, "uniform_decode_query_len", 1), uniform_decode=True, **full_graph)
 
 
 def waiting_queues(scheduler: Any) -> list[Any]:
