@@ -17,6 +17,7 @@ from hybridfuzz.targets.base.observe import Effect, Planned, Record, View
 from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Event, Group, Step, Trace
+from hybridfuzz.targets.hybrid.cache import CacheManager, Hit
 from hybridfuzz.targets.hybrid.factory import HybridFactory
 from hybridfuzz.targets.hybrid.mutants.parts import mutant
 
@@ -188,3 +189,18 @@ def check_sentence(violation: Violation) -> None:
     assert violation.signature.endswith(f"-{violation.field}")
     assert violation.step >= -1
     assert violation.event_kind
+
+
+class NeverHits(CacheManager):
+    """vLLM #54360: nothing is ever found."""
+
+    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
+        return Hit(0, tuple(() for _ in self.groups))
+
+
+class HitsOneUnitLess(CacheManager):
+    """The last boundary is given up without a reason."""
+
+    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
+        hit = super().find_hit(tags, num_tokens)
+        return super().find_hit(tags, hit.length - 7) if hit.length > 8 else hit

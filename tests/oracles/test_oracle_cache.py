@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.trace import Evict, Step
-from hybridfuzz.targets.hybrid.cache import CacheManager, Hit
 from hybridfuzz.targets.hybrid.groups import AttentionGroup, MambaGroup
 from hybridfuzz.targets.hybrid.kernels import Kernels
 from hybridfuzz.targets.hybrid.pool import BlockPool
 from support import (
     Case,
+    HitsOneUnitLess,
+    NeverHits,
     arrive,
     broken,
     change_view,
@@ -102,21 +103,6 @@ class SwapsBlocks(AttentionGroup):
 
     def hit_blocks(self, tags: Sequence[int], length: int) -> list[int]:
         return super().hit_blocks(tags, length)[::-1]
-
-
-class NeverHits(CacheManager):
-    """vLLM #54360: nothing is ever found."""
-
-    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
-        return Hit(0, tuple(() for _ in self.groups))
-
-
-class HitsOneUnitLess(CacheManager):
-    """The last boundary is given up without a reason."""
-
-    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
-        hit = super().find_hit(tags, num_tokens)
-        return super().find_hit(tags, hit.length - 7) if hit.length > 8 else hit
 
 
 class NeverDefers(MambaGroup):

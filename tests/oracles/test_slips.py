@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.targets.base.trace import Config, Evict, Step
-from hybridfuzz.targets.hybrid.cache import CacheManager, Hit
+from hybridfuzz.targets.hybrid.cache import CacheManager
 from hybridfuzz.targets.hybrid.groups import AttentionGroup, MambaGroup
 from hybridfuzz.targets.hybrid.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from support import CLEAN, arrive, broken, make_trace, steps
+from support import CLEAN, HitsOneUnitLess, NeverHits, arrive, broken, make_trace, steps
 
 AGAIN = (arrive("r0", 40, new=3), *steps(6), arrive("r1", 40, new=3), *steps(6))
 
@@ -24,17 +24,6 @@ def verdict(part: type, *events: Any, **config: Any) -> str:
     assert run_trace(CLEAN, trace).violation is None
     violation = run_trace(broken(part), trace).violation
     return violation.signature if violation else ""
-
-
-class NeverHits(CacheManager):
-    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
-        return Hit(0, tuple(() for _ in self.groups))
-
-
-class HitsOneUnitLess(CacheManager):
-    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
-        hit = super().find_hit(tags, num_tokens)
-        return super().find_hit(tags, hit.length - 7) if hit.length > 8 else hit
 
 
 class NeverPublishesStates(MambaGroup):

@@ -13,6 +13,7 @@ from hybridfuzz.harness.codec import load_trace
 from hybridfuzz.harness.messages import Fuzz
 from hybridfuzz.harness.supervisor import Worker
 from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Preempt, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -46,6 +47,32 @@ def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, Worker], 
     violation = worker_of(workers, release).run(load_trace(FOLDER / name)).violation
     assert violation is not None, "the release is silent"
     assert violation.signature == signature, violation.message
+
+
+@pytest.mark.parametrize("runner", ["v2", "v1"])
+@pytest.mark.parametrize("changes", [{}, {"num_speculative_tokens": 2}, {"async_depth": 1}])
+@pytest.mark.parametrize("mode", ["align", "none"])
+def test_a_plain_trace_is_silent(workers: dict[str, Worker], runner: str, changes: dict[str, int], mode: str) -> None:
+    config = Config(
+        num_blocks=40,
+        groups=(Group("mamba", 8), Group("attention", 8)),
+        mamba_cache_mode=mode,  # type: ignore[arg-type]
+        enable_prefix_caching=mode != "none",
+        options={"runner": runner},
+        **changes,
+    )
+    events = (
+        Arrive("x", (("d", 20),), 10),
+        Arrive("y", (("d", 20), ("e", 5)), 10),
+        *[Step(drafts=2, right=index % 3) for index in range(4)],
+        Preempt("x"),
+        Arrive("z", (("d", 20), ("~", 5)), 10),
+        *[Step(drafts=2, right=index % 3) for index in range(30)],
+        DummyRun(1),
+    )
+    outcome = worker_of(workers, "0.33.0").run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.exercised["S3"] > 0
 
 
 @pytest.mark.parametrize("runner", ["v2", "v1"])
