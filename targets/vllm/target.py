@@ -173,8 +173,8 @@ class VllmTarget:
             records += self.run_step(Step())
         recorder = self.engine.recorder
         recorder.begin_step(self.step, records)
-        self.engine.worker.dummy_run()
-        recorder.end_step({}, {}, dummy_rows=1)
+        rows = self.engine.worker.dummy_run(event.rows, self.config.max_num_batched_tokens)
+        recorder.end_step({}, {}, dummy_rows=rows)
         self.step += 1
         return records
 

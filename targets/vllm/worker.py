@@ -32,11 +32,11 @@ class Worker:
             output = self.runner.sample_tokens(None)
         return output.get_output() if hasattr(output, "get_output") else output
 
-    def dummy_run(self) -> None:
-        """A step for nobody."""
+    def dummy_run(self, rows: int, tokens_max: int) -> int:
+        """A step for nobody; returns its number of rows."""
         self.is_dummy = True
         try:
-            compat.dummy_run(self.runner)
+            return compat.dummy_run(self.runner, rows, tokens_max)
         finally:
             self.is_dummy = False
 
