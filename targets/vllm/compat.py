@@ -151,7 +151,7 @@ def dummy_run(runner: Any, rows: int, tokens_max: int) -> int:
     it is the one in which rows of ended requests could be read. Returns the number of rows.
     """
     full_graph = {"force_attention": True} if "force_attention" in parameters(runner._dummy_run) else {}
-    query_length = getattr(runner, "uniform_decode_query_len", 1)
+    query_length = getattr(runner, "uniform_decode_query_len", 0) or getattr(runner, "decode_query_len", 1)
     rows = max(min(rows, tokens_max // query_length), 1)
     runner._dummy_run(rows * query_length, uniform_decode=True, **full_graph)
     return rows
