@@ -123,17 +123,15 @@ class Liveness(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._stalled = 0
-        self._planned = False
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         self.count()
-        self._planned = True
         self._stalled = 0 if planned.rows else self._stalled + 1
         return None
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         unfinished = [*view.running, *view.waiting]
-        if not unfinished or not self._planned:
+        if not unfinished:
             self._stalled = 0
         if self._stalled <= STALL_STEPS_MAX:
             return None
