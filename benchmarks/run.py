@@ -1,8 +1,6 @@
 """The figures of the documentation that need no engine: `make bench`, or `python benchmarks/run.py [--seconds N]`.
 
-    throughput   steps a second of the embedded target in lockstep, from the seeded source and from Hypothesis
-    mutants      per mutant and seed: seconds and steps to detection, events after reduction
-
+Steps a second of the embedded target in lockstep, from the seeded source and from Hypothesis, in
 CPU seconds of one process, so that other work on the machine disturbs little.
 """
 
@@ -10,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import statistics
 import tempfile
 import time
 import unittest
@@ -18,13 +15,9 @@ from pathlib import Path
 
 from hybridfuzz.harness import machine
 from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.reduce import reduce_trace
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.registry import load_factory
-from hybridfuzz.targets.hybrid.factory import variants
 from hypothesis import settings
-
-SEEDS = range(5)
 
 
 def seeded_throughput(seconds: float) -> float:
@@ -59,22 +52,6 @@ def hypothesis_throughput(examples: int) -> float:
     return steps / (time.process_time() - start)
 
 
-def detect(slug: str, seed: int) -> tuple[float, int, str, int]:
-    """(CPU seconds, steps, signature, events after reduction) for one mutant and seed."""
-    factory = load_factory(f"hybrid:{slug}")
-    start, steps, index = time.process_time(), 0, 0
-    while True:
-        trace = draw_trace(factory.capabilities, seed, index, {}, factory.supports)
-        outcome = run_trace(factory, trace)
-        steps, index = steps + outcome.steps, index + 1
-        if outcome.violation:
-            break
-    seconds = time.process_time() - start
-    signature = outcome.violation.signature
-    best = reduce_trace(trace, signature, lambda candidate: run_trace(factory, candidate), seconds=30)
-    return seconds, steps, signature, len(best.events)
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -85,16 +62,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         machine.HybridCacheMachine.directory = Path(folder)
         print(f"Hypothesis machine     {hypothesis_throughput(40):8,.0f} steps/s per core\n")
-    columns = f"{'found':>7}{'median s':>10}{'worst s':>9}{'median steps':>14}{'median events':>15}"
-    print(f"{'mutant':28}{columns}  signatures")
-    for slug in variants():
-        runs = [detect(slug, seed) for seed in SEEDS]
-        seconds = [run[0] for run in runs]
-        print(
-            f"{slug:28}{len(runs):>5}/5{statistics.median(seconds):>10.2f}{max(seconds):>9.2f}"
-            f"{statistics.median(run[1] for run in runs):>14.0f}{statistics.median(run[3] for run in runs):>15.0f}"
-            f"  {', '.join(sorted({run[2] for run in runs}))}"
-        )
 
 
 if __name__ == "__main__":

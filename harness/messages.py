@@ -61,10 +61,14 @@ class Began(Struct, frozen=True, tag="began"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """A trace has ended. `trace` comes with a violation."""
+    """A trace has ended. `trace` comes with a violation.
+
+    `seconds` is the CPU time that it took the worker to draw and to run it.
+    """
 
     outcome: Outcome
     trace: Trace | None = None
+    seconds: float = 0.0
 
 
 class Drawn(Struct, frozen=True, tag="drawn"):

@@ -4,10 +4,11 @@ new one starts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..targets.base.launch import Launch
 from ..targets.base.protocol import TargetError
@@ -43,13 +44,15 @@ class InternalError(Exception):
 class Ran(Struct, frozen=True):
     """One trace of a campaign.
 
-    `lost` says how its worker was lost, if that did not happen again.
+    `lost` says how its worker was lost, if that did not happen again. `seconds` is CPU time, or the
+    time waited where the worker was lost.
     """
 
     index: int
     outcome: Outcome
     trace: Trace | None = None
     lost: str = ""
+    seconds: float = 0.0
 
 
 class Worker:
@@ -121,21 +124,23 @@ class Worker:
         """Draw and run many traces. Between two results the worker may be used for other things if
         the earlier one is a violation: there the process pauses by itself.
         """
-        first, end = request.first, request.first + request.count
+        first, end, waiting = request.first, request.first + request.count, time.monotonic()
         while first < end:
             asked = Fuzz(request.seed, first, end - first, request.overrides, request.twice_every)
             try:
                 self._send(asked)
                 while first < end:
+                    waiting = time.monotonic()
                     reply = self._receive()
                     if isinstance(reply, Done):
-                        yield Ran(first, reply.outcome, reply.trace)
+                        yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds)
                         first += 1
                         if reply.outcome.violation:
                             break
             except Lost as lost:
                 self.start()
-                yield self._again(request, first, lost)
+                ran = self._again(request, first, lost)
+                yield structs.replace(ran, seconds=time.monotonic() - waiting)
                 first += 1
 
     def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:

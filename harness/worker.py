@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -98,10 +99,12 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
         send(Drawn(_draw(factory, request, request.index)))
     else:
         for index in range(request.first, request.first + request.count):
+            began = time.process_time()
             trace = _draw(factory, request, index)
             twice = bool(request.twice_every) and index % request.twice_every == 0
             outcome = run(factory, trace, twice=twice)
-            send(Done(outcome, trace if outcome.violation else None))
+            seconds = time.process_time() - began
+            send(Done(outcome, trace if outcome.violation else None, seconds))
             if outcome.violation:
                 return
 

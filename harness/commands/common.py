@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Protocol
 
 from ...targets.base.launch import Launch
 from ...targets.base.registry import prepare
+from ..records import Reason
 from ..supervisor import Worker
 from ..units import duration, size
 
@@ -73,3 +79,34 @@ def trace_files(paths: list[str]) -> list[Path]:
     if not files:
         raise TraceError(f"no trace (*.json) in {', '.join(paths)}")
     return files
+
+
+def output_folder(name: str) -> Path:
+    """Beside the renderer in a checkout of hybridfuzz, else in a folder of ours."""
+    here = Path("harness/commands/fuzz.py").exists() and Path("reports").is_dir()
+    return (Path("reports/out") if here else Path("hybridfuzz-out")) / re.sub(r"[^\w.@+-]+", "_", name).strip("_")
+
+
+class Stoppable(Protocol):
+    """Something long that can be ended early."""
+
+    def stop(self, reason: Reason) -> None:
+        """End it; called from a signal handler."""
+        ...
+
+
+@contextmanager
+def ending_on_signals(work: Stoppable) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) ends it cleanly, the second one at once."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        signal.signal(number, signal.default_int_handler)
+        work.stop("interrupted")
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 import random
-import re
-import signal
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..campaign import Campaign
     from ..records import Summary
 
 EXAMPLES = """\
@@ -70,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     from ..campaign import Campaign, Settings
     from ..console import open_console
     from ..records import Ended
-    from .common import cores, launch_target, print_json
+    from .common import cores, ending_on_signals, launch_target, output_folder, print_json
 
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     launch = launch_target(options.target)
@@ -80,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
             target=options.target,
             launch=launch,
             seed=seed,
-            out=options.out or default_out(options.target, seed),
+            out=options.out or output_folder(f"{options.target}-{seed}"),
             jobs=options.jobs or min(cores(), options.traces or cores()),
             seconds=DEFAULT_SECONDS if unlimited else options.time,
             steps=options.steps,
@@ -105,30 +100,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(as_json(summary))
     return status(summary)
-
-
-def default_out(target: str, seed: int) -> Path:
-    """Beside the renderer in a checkout of hybridfuzz, else in a folder of ours."""
-    here = Path("harness/commands/fuzz.py").exists() and Path("reports").is_dir()
-    name = re.sub(r"[^\w.@+-]+", "_", target).strip("_")
-    return (Path("reports/out") if here else Path("hybridfuzz-out")) / f"{name}-{seed}"
-
-
-@contextmanager
-def ending_on_signals(campaign: Campaign) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) ends the campaign cleanly, the second one at once."""
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
-        signal.signal(number, signal.default_int_handler)
-        campaign.stop("interrupted")
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def status(summary: Summary) -> int:
