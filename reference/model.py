@@ -49,6 +49,7 @@ class Reference:
         self.handed_out: list[int] = []
         """Blocks that changed hands when the current step was entered."""
         self._entered_tables: dict[str, Table] = {}
+        self._last_published: Mapping[int, Key] = {}
 
     def arrive(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int) -> Life:
         """A request begins to exist."""
@@ -81,6 +82,9 @@ class Reference:
 
     def note_published(self, published: Mapping[int, Key], step: int) -> None:
         """Remember since when each key stands; one that vanished and came back is new."""
+        if published == self._last_published:
+            return
+        self._last_published = published
         since = self.published_since
         for block in since.keys() - published.keys():
             del since[block]

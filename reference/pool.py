@@ -78,7 +78,7 @@ def partition_faults(
         yield Fault(block, "free", "not free", observed)
     for block in unheld - free_set:
         yield Fault(block, "free", "in the free queue (nobody holds it)", "absent from it")
-    for block, count in enumerate(held):
+    for block, count in enumerate(held) if references != held else ():
         if references[block] != count and block not in reserved:
             yield Fault(
                 block,

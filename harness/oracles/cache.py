@@ -20,7 +20,7 @@ class Hash(Oracle):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[int, Key] = {}
+        self._known: Mapping[int, Key] = {}
         self._reach: dict[str, int] = {}
         """How far the steps planned for a request go, drafts and steps in flight included."""
         self._tables: Mapping[str, Table] = {}
@@ -38,13 +38,14 @@ class Hash(Oracle):
         violation = self._agreement(context, view)
         if violation:
             return violation
-        for block, key in view.published.items():
-            if self._known.get(block) != key:
-                self.count()
-                violation = self._new_key(context, view, block, key)
-                if violation:
-                    return violation
-        self._known = dict(view.published)
+        if view.published != self._known:
+            for block, key in view.published.items():
+                if self._known.get(block) != key:
+                    self.count()
+                    violation = self._new_key(context, view, block, key)
+                    if violation:
+                        return violation
+            self._known = view.published
         self._tables = view.tables
         return None
 

@@ -115,8 +115,9 @@ class Leak(Oracle):
             # Columns stay allocated when the drafts that they were for are rejected.
             reach = row.start + row.num_tokens + layout.num_speculative_tokens
             tokens = self._reach[row.name] = reach if row.admitted else max(reach, self._reach.get(row.name, 0))
+            table = planned.view.tables[row.name]
             for index, group in enumerate(layout.groups):
-                held = sum(block != layout.null_block for block in planned.view.tables[row.name][index])
+                held = len(table[index]) - table[index].count(layout.null_block)
                 most = peak_blocks(group, layout.mode, tokens, layout.num_speculative_tokens, self._ahead)
                 self.count()
                 if held > most:

@@ -131,35 +131,35 @@ class Checkpoint(Oracle):
         self._contents: dict[Key, Content] = {}
 
     def on_view(self, context: Context, view: View) -> Violation | None:
+        # Every reachable block, after every event: the hottest loop of a run.
+        read, contents, is_due = context.target.read, self._contents, context.reference.is_due
+        layers = [range(group.layers) for group in context.layout.groups]
+        compared = 0
         for block, key in view.published.items():
-            if context.reference.is_due(block):
-                violation = self._content(context, block, key)
-                if violation:
-                    return violation
-        return None
-
-    def _content(self, context: Context, block: int, key: Key) -> Violation | None:
-        wanted = self._expected(context, key)
-        if wanted is None:
-            return None
-        self.exercised["S1"] += 1
-        for layer in range(context.layout.groups[key.group].layers):
-            content = context.target.read(key.group, layer, block)
-            if content != wanted:
-                return self._wrong(context, block, key, layer, wanted, content)
+            if not is_due(block):
+                continue
+            wanted = contents.get(key) or self._expected(context, key)
+            if wanted is None:
+                continue
+            compared += 1
+            for layer in layers[key.group]:
+                content = read(key.group, layer, block)
+                if content != wanted:
+                    return self._wrong(context, block, key, layer, wanted, content)
+        self.count("S1", compared)
         return None
 
     def _expected(self, context: Context, key: Key) -> Content | None:
         """What a block with this key must hold; None if no request with that prefix was ever seen."""
-        wanted = self._contents.get(key)
         truth = context.reference.truths.get(key)
-        if wanted is None and truth is not None:
-            group = context.layout.groups[key.group]
-            if group.kind == "attention":
-                wanted = SlotContent(truth.slots(key.depth - group.block_size, key.depth))
-            else:
-                wanted = StateContent(key.tag, truth.window(key.depth, context.layout.conv_width))
-            self._contents[key] = wanted
+        if truth is None:
+            return None
+        group = context.layout.groups[key.group]
+        if group.kind == "attention":
+            wanted: Content = SlotContent(truth.slots(key.depth - group.block_size, key.depth))
+        else:
+            wanted = StateContent(key.tag, truth.window(key.depth, context.layout.conv_width))
+        self._contents[key] = wanted
         return wanted
 
     def _wrong(

@@ -21,7 +21,7 @@ Table = Sequence[Sequence[int]]
 
 
 class View(Struct, frozen=True, gc=False):
-    """The host's metadata at one moment.
+    """The host's metadata at one moment: a snapshot, which later events leave alone.
 
     free       free queue, the next to be handed out first
     references reference count by block id
