@@ -42,8 +42,8 @@ def owner(frame: FrameType | None) -> str:
             return "interpreter"
         if path.startswith(HERE):
             return "hybridfuzz"
-        if "/tree/vllm/" in path:
-            return "vllm"
+        if "/tree/vllm/" in path or frame.f_code.co_name == "decorate_context":
+            return "vllm"  # torch's decorator around vLLM's own methods (inference mode)
         frame = frame.f_back
     return ""
 

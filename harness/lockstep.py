@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 from ..reference.request import Life
 from ..targets.base.observe import (
@@ -65,6 +65,8 @@ _ACCESS_HOOKS = {
     SlotRead: "on_slot_read",
     SlotWrite: "on_slot_write",
 }
+_encode = msgpack.Encoder(enc_hook=repr).encode
+"""What is observed in bytes, several times faster than `repr`, which serves for foreign numbers."""
 
 
 def unobserved(index: int) -> None:
@@ -227,7 +229,7 @@ class Lockstep:
                 ledger.write_slots(block, access.layer, mask, who, step)
 
     def _note(self, observed: object) -> None:
-        self.digest = zlib.crc32(repr(observed).encode(), self.digest)
+        self.digest = zlib.crc32(_encode(observed), self.digest)
 
     def drain(self, first_index: int, on_event: Callable[[int], None] = unobserved) -> Violation | None:
         """Step until nothing is left to do, then judge what remains. A sleeping engine is woken first."""

@@ -7,6 +7,7 @@ two releases works as well.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,9 +25,12 @@ class CachePlan(NamedTuple):
     hash_block_size: int
 
 
+_signature = functools.cache(inspect.signature)
+
+
 def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Names and kinds of a function's parameters."""
-    return inspect.signature(function).parameters
+    """Names and kinds of a function's parameters, those of a bound method with `self`."""
+    return _signature(getattr(function, "__func__", function)).parameters
 
 
 def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CachePlan:

@@ -83,8 +83,10 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         """The caches are allocated; this is layer `index` of `group`."""
         self.group, self.index = group, index
         cache = self.kv_cache.numpy()
-        self.keys, self.values = cache[:, 0, :, 0], cache[:, 0, :, self.head_size]
+        self.pages = cache[:, 0]
+        self.keys, self.values = self.pages[:, :, 0], self.pages[:, :, self.head_size]
         self.block_size = int(cache.shape[2])
+        self._contents: dict[bytes, Content] = {}
 
     def run(self, ids: Sequence[int]) -> Tags:
         """Store the tags of all rows, then read all contexts."""
@@ -95,16 +97,17 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
             row = rows[position]
             tags = chain(self._start(row), tuple(ids[row.tokens.start : row.tokens.stop]))
             stored = tags if len(row.stored) == len(tags) else [tags[one] for one in row.stored]
-            if len(stored):
-                words = np.array(stored, dtype=np.int64)
-                self.keys[row.blocks, row.slots] = words
-                self.values[row.blocks, row.slots] = -words
+            if stored:
+                for block, slot, tag in zip(row.blocks, row.slots, stored, strict=True):
+                    self.keys[block, slot], self.values[block, slot] = tag, -tag
                 first = row.start + row.stored[0]
-                log.append(SlotWrite(row.row, group, index, first, row.blocks.tolist(), row.slots.tolist(), stored))
+                log.append(SlotWrite(row.row, group, index, first, row.blocks, row.slots, stored))
             out[row.tokens.start : row.tokens.stop] = tags
+        contexts = self._slots([block for row in rows for block in row.pages])
+        first = 0
         for row in rows:
-            tags_read = self._slots(row.pages)[: row.context]
-            log.append(SlotRead(row.row, group, index, row.pages.tolist(), tags_read))
+            log.append(SlotRead(row.row, group, index, row.pages, contexts[first : first + row.context]))
+            first += len(row.pages) * self.block_size
         return tuple(out)
 
     def _start(self, row: SlotRow) -> int:
@@ -112,16 +115,17 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         if not row.start:
             return EMPTY
         column, slot = divmod(row.start - 1, self.block_size)
-        block = int(row.pages[column])
+        block = row.pages[column]
         key, value = self.keys.item(block, slot), self.values.item(block, slot)
         return key if key == -value else combine(key, -value)
 
-    def _slots(self, pages: Any) -> list[int]:
+    def _slots(self, pages: Sequence[int]) -> list[int]:
         """All slots of some pages; where key and value disagree, a tag that belongs to nobody."""
-        keys, values = self.keys[pages].ravel(), self.values[pages].ravel()
+        blocks = np.array(pages)
+        keys, values = self.keys[blocks].ravel(), self.values[blocks].ravel()
         tags: list[int] = keys.tolist()
-        if (keys + values).any():
-            tags = [combine(key, -value) for key, value in zip(tags, values.tolist(), strict=True)]
+        for place in np.flatnonzero(keys + values).tolist():
+            tags[place] = combine(tags[place], -values.item(place))
         return tags
 
     def is_zero(self, block: int) -> bool:
@@ -129,8 +133,12 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         return not (self.keys[block].any() or self.values[block].any())
 
     def read(self, block: int) -> Content:
-        """What a page holds."""
-        return SlotContent(self._slots([block]))
+        """What a page holds. Most pages are asked for after every event and rarely change."""
+        words = self.pages[block].tobytes()
+        content = self._contents.get(words)
+        if content is None:
+            content = self._contents[words] = SlotContent(self._slots([block]))
+        return content
 
 
 class ShadowMamba(nn.Module, MambaBase):
@@ -263,6 +271,7 @@ class ShadowModel(nn.Module):
             else:
                 layers.append(ShadowAttention(name, config, recorder, head_size))
         self.layers: Any = nn.ModuleList(layers)
+        self._one_hot = 10 * np.eye(VOCABULARY, dtype=np.float32)
 
     @classmethod
     def get_mamba_state_copy_func(cls) -> Any:
@@ -282,11 +291,9 @@ class ShadowModel(nn.Module):
         if context.attn_metadata is not None and self.recorder.begin_forward(context, ids):
             for layer in self.layers:
                 hidden = join(hidden, layer.run(ids))
-        return torch.tensor(hidden or (0,) * len(ids), dtype=torch.int64).unsqueeze(1)
+        return torch.from_numpy(np.array(hidden or (0,) * len(ids), dtype=np.int64)[:, None])
 
     def compute_logits(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
         """All on the token that the tag says."""
-        logits = torch.zeros(hidden.shape[0], VOCABULARY, dtype=torch.float32)
-        tokens = [next_token(tag) for tag in hidden[:, 0].tolist()]
-        logits[torch.arange(len(tokens)), torch.tensor(tokens, dtype=torch.int64)] = 10.0
-        return logits
+        tokens = [next_token(tag) for (tag,) in hidden.tolist()]
+        return torch.from_numpy(self._one_hot.take(tokens, axis=0))

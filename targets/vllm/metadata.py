@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 NULL = 0
 
 
@@ -186,10 +184,10 @@ class SlotRow(NamedTuple):
     row: int
     start: int
     tokens: range
-    pages: Any
+    pages: Sequence[int]
     context: int
-    blocks: Any
-    slots: Any
+    blocks: Sequence[int]
+    slots: Sequence[int]
     stored: Sequence[int]
 
 
@@ -197,8 +195,8 @@ def slot_rows(metadata: Any, slot_mapping: Any, block_size: int) -> list[SlotRow
     """The rows of an attention layer, in batch order."""
     starts = metadata.query_start_loc.tolist()
     lengths = metadata.seq_lens.tolist()
-    table = metadata.block_table.numpy()
-    slots = slot_mapping[: metadata.num_actual_tokens].numpy()
+    tables = metadata.block_table[: len(lengths)].tolist()
+    slots = slot_mapping[: metadata.num_actual_tokens].tolist()
     rows = []
     for row, length in enumerate(lengths):
         tokens = range(starts[row], starts[row + 1])
@@ -206,15 +204,12 @@ def slot_rows(metadata: Any, slot_mapping: Any, block_size: int) -> list[SlotRow
             continue
         own = slots[tokens.start : tokens.stop]
         stored: Sequence[int] = range(len(own))
-        if own.size and own.min() < 0:
-            stored = np.flatnonzero(own >= 0).tolist()
-            own = own[own >= 0]
-        pages = table[row, : -(-length // block_size)]
-        rows.append(
-            SlotRow(
-                row, length - len(tokens), tokens, pages, length, own // block_size, own % block_size, stored
-            )
-        )  # fmt: skip
+        if own and min(own) < 0:
+            stored = [one for one, slot in enumerate(own) if slot >= 0]
+            own = [own[one] for one in stored]
+        pages = tables[row][: -(-length // block_size)]
+        blocks, places = [slot // block_size for slot in own], [slot % block_size for slot in own]
+        rows.append(SlotRow(row, length - len(tokens), tokens, pages, length, blocks, places, stored))
     return rows
 
 
@@ -226,13 +221,13 @@ def writing_order(rows: Sequence[SlotRow], block_size: int) -> Sequence[int]:
     writer = {
         (block, slot): index
         for index, row in enumerate(rows)
-        for block, slot in zip(row.blocks.tolist(), row.slots.tolist(), strict=True)
+        for block, slot in zip(row.blocks, row.slots, strict=True)
     }
     waits: dict[int, int] = {}
     for index, row in enumerate(rows):
         if row.start:
             column, slot = divmod(row.start - 1, block_size)
-            other = writer.get((int(row.pages[column]), slot), index)
+            other = writer.get((row.pages[column], slot), index)
             if other != index:
                 waits[index] = other
     order: list[int] = []

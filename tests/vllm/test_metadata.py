@@ -94,7 +94,7 @@ def test_columns_are_where_the_builder_looked_or_anywhere_or_unknown(block: int,
 
 def slot_row(row: int, start: int, pages: list[int], blocks: list[int], slots: list[int]) -> SlotRow:
     tokens = range(len(slots))
-    return SlotRow(row, start, tokens, np.array(pages), start + len(slots), np.array(blocks), np.array(slots), tokens)
+    return SlotRow(row, start, tokens, pages, start + len(slots), blocks, slots, tokens)
 
 
 def test_a_row_that_hits_a_block_being_filled_stores_after_the_row_that_fills_it() -> None:
