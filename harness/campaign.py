@@ -7,12 +7,12 @@ shared state is behind one lock. The first worker that is ready starts the clock
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
@@ -21,7 +21,8 @@ from msgspec import Struct
 
 from ..targets.base.launch import Launch
 from ..targets.base.protocol import Capabilities, TargetError
-from ..targets.base.trace import Config, TraceError
+from ..targets.base.trace import TraceError
+from .canary import Cage, share
 from .findings import OutputError, Store
 from .investigate import Case
 from .messages import Fuzz, Overrides, Ready
@@ -29,6 +30,8 @@ from .oracles import applicable
 from .reached import missing_states, required_states
 from .records import (
     Began,
+    Canary,
+    CanaryDone,
     Ended,
     Found,
     Reason,
@@ -40,6 +43,7 @@ from .records import (
     WorkerState,
 )
 from .supervisor import InternalError, Ran, Stopped, Worker
+from .workload import check_keys
 
 BATCH = 8
 TICK_SECONDS = 0.25
@@ -64,18 +68,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     reduce_seconds: float = 20.0
     memory_limit: int = 0
     twice_every: int = 50
-
-
-def check_keys(overrides: Overrides, capabilities: Capabilities) -> None:
-    """TraceError if an override is neither a field of the configuration nor an option of the
-    target.
-    """
-    known = [*Config.__struct_fields__, *capabilities.options]
-    for key in overrides:
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-            raise TraceError(f"configuration: there is no {key!r}; {hint}")
+    canaries: Sequence[str] = ()
+    """Broken targets, started as `canary_launch` says: the campaign is blind if it cannot find one."""
+    canary_launch: Launch = Launch(sys.executable, {})
 
 
 class Campaign:
@@ -100,6 +95,8 @@ class Campaign:
         self._reached: Counter[str] = Counter()
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
+        self._cage = Cage(settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds))
+        self._canary: Canary | None = None
 
     def run(self) -> Generator[Record]:
         """All records.
@@ -113,6 +110,8 @@ class Campaign:
             for _ in range(settings.jobs)
         ]
         threads = [Thread(target=self._drive, args=(number,), daemon=True) for number in range(settings.jobs)]
+        if settings.canaries:
+            threads.append(Thread(target=self._sing, daemon=True))
         for thread in threads:
             thread.start()
         try:
@@ -168,6 +167,7 @@ class Campaign:
                 if capabilities
                 else [],
                 lost_workers=self._lost,
+                canary=self._canary,
             )
 
     def _collect(self, threads: list[Thread]) -> Iterator[Record]:
@@ -206,6 +206,8 @@ class Campaign:
 
     def _halt(self, *, everything: bool) -> None:
         self._stop.set()
+        if everything:
+            self._cage.stop()
         for number, worker in enumerate(self._workers):
             if everything or number not in self._busy:
                 worker.stop()
@@ -230,6 +232,14 @@ class Campaign:
         except Exception as error:
             self._records.put(InternalError(f"{type(error).__name__}: {error}", traceback.format_exc()))
         self._say(WorkerState(number, "ended"))
+
+    def _sing(self) -> None:
+        """Body of the canary's thread."""
+        try:
+            self._canary = self._cage.run(self.settings.canaries)
+            self._say(CanaryDone(self._canary))
+        except Exception as error:
+            self._records.put(InternalError(f"the canary failed: {error}", traceback.format_exc()))
 
     def _say(self, record: Record) -> None:
         self._records.put(record)

@@ -2,8 +2,8 @@
 status.
 
     0  clean        1  violation found        2  usage, configuration or environment
-    3  vacuous: a required state or an applicable oracle was never exercised        4  hybridfuzz
-    itself failed
+    3  vacuous: a required state or an applicable oracle was never exercised; or blind: a bug that
+    was planted as a canary was not found        4  hybridfuzz itself failed
 
 Only the chosen command's module is imported, and it imports what is heavy when it runs.
 """
@@ -29,7 +29,7 @@ COMMANDS = {
     "doctor": "check this machine and installation",
 }
 EPILOG = """\
-exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous, 4 internal error
+exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error
 example: hybridfuzz fuzz --target hybrid --time 60s
 """
 

@@ -17,6 +17,8 @@ from rich.text import Text
 from .findings import replay_command
 from .records import (
     Began,
+    Canary,
+    CanaryDone,
     Ended,
     Finding,
     Found,
@@ -69,6 +71,8 @@ class Console:
                     f"warning: worker {record.worker}, trace {record.index}: {record.reason}",
                     "yellow",
                 )
+            case CanaryDone(canary):
+                self.line(canary_line(canary), "" if canary.found else "yellow")
             case Tick():
                 self.tick(record)
             case Ended(summary):
@@ -209,6 +213,8 @@ def report(summary: Summary, width: int) -> list[RenderableType]:
         parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
     if summary.lost_workers:
         parts.append(Text(f"{summary.lost_workers} workers were lost and did not show it again", "yellow"))
+    if summary.canary:
+        parts.append(Text(canary_line(summary.canary), "" if summary.canary.found else "yellow"))
     parts.append(verdict(summary))
     return parts
 
@@ -233,6 +239,21 @@ def counts(title: str, values: Mapping[str, int], width: int) -> Table:
     return table
 
 
+def canary_line(canary: Canary) -> str:
+    """How the test of the alarm ended."""
+    silent = f"; not found: {', '.join(canary.silent)}" if canary.silent else ""
+    spent = f"in {plural(canary.traces, 'trace')}, {canary.seconds:.1f} CPU s"
+    match canary.state:
+        case "found":
+            return f"canary: {canary.slug} found {spent} ({canary.signature}){silent}"
+        case "silent":
+            return f"canary: the planted bugs were not found {spent}: {', '.join(canary.silent)}"
+        case "none":
+            return "canary: none planted, no mutant is known to be within reach of this configuration"
+        case _:
+            return f"canary: interrupted before it was found{silent}"
+
+
 def verdict(summary: Summary) -> Text:
     """The last line."""
     done = (
@@ -242,6 +263,9 @@ def verdict(summary: Summary) -> Text:
     )
     if summary.findings:
         return Text(f"\n{plural(len(summary.findings), 'finding')}: {done}", "bold red")
+    if summary.blind and summary.canary:
+        what = f"blind (the canary was silent: {', '.join(summary.canary.silent)} planted and not found)"
+        return Text(f"\n{what}: {done}", "bold red")
     missing = len(summary.never_exercised) + len(summary.never_reached)
     if missing:
         what = f"vacuous ({missing} required states or oracles never met; run longer or restrict less)"

@@ -33,11 +33,30 @@ class Finding(Struct, frozen=True):
     reduced: bool = False
 
 
+class Canary(Struct, frozen=True):
+    """How the campaign's own alarm test ended.
+
+    state   "silent": no planted mutant was found, the campaign was blind; "unfinished": interrupted before it was
+            known; "none": the overrides leave no mutant that is known to be within reach
+    slug    the mutant planted last; `silent` are those that were not found
+    traces, seconds    over all mutants planted; CPU seconds
+    """
+
+    slug: str
+    found: bool
+    state: Literal["found", "silent", "unfinished", "none"]
+    signature: str
+    traces: int
+    seconds: float
+    silent: Sequence[str] = ()
+
+
 class Summary(Struct, frozen=True):
     """Everything that a campaign has to show; also its state file.
 
     exercised, reached                every applicable oracle and required state, those with 0
     included never_exercised, never_reached    those with 0: not empty means vacuous
+    canary                            None if none was asked for, or while it has not ended
     """
 
     target: str
@@ -54,6 +73,12 @@ class Summary(Struct, frozen=True):
     never_exercised: Sequence[str]
     never_reached: Sequence[str]
     lost_workers: int = 0
+    canary: Canary | None = None
+
+    @property
+    def blind(self) -> bool:
+        """Whether the alarm did not work where it had to."""
+        return self.canary is not None and self.canary.state == "silent"
 
     @property
     def steps_per_second(self) -> float:
@@ -111,6 +136,12 @@ class WorkerLost(Struct, frozen=True):
     reason: str
 
 
+class CanaryDone(Struct, frozen=True):
+    """The alarm has been tested."""
+
+    canary: Canary
+
+
 class Tick(Struct, frozen=True):
     """Time has passed. `summary` is the state of things."""
 
@@ -124,4 +155,4 @@ class Ended(Struct, frozen=True):
     summary: Summary
 
 
-Record = Began | WorkerState | TraceDone | Found | Improved | WorkerLost | Tick | Ended
+Record = Began | WorkerState | TraceDone | Found | Improved | WorkerLost | CanaryDone | Tick | Ended

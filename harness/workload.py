@@ -13,6 +13,7 @@ What the grammar knows about hybrid caches, and nothing about single bugs:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 
 import msgspec
 
@@ -59,6 +60,18 @@ def apply_overrides(config: Config, overrides: Mapping[str, object]) -> Config:
         except msgspec.ValidationError as error:
             raise TraceError(f"configuration: {key}={value}: {error}") from None
     return msgspec.structs.replace(config, **changes, options=options)
+
+
+def check_keys(overrides: Mapping[str, object], capabilities: Capabilities) -> None:
+    """TraceError if an override is neither a field of the configuration nor an option of the
+    target.
+    """
+    known = [*Config.__struct_fields__, *capabilities.options]
+    for key in overrides:
+        if key not in known:
+            close = get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            raise TraceError(f"configuration: there is no {key!r}; {hint}")
 
 
 def draw_config(choices: Choices, capabilities: Capabilities) -> Config:

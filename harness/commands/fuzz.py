@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 The same seed gives the same traces. Findings are on disk as soon as they are made.
-Exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous, 4 internal error.
+Every campaign first plants a known bug, the canary: if that is not found, it ends as "blind".
+Exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error.
 example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m --config mamba_cache_mode=align
 """
 DEFAULT_SECONDS = 60.0
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="budget for reducing each finding (20s)",
     )
+    parser.add_argument("--no-canary", action="store_true", help="do not test the alarm with a planted bug")
     parser.add_argument(
         "-o",
         "--out",
@@ -63,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run a campaign and show it."""
     from ..campaign import Campaign, Settings
+    from ..canary import canaries
     from ..console import open_console
     from ..records import Ended
     from .common import cores, ending_on_signals, launch_target, output_folder, print_json
@@ -84,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
             trace_seconds=options.timeout,
             reduce_seconds=options.reduce,
             memory_limit=options.memory,
+            canaries=() if options.no_canary else canaries(seed),
         )
     )
     summary = None
@@ -103,12 +107,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def status(summary: Summary) -> int:
-    """A violation counts more than what was not exercised."""
+    """A violation counts more than a blind alarm, and that more than what was not exercised."""
     from ..cli import CLEAN, VACUOUS, VIOLATION
 
     if summary.findings:
         return VIOLATION
-    return VACUOUS if summary.never_exercised or summary.never_reached else CLEAN
+    return VACUOUS if summary.blind or summary.never_exercised or summary.never_reached else CLEAN
 
 
 def as_json(summary: Summary) -> dict[str, object]:

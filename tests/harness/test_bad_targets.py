@@ -14,7 +14,7 @@ MUTANT = "hybrid:null-as-state-slot"
 
 
 def fuzz(hybridfuzz: Cli, name: str, *more: str, **env: str) -> Ran:
-    fixed = ["--seed", "3", "--jobs", "1", "--reduce", "1s", "--json"]
+    fixed = ["--seed", "3", "--jobs", "1", "--reduce", "1s", "--no-canary", "--json"]
     return hybridfuzz("fuzz", "--target", f"python:fake_targets:{name}", *fixed, *more, env=env)
 
 
@@ -94,7 +94,7 @@ def ended(pid: int) -> bool:
 
 def start(environment: dict[str, str], folder: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command("fuzz", "--seed", "1", "--jobs", "1", "-o", "out", "--json", *more),
+        command("fuzz", "--seed", "1", "--jobs", "1", "-o", "out", "--no-canary", "--json", *more),
         env=environment,
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -155,6 +155,7 @@ def test_killed_campaign_leaves_findings_and_no_workers(
 def test_earlier_findings_are_shown(hybridfuzz: Cli) -> None:
     arguments = [
         "fuzz",
+        "--no-canary",
         "--target",
         MUTANT,
         "--seed",

@@ -9,7 +9,7 @@ from hybridfuzz.harness import units
 from hybridfuzz.harness.codec import load_trace
 
 MUTANT = "hybrid:null-as-state-slot"
-SMALL = ["fuzz", "--seed", "7", "--traces", "12", "--json"]
+SMALL = ["fuzz", "--seed", "7", "--traces", "12", "--no-canary", "--json"]
 
 
 def test_same_seed_same_traces_whatever_the_jobs(hybridfuzz: Cli) -> None:
@@ -21,14 +21,14 @@ def test_same_seed_same_traces_whatever_the_jobs(hybridfuzz: Cli) -> None:
 
 
 def test_short_campaign_is_vacuous(hybridfuzz: Cli) -> None:
-    ran = hybridfuzz("fuzz", "--seed", "7", "--traces", "1", "--json")
+    ran = hybridfuzz("fuzz", "--seed", "7", "--traces", "1", "--no-canary", "--json")
     assert ran.status == 3
     assert ran.json["never_reached"]
     assert "vacuous" in ran.err
 
 
 def test_step_limit(hybridfuzz: Cli) -> None:
-    result = hybridfuzz("fuzz", "--seed", "7", "--steps", "500", "--jobs", "1", "--json").json
+    result = hybridfuzz("fuzz", "--seed", "7", "--steps", "500", "--jobs", "1", "--no-canary", "--json").json
     assert result["exit_reason"] == "steps"
     assert 500 <= result["steps"] < 2000
 
@@ -39,7 +39,7 @@ def test_config_is_fixed(hybridfuzz: Cli) -> None:
 
 
 def test_find_reduce_replay(hybridfuzz: Cli, tmp_path: Path) -> None:
-    ran = hybridfuzz("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "2", "-o", "out", "--json")
+    ran = hybridfuzz("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "2", "--no-canary", "-o", "out", "--json")
     assert ran.status == 1
     [finding, *_] = ran.json["findings"]
     assert finding["reduced"]

@@ -36,7 +36,7 @@ MUTANT = "hybrid:null-as-state-slot"
     ],
 )
 def test_fuzz_refuses(hybridfuzz: Cli, arguments: list[str], words: list[str]) -> None:
-    ran = hybridfuzz("fuzz", "--traces", "1", *arguments)
+    ran = hybridfuzz("fuzz", "--no-canary", "--traces", "1", *arguments)
     assert ran.status == 2, ran
     assert all(word in ran.error for word in words), ran.error
 
@@ -103,7 +103,7 @@ def test_full_disk(hybridfuzz: Cli) -> None:
     def no_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
-    ran = hybridfuzz("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "5", preexec_fn=no_room)
+    ran = hybridfuzz("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "5", "--no-canary", preexec_fn=no_room)
     assert ran.status == 2
     assert "cannot write" in ran.error
     assert "seed 1, trace" in ran.error
