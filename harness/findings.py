@@ -2,7 +2,8 @@
 
     OUT/campaign.json               the summary so far
     OUT/findings/SIGNATURE.json     the smallest trace so far
-    OUT/findings/SIGNATURE.txt      what it breaks, and how to replay it
+    OUT/findings/SIGNATURE.txt      what it breaks, why, and how to replay it
+    OUT/findings/SIGNATURE.history  the lives of its blocks (`history`), for reports; JSON, but no trace
 
 A finding is on disk before anybody hears of it. Every file is replaced in one go.
 """
@@ -19,10 +20,13 @@ from msgspec import structs
 
 from ..targets.base.trace import Trace, TraceError
 from .codec import load_trace, save_trace, write_atomically
+from .history import History
 from .records import Finding, Summary
+from .show import finding_text
 from .violation import Violation
 
 STATE_FILE = "campaign.json"
+HISTORY_SUFFIX = ".history"
 NAME_LENGTH_MAX = 120
 
 
@@ -101,6 +105,17 @@ class Store:
         self.findings[signature] = finding
         self._save(finding, violation, trace)
         return finding
+
+    def explain(self, signature: str, violation: Violation, history: History) -> None:
+        """Add the explanation of the smallest trace to its text, and keep what it was made of."""
+        finding = self.findings[signature]
+        path = Path(finding.trace)
+        text = f"{self._text(finding, violation)}\n{finding_text(history)}\n"
+        try:
+            write_atomically(path.with_suffix(".txt"), text.encode())
+            write_atomically(path.with_suffix(HISTORY_SUFFIX), msgspec.json.encode(history))
+        except OSError as error:
+            raise OutputError(f"cannot write {path.with_suffix('.txt')}: {error.strerror}") from error
 
     def settle(self, signature: str, *, reproduced: bool, reduced: bool) -> Finding:
         """Note how a finding ended."""

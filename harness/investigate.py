@@ -53,12 +53,20 @@ class Case:
                 trace, reproduced = earlier, True
                 self._better(earlier)
             if reproduced:
-                reduce_trace(trace, self._signature, self._run, seconds=self._seconds, on_better=self._better)
+                best = reduce_trace(trace, self._signature, self._run, seconds=self._seconds, on_better=self._better)
+                self._explain(best)
         finally:
             worker.trace_seconds = patience
         with self._lock:
             finding = self._store.settle(self._signature, reproduced=reproduced, reduced=reproduced)
         self._say(Improved(finding))
+
+    def _explain(self, trace: Trace) -> None:
+        """Keep how the best trace breaks what it breaks."""
+        outcome, history = self._worker.explain(trace)
+        if outcome.violation and outcome.violation.signature == self._signature:
+            with self._lock:
+                self._store.explain(self._signature, outcome.violation, history)
 
     def _run(self, trace: Trace) -> Outcome:
         outcome = self._worker.run(trace, twice=self._twice)

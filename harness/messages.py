@@ -1,7 +1,7 @@
 """What coordinator and worker say to each other: one JSON object a line, tagged by kind.
 
-coordinator  draw · run · fuzz
-worker       ready (once, unasked) · began · done · drawn · failed
+coordinator  draw · run · explain · fuzz
+worker       ready (once, unasked) · began · done · drawn · explained · failed
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from ..targets.base.protocol import Capabilities
 from ..targets.base.trace import Trace
+from .history import History
 from .lockstep import Outcome
 
 Overrides = dict[str, object]
@@ -32,6 +33,12 @@ class Run(Struct, frozen=True, tag="run"):
 
     trace: Trace
     twice: bool = False
+
+
+class Explain(Struct, frozen=True, tag="explain"):
+    """Run one trace and keep the lives of its blocks."""
+
+    trace: Trace
 
 
 class Fuzz(Struct, frozen=True, tag="fuzz"):
@@ -77,6 +84,13 @@ class Drawn(Struct, frozen=True, tag="drawn"):
     trace: Trace
 
 
+class Explained(Struct, frozen=True, tag="explained"):
+    """Answer to `explain`."""
+
+    outcome: Outcome
+    history: History
+
+
 class Failed(Struct, frozen=True, tag="failed"):
     """The request cannot be served. "internal" is our own fault and comes with a traceback."""
 
@@ -85,8 +99,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Run | Fuzz
-Reply = Ready | Began | Done | Drawn | Failed
+Request = Draw | Run | Explain | Fuzz
+Reply = Ready | Began | Done | Drawn | Explained | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

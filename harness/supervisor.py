@@ -13,8 +13,23 @@ from msgspec import Struct, structs
 from ..targets.base.launch import Launch
 from ..targets.base.protocol import TargetError
 from ..targets.base.trace import Step, Trace, TraceError
+from .history import History
 from .lockstep import Outcome
-from .messages import Began, Done, Draw, Drawn, Failed, Fuzz, Overrides, Ready, Reply, Request, Run
+from .messages import (
+    Began,
+    Done,
+    Draw,
+    Drawn,
+    Explain,
+    Explained,
+    Failed,
+    Fuzz,
+    Overrides,
+    Ready,
+    Reply,
+    Request,
+    Run,
+)
 from .process import Lost, Process
 from .violation import Violation
 
@@ -119,6 +134,22 @@ class Worker:
             outcome = lost_outcome(lost, trace, event)
             self.start()
             return outcome
+
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
+        """Run one trace and keep the lives of its blocks; of a lost process nothing but its violation is left."""
+        event = 0
+        try:
+            self._send(Explain(trace))
+            while True:
+                reply = self._receive()
+                if isinstance(reply, Began):
+                    event = reply.event
+                elif isinstance(reply, Explained):
+                    return reply.outcome, reply.history
+        except Lost as lost:
+            outcome = lost_outcome(lost, trace, event)
+            self.start()
+            return outcome, History(violation=outcome.violation)
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
         """Draw and run many traces. Between two results the worker may be used for other things if

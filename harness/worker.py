@@ -27,6 +27,8 @@ from .messages import (
     Done,
     Draw,
     Drawn,
+    Explain,
+    Explained,
     Failed,
     Fuzz,
     Ready,
@@ -36,6 +38,7 @@ from .messages import (
     decode_request,
     encode,
 )
+from .recorder import record_history
 from .violation import Violation
 from .workload import draw_trace
 
@@ -95,6 +98,8 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
     if isinstance(request, Run):
         on_event = lambda index: send(Began(index))  # noqa: E731
         send(Done(run(factory, request.trace, twice=request.twice, on_event=on_event)))
+    elif isinstance(request, Explain):
+        send(Explained(*record_history(factory, request.trace, lambda index: send(Began(index)))))
     elif isinstance(request, Draw):
         send(Drawn(_draw(factory, request, request.index)))
     else:

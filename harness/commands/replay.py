@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...targets.base.trace import Trace
+    from ..supervisor import Worker
+    from ..violation import Violation
 
 EXAMPLES = """\
 Every clean trace is run twice: both runs must look the same. Exit status 1 if any trace fails.
@@ -16,38 +22,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, or folders of them")
     add_target(parser)
+    parser.add_argument(
+        "--explain",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="say why a trace fails (default: if there is one trace)",
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay; one line for each trace."""
+    """Replay; one line for each trace, and why it fails if that is wanted."""
     from ..cli import CLEAN, VIOLATION
     from ..codec import load_trace
     from .common import open_worker, print_json, say, trace_files
 
     traces = [(file, load_trace(file)) for file in trace_files(options.paths)]
+    explained = len(traces) == 1 if options.explain is None else options.explain
     line = say(options.json)
     results = []
     with open_worker(options) as worker:
         worker.start()
         for file, trace in traces:
             outcome = worker.run(trace, twice=True)
-            violation = outcome.violation
-            result = {
-                "trace": str(file),
-                "steps": outcome.steps,
-                "events": len(trace.events),
-                "signature": None,
-            }
-            if violation:
+            result = {"trace": str(file), "steps": outcome.steps, "events": len(trace.events), "signature": None}
+            if violation := outcome.violation:
                 line(f"FAILED  {file}\n        {violation.signature}\n        {violation.message}")
-                result |= {
-                    "signature": violation.signature,
-                    "oracle": violation.oracle,
-                    "step": violation.step,
-                    "event": violation.event,
-                    "message": violation.message,
-                }
+                names = ("signature", "oracle", "step", "event", "message")
+                result |= {name: getattr(violation, name) for name in names}
+                if explained:
+                    result["explanation"] = show_why(worker, trace, violation, options.json)
             else:
                 line(f"clean   {file} ({outcome.steps} steps)")
             results.append(result)
@@ -55,12 +59,23 @@ def run(options: argparse.Namespace) -> int:
     line(f"{len(results)} traces on {options.target}: {failed} failed, {len(results) - failed} clean")
     if options.json:
         reason = "violation" if failed else "clean"
-        print_json(
-            {
-                "exit_reason": reason,
-                "target": options.target,
-                "traces": len(results),
-                "results": results,
-            }
-        )
+        print_json({"exit_reason": reason, "target": options.target, "traces": len(results), "results": results})
     return VIOLATION if failed else CLEAN
+
+
+def show_why(worker: Worker, trace: Trace, violation: Violation, on_stderr: bool) -> dict[str, object] | None:
+    """Run the trace once more, keep the lives of its blocks, and explain; None if it does not fail again."""
+    import msgspec
+    from rich.console import Console
+
+    from ..explain import explain
+    from ..show import show_history
+
+    history = worker.explain(trace)[1]
+    explanation = explain(history)
+    console = Console(stderr=on_stderr)
+    if explanation is None or history.violation is None or history.violation.signature != violation.signature:
+        console.print("it failed otherwise, or not at all, when it ran again: no explanation", style="yellow")
+        return None
+    show_history(history, console)
+    return dict(msgspec.to_builtins(explanation))

@@ -1,0 +1,109 @@
+"""Runs a trace and keeps the lives of its blocks.
+
+A `Recorder` is a factory that stands before the real one. Its targets note each record at the moment at which the
+lockstep takes it up, so a history ends exactly where the violation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+from ..targets.base.observe import Content, Effect, Record, View
+from ..targets.base.protocol import Target, TargetFactory
+from ..targets.base.trace import Config, Event, Trace
+from .history import History
+from .lockstep import Outcome, run_trace, unobserved
+from .notes import Notes
+from .violation import Violation
+
+
+class Recorder:
+    """A factory whose targets are watched. `history` after the run."""
+
+    def __init__(self, factory: TargetFactory, trace: Trace) -> None:
+        self.name = factory.name
+        self.capabilities = factory.capabilities
+        self.supports = factory.supports
+        self._factory = factory
+        self._trace = trace
+        self._notes: Notes | None = None
+
+    def open(self, config: Config) -> Target:
+        """A watched target."""
+        target = self._factory.open(config)
+        self._notes = Notes(target.layout, self._trace.events)
+        return _Watched(target, self._notes)
+
+    def history(self, violation: Violation | None) -> History:
+        """What was noted, with the violation that ended it."""
+        notes = self._notes
+        if notes is None:
+            return History(violation=violation)
+        layout = notes.layout
+        return History(
+            layout.num_blocks,
+            tuple((group.kind, group.block_size) for group in layout.groups),
+            -1 if layout.null_block is None else layout.null_block,
+            tuple(notes.moments),
+            tuple(notes.marks_until(violation)),
+            tuple(notes.turns.values()),
+            violation,
+            notes.wanted(violation),
+        )
+
+
+class _Watched:
+    """A target that notes what it reports."""
+
+    def __init__(self, target: Target, notes: Notes) -> None:
+        self.layout = target.layout
+        self._target = target
+        self._notes = notes
+
+    def apply(self, event: Event) -> Effect:
+        self._notes.begin(event)
+        return Effect(_Noted(self._target.apply(event).records, self._notes.take))
+
+    def view(self) -> View:
+        view = self._target.view()
+        self._notes.see(view)
+        return view
+
+    def read(self, group: int, layer: int, block: int) -> Content:
+        return self._target.read(group, layer, block)
+
+    def close(self) -> None:
+        self._target.close()
+
+
+class _Noted(Sequence[Record]):
+    """Records that are noted when they are iterated over."""
+
+    def __init__(self, records: Sequence[Record], take: Callable[[Record], None]) -> None:
+        self._records = records
+        self._take = take
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._records:
+            self._take(record)
+            yield record
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        return self._records[index]
+
+
+def record_history(
+    factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = unobserved
+) -> tuple[Outcome, History]:
+    """Run a trace as `run_trace` does, and keep the lives of its blocks."""
+    recorder = Recorder(factory, trace)
+    outcome = run_trace(recorder, trace, on_event)
+    return outcome, recorder.history(outcome.violation)
