@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ..targets.base.observe import Copied, Forward, Planned, Record, View, Zeroed
+from ..targets.base.observe import Copied, Forward, Planned, Record, SlotWrite, View, Zeroed
 from ..targets.base.protocol import Capabilities
 from ..targets.base.trace import Abort, Event, ResetPrefixCache
 from .oracles.base import Context
@@ -39,6 +39,10 @@ REQUIRES: dict[str, str] = {
     "all drafts accepted": "speculation",
     "draft rejected": "speculation",
     "boundary crossed in a step with a rejection": "speculation",
+    "columns left of a window given back": "sliding-window",
+    "hit behind a sliding window": "sliding-window caching",
+    "proposals written by the drafter": "draft-group speculation",
+    "dummy run beside a drafter": "draft-group dummy_run speculation",
     "planned ahead of execution": "async",
     "preempted with a step in flight": "async",
 }
@@ -51,6 +55,12 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
     if str(overrides.get("enable_prefix_caching", "")).lower() == "false":
         modes = {"none"}
     has = set(capabilities.events) | set(capabilities.reaches) | modes
+    if capabilities.windows:
+        has.add("sliding-window")
+    if capabilities.draft_block_sizes:
+        has.add("draft-group")
+    if "groups" in overrides:
+        has -= {"sliding-window", "draft-group"}
     if has & {"align", "all"}:
         has.add("caching")
     if int(str(overrides.get("num_speculative_tokens", capabilities.max_speculative_tokens))):
@@ -104,7 +114,12 @@ class ReachedStates:
             counts["duplicate key"] += 1
         if context.before.published.keys() - published.keys():
             counts["cached block evicted"] += 1
+        windows = [index for index, group in enumerate(context.layout.groups) if group.window]
         for row in planned.rows:
+            for index in windows:
+                passed = planned.view.tables[row.name][index][:1] == (context.null,)
+                state = "hit behind a sliding window" if row.admitted else "columns left of a window given back"
+                counts[state] += passed
             life = context.reference.lives[row.name]
             if row.admitted and row.hit:
                 counts["prefix hit"] += 1
@@ -137,6 +152,7 @@ class ReachedStates:
         dead = sum(row.request is None for row in forward.rows)
         counts["dummy run after requests"] += forward.dummy and bool(self._computed)
         counts["padding rows"] += bool(dead) and not forward.dummy
+        self._drafter(forward, context)
         sizes = [group.block_size for group in context.layout.groups if group.kind == "mamba"]
         for row in forward.rows:
             if row.request is None:
@@ -155,6 +171,23 @@ class ReachedStates:
             if previous >= 0 and groups[previous].kind != groups[facts[block].group].kind:
                 counts["block reused by another kind of group"] += 1
                 break
+
+    def _drafter(self, forward: Forward, context: Context) -> None:
+        drafting = [index for index, group in enumerate(context.layout.groups) if group.draft]
+        if not drafting:
+            return
+        if forward.dummy:
+            self.counts["dummy run beside a drafter"] += (
+                bool(self._computed) and context.layout.num_speculative_tokens > 1
+            )
+        rows = forward.rows
+        self.counts["proposals written by the drafter"] += any(
+            isinstance(one, SlotWrite)
+            and one.group in drafting
+            and one.position >= rows[one.row].position + len(rows[one.row].tokens) - rows[one.row].drafts
+            and one.position > rows[one.row].position
+            for one in forward.accesses
+        )
 
     def after_event(self, event: Event, context: Context, view: View) -> None:
         """Called after the oracles judged the view at the end of an event; `context.before` is the one before."""

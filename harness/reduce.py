@@ -193,15 +193,10 @@ def simpler_configurations(config: Config) -> Iterator[Config]:
         if getattr(config, field) != default:
             yield replace(config, **{field: default})
     for index, group in enumerate(config.groups):
-        if group.layers > 1:
-            yield replace(
-                config,
-                groups=(
-                    *config.groups[:index],
-                    replace(group, layers=1),
-                    *config.groups[index + 1 :],
-                ),
-            )
+        for field, default in (("layers", 1), ("draft", False), ("window", 0)):
+            if getattr(group, field) != default:
+                simpler = replace(group, **{field: default})
+                yield replace(config, groups=(*config.groups[:index], simpler, *config.groups[index + 1 :]))
     for field, least in (
         ("num_speculative_tokens", 0),
         ("async_depth", 0),

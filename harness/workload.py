@@ -87,6 +87,7 @@ def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
     k = 0
     if mode in capabilities.speculative_modes and choices.chance(60):
         k = choices.integer(0, min(capabilities.max_speculative_tokens, mamba_size - 1))
+    groups += _extra_attention(choices, capabilities, attention_size, layers, k > 0)
     depth = choices.integer(0, capabilities.max_async_depth) if choices.chance(40) else 0
     unit = max(mamba_size, attention_size)
     config = Config(
@@ -108,6 +109,19 @@ def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
     )
     spare = choices.integer(0, 4) if choices.chance(40) else choices.integer(4, 12 + config.smallest_pool() * 2)
     return msgspec.structs.replace(config, num_blocks=config.smallest_pool() + spare)
+
+
+def _extra_attention(
+    choices: Choices, capabilities: Capabilities, size: int, layers: int, speculative: bool
+) -> tuple[Group, ...]:
+    """Attention groups of their own for sliding windows and for a drafter, each in some traces only."""
+    extra: list[Group] = []
+    if capabilities.windows and choices.chance(20):
+        window = choices.pick(capabilities.windows)
+        extra.append(Group("attention", choices.pick((size, size, min(size, 4))), layers, window=window))
+    if capabilities.draft_block_sizes and choices.chance(40 if speculative else 10):
+        extra.append(Group("attention", choices.pick(capabilities.draft_block_sizes), draft=True))
+    return tuple(extra)
 
 
 class Grammar:

@@ -3,13 +3,18 @@
 Layers with the same kind and block size form a **group**; every layer of a group shares one block table.
 All groups draw block ids from one pool. `required_columns` is the rule of the three cache modes:
 
-    attention         one column per `block_size` tokens
+    attention         one column per `block_size` tokens; the group of a drafter also for the tokens that it proposes,
+                      which it writes ahead of the model
     mamba, mode none  one running column for the whole request, plus one scratch column per draft
     mamba, mode align position-indexed columns up to the running one, plus scratch; only the running column,
                       the one before it and the scratch columns hold blocks, the others are null
     mamba, mode all   the same columns, every one of them a real block
 
-Source: vLLM `MambaSpec.max_memory_usage_bytes`, `MambaManager` (0.28 to 0.33).
+A sliding-window group keeps its columns but may give back those that no later token attends to: the token at
+position p attends to positions p - window + 1 .. p, so after c tokens only positions from c - window + 1 on matter
+(`first_attended`).
+
+Source: vLLM `MambaSpec.max_memory_usage_bytes`, `MambaManager`, `SlidingWindowManager` (0.28 to 0.33).
 """
 
 from __future__ import annotations
@@ -29,11 +34,17 @@ def cdiv(tokens: int, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`layers` layers of one kind that share a block table; `block_size` in tokens."""
+    """`layers` layers of one kind that share a block table; `block_size` in tokens.
+
+    draft   attention of the drafter: it also writes the tokens that it proposes, before they are verified
+    window  attention reaches this many tokens back, the token itself included; 0 for all of them
+    """
 
     kind: Kind
     block_size: int
     layers: int = 1
+    draft: bool = False
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ class Layout:
     zeroing      True where attention blocks must be zeroed before their first read, because their bytes may
                  come from a state block (vLLM PR #35219)
     hit_unit     hit lengths are multiples of this many tokens
-    eagle_drop   the last matched attention block is given up on purpose (EAGLE/MTP drafts)
+    eagle_drop   the last matched block of the drafter's attention is given up on purpose (EAGLE/MTP drafts)
     """
 
     groups: tuple[Group, ...]
@@ -72,21 +83,38 @@ class Layout:
         """Ids that no request ever owns: the null block and the reserved ones."""
         return self.reserved if self.null_block is None else self.reserved | {self.null_block}
 
+    @property
+    def eagle_groups(self) -> frozenset[int]:
+        """Groups whose last matched block a hit gives up: the drafter's, or all full attention if it has none."""
+        if not self.eagle_drop:
+            return frozenset()
+        attention = [index for index, group in enumerate(self.groups) if group.kind == "attention" and not group.window]
+        return frozenset([index for index in attention if self.groups[index].draft] or attention)
+
+
+def first_attended(group: Group, computed: int) -> int:
+    """First position that the token after `computed` tokens attends to."""
+    return max(computed - group.window + 1, 0) if group.window else 0
+
 
 def required_columns(group: Group, mode: Mode, tokens: int, speculative: int) -> int:
     """Columns of the block table that `tokens` tokens (drafts included) occupy, scratch included."""
     if group.kind == "attention":
-        return cdiv(tokens, group.block_size)
+        return cdiv(tokens + (speculative if group.draft else 0), group.block_size)
     if mode == "none":
         return 1 + speculative
     return cdiv(tokens, group.block_size) + speculative
 
 
-def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: int) -> int:
+def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: int, settled: int = 0) -> int:
     """Most blocks that one request of `tokens` tokens holds at a time in this group, planned `ahead` steps ahead.
 
     A column may be given back only once no step in flight can start from it, so each step ahead costs one more.
+    `settled` tokens are executed and verified: what their windows have passed is given back.
     """
+    if group.window:
+        passed = first_attended(group, settled) // group.block_size
+        return required_columns(group, mode, tokens, speculative) - passed
     if group.kind == "mamba" and mode == "align":
         return min(required_columns(group, mode, tokens, speculative), 2 + speculative + ahead)
     return required_columns(group, mode, tokens, speculative)

@@ -105,6 +105,13 @@ class Reference:
         """Whether the content of a published block must exist by now: all steps up to its publication have run."""
         return not self.pending or self.published_since[block][1] < next(iter(self.pending))
 
+    def certain(self, name: str) -> int:
+        """Tokens of a live request that are settled: its last hit, if it was admitted by a step not yet entered."""
+        for facts in reversed(self.pending.values()):
+            if facts is not self.current and name in facts.admitted:
+                return facts.admitted[name]
+        return self.lives[name].settled
+
     def enter(self, step: int) -> PlanFacts | None:
         """The device begins `step`: admissions take effect, new blocks change hands. None for unplanned steps."""
         facts = self.pending.get(step)

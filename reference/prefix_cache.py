@@ -7,12 +7,12 @@ state after exactly `depth` tokens. A key is *published* while a lookup can reac
 Contract of a hit of L tokens (vLLM `HybridKVCacheCoordinator.find_longest_cache_hit`):
 
     L is at most num_tokens - 1, so that at least one token is computed
-    every attention group holds all of its blocks below L
+    every attention group holds all of its blocks below L; with a sliding window those that position L attends to
     every mamba group holds the state at exactly L
 
 `longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
-contract says so: with EAGLE the last matched attention block is given up, and the hit is the longest valid one
-that is left.
+contract says so: with EAGLE the last matched block of the drafter's attention is given up (of all full attention if
+the drafter has no group of its own), and the hit is the longest valid one that is left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .layout import Group, Layout
+from .layout import Group, Layout, first_attended
 
 
 class Key(NamedTuple):
@@ -39,7 +39,8 @@ def keys_needed(index: int, group: Group, tags: Sequence[int], length: int) -> l
     if group.kind == "mamba":
         return [Key(index, length, tags[length])] if length else []
     size = group.block_size
-    return [Key(index, depth, tags[depth]) for depth in range(size, length + 1, size)]
+    first = first_attended(group, length) // size
+    return [Key(index, depth, tags[depth]) for depth in range((first + 1) * size, length + 1, size)]
 
 
 def is_valid_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], length: int) -> bool:
@@ -64,14 +65,10 @@ def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int],
     """Largest valid hit for a request of `num_tokens` tokens, 0 if there is none."""
     unit = layout.hit_unit
     limit = (num_tokens - 1) // unit * unit
-    if layout.eagle_drop:
-        for index, group in enumerate(layout.groups):
-            if group.kind == "attention":
-                limit = min(
-                    limit,
-                    max(attention_match(index, group, published, tags, limit) - group.block_size, 0),
-                )
-        limit = limit // unit * unit
+    for index in layout.eagle_groups:
+        group = layout.groups[index]
+        limit = min(limit, max(attention_match(index, group, published, tags, limit) - group.block_size, 0))
+    limit = limit // unit * unit
     for length in range(limit, 0, -unit):
         if is_valid_hit(layout, published, tags, length):
             return length

@@ -116,9 +116,10 @@ class Leak(Oracle):
             reach = row.start + row.num_tokens + layout.num_speculative_tokens
             tokens = self._reach[row.name] = reach if row.admitted else max(reach, self._reach.get(row.name, 0))
             table = planned.view.tables[row.name]
+            settled = context.reference.certain(row.name)
             for index, group in enumerate(layout.groups):
                 held = len(table[index]) - table[index].count(layout.null_block)
-                most = peak_blocks(group, layout.mode, tokens, layout.num_speculative_tokens, self._ahead)
+                most = peak_blocks(group, layout.mode, tokens, layout.num_speculative_tokens, self._ahead, settled)
                 self.count()
                 if held > most:
                     return self.violation(

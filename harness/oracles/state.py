@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...reference.layout import first_attended
 from ...reference.prefix_cache import Key
 from ...targets.base.observe import (
     Content,
@@ -71,15 +72,16 @@ class Continuation(Oracle):
             return None
         oracle = "S2" if life.resumed else "S3"
         self.count(oracle)
-        depth = min(life.settled, len(read.tags))
-        wanted = life.truth.slots(0, depth)
-        observed = list(read.tags[:depth])
-        if depth == life.settled and observed == wanted:
+        group = context.layout.groups[read.group]
+        first = read.first_column * group.block_size
+        wanted = life.truth.slots(first, life.settled)
+        observed = list(read.tags[: len(wanted)])
+        if observed == wanted and first <= first_attended(group, life.settled):
             return None
-        position = first_difference(wanted, observed)
-        size = context.layout.groups[read.group].block_size
-        block = read.blocks[position // size] if position // size < len(read.blocks) else -1
-        seen = name_tag(context, observed[position]) if position < len(observed) else "nothing"
+        index = first_difference(wanted, observed)
+        block = read.blocks[index // group.block_size] if index // group.block_size < len(read.blocks) else -1
+        seen = name_tag(context, observed[index]) if index < len(observed) else "nothing"
+        position = first + index
         return self.violation(
             context,
             "slot",

@@ -28,9 +28,10 @@ class TableMirror(Oracle):
             return None
         self.count()
         table = context.table(life.name, read.group)
-        if tuple(read.blocks) == tuple(table[: len(read.blocks)]):
+        first = read.first_column
+        if tuple(read.blocks) == tuple(table[first : first + len(read.blocks)]):
             return None
-        for column, block in enumerate(read.blocks):
+        for column, block in enumerate(read.blocks, first):
             violation = self._column(context, read.row, read.group, column, block, "reads")
             if violation:
                 return violation

@@ -133,13 +133,17 @@ class StateWrite(NamedTuple):
 
 
 class SlotRead(NamedTuple):
-    """Attention read positions 0 .. len(tags)-1 through whole pages of `blocks` (columns 0, 1, ...)."""
+    """Attention read len(tags) positions through whole pages of `blocks`, the first of them column `first_column`.
+
+    A sliding window may leave columns out on the left; positions count from the first slot of the first column.
+    """
 
     row: int
     group: int
     layer: int
     blocks: Sequence[int]
     tags: Sequence[int]
+    first_column: int = 0
 
 
 class SlotWrite(NamedTuple):

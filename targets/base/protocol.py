@@ -24,6 +24,8 @@ class Capabilities(Struct, frozen=True):
                  "leftovers": each enables the oracles that need it
     block_sizes  (mamba, attention) pairs to draw from; more than one group of a kind shares its size
     group_counts (mamba groups, attention groups) pairs to draw from
+    draft_block_sizes  for an attention group of the drafter's own, () where a target has none
+    windows      tokens that a sliding-window attention group reaches back, () where a target has none
     options      the target's own switches and their values, drawn per trace
     """
 
@@ -33,6 +35,8 @@ class Capabilities(Struct, frozen=True):
     block_sizes: tuple[tuple[int, int], ...]
     group_counts: tuple[tuple[int, int], ...] = ((1, 1),)
     layers_per_group: tuple[int, ...] = (1,)
+    draft_block_sizes: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
     max_speculative_tokens: int = 0
     speculative_modes: tuple[Mode, ...] = ("none", "align", "all")
     variable_drafts: bool = False

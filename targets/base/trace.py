@@ -174,11 +174,13 @@ AnyEvent = (
 
 
 class Group(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One KV cache group."""
+    """One KV cache group; `draft` and `window` (tokens, 0 for full) are for attention, see `reference.layout.Group`."""
 
     kind: Literal["attention", "mamba"]
     block_size: Positive
     layers: Annotated[int, Meta(ge=1, le=8)] = 1
+    draft: bool = False
+    window: Count = 0
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,7 +204,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 
     def layout_groups(self) -> tuple[LayoutGroup, ...]:
         """The groups in the reference's terms."""
-        return tuple(LayoutGroup(group.kind, group.block_size, group.layers) for group in self.groups)
+        return tuple(
+            LayoutGroup(group.kind, group.block_size, group.layers, group.draft, group.window) for group in self.groups
+        )
 
     @property
     def hash_block_size(self) -> int:
@@ -237,6 +241,9 @@ def check_config(config: Config) -> None:
             f"configuration: mamba_cache_mode={config.mamba_cache_mode} contradicts enable_prefix_caching="
             f"{str(config.enable_prefix_caching).lower()}; set mamba_cache_mode={wanted}"
         )
+    for group in config.groups:
+        if (group.draft or group.window) and (group.kind != "attention" or group.window == 1):
+            raise TraceError("configuration: draft and window (at least 2 tokens) are for attention groups")
     if config.num_blocks < config.smallest_pool():
         raise TraceError(
             f"configuration: num_blocks={config.num_blocks} cannot hold one request of max_model_len="

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...reference.layout import Layout
-from .groups import AttentionGroup, MambaGroup, Span
+from .groups import AttentionGroup, MambaGroup, Span, WindowGroup
 from .pool import BlockPool
 
 
@@ -30,16 +30,20 @@ class CacheManager:
 
     attention_group = AttentionGroup
     mamba_group = MambaGroup
+    window_group = WindowGroup
 
     def __init__(self, layout: Layout, pool: BlockPool) -> None:
         self.layout = layout
         self.pool = pool
-        kinds = {"attention": self.attention_group, "mamba": self.mamba_group}
-        self.groups = [
-            kinds[group.kind](index, group, layout.mode, layout.num_speculative_tokens, pool)
-            for index, group in enumerate(layout.groups)
-        ]
+        self.groups = [self.make_group(index) for index in range(len(layout.groups))]
         self.to_zero: list[int] = []
+
+    def make_group(self, index: int) -> AttentionGroup:
+        """The tables of one group, by its kind."""
+        group = self.layout.groups[index]
+        attention = self.window_group if group.window else self.attention_group
+        kind = self.mamba_group if group.kind == "mamba" else attention
+        return kind(index, self.layout, self.pool)
 
     def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
         """Longest prefix that every group holds; at least one token is left to compute."""
@@ -60,11 +64,9 @@ class CacheManager:
 
     def drop_for_eagle(self, tags: Sequence[int], length: int) -> int:
         """EAGLE drafts need the hidden states of the last block: its attention blocks are computed again."""
-        if not self.layout.eagle_drop:
-            return length
-        for group in self.groups:
-            if group.kind == "attention":
-                length = min(length, max(group.find_hit(tags, length) - group.block_size, 0))
+        for index in self.layout.eagle_groups:
+            group = self.groups[index]
+            length = min(length, max(group.find_hit(tags, length) - group.block_size, 0))
         return length // self.layout.hit_unit * self.layout.hit_unit
 
     def estimate(self, name: str, span: Span, hit: Hit | None) -> int:

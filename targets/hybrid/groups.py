@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...reference.layout import Group as GroupSpec
-from ...reference.layout import Mode, cdiv, required_columns
+from ...reference.layout import Layout, cdiv, first_attended, required_columns
 from ...reference.prefix_cache import Key
 from .pool import NULL_BLOCK, BlockPool
 
@@ -36,18 +35,19 @@ class AttentionGroup:
 
     kind = "attention"
 
-    def __init__(self, index: int, spec: GroupSpec, mode: Mode, speculative: int, pool: BlockPool) -> None:
+    def __init__(self, index: int, layout: Layout, pool: BlockPool) -> None:
         self.index = index
-        self.spec = spec
-        self.block_size = spec.block_size
-        self.mode = mode
-        self.speculative = speculative
+        self.layout = layout
+        self.spec = layout.groups[index]
+        self.block_size = self.spec.block_size
+        self.mode = layout.mode
+        self.speculative = layout.num_speculative_tokens
         self.pool = pool
         self.tables: dict[str, list[int]] = {}
         self.num_published: dict[str, int] = {}
 
     def find_hit(self, tags: Sequence[int], length: int) -> int:
-        """Longest hit of at most `length` tokens; `length` is a multiple of every block size."""
+        """Longest hit of at most `length` tokens; `length` is a multiple of the hit unit."""
         depth = 0
         while depth + self.block_size <= length:
             if self.pool.lookup(Key(self.index, depth + self.block_size, tags[depth + self.block_size])) is None:
@@ -86,6 +86,14 @@ class AttentionGroup:
     def give_back_skipped(self, name: str, settled: int) -> None:
         """Release columns that no later step reads: none here."""
 
+    def give_back_columns(self, name: str, stop: int) -> None:
+        """Release the columns before `stop`; they stay reachable by other requests."""
+        table = self.tables[name]
+        for column in range(stop):
+            if table[column] != NULL_BLOCK:
+                self.pool.release([table[column]])
+                table[column] = NULL_BLOCK
+
     def publish(self, name: str, tags: Sequence[int], tokens: int) -> None:
         """Publish every full block below `tokens` that is not published yet."""
         table = self.tables[name]
@@ -112,6 +120,35 @@ class AttentionGroup:
         """Release the whole table, tail first, so that shared beginnings are evicted last."""
         self.pool.release(reversed(self.tables.pop(name, [])))
         self.num_published.pop(name, None)
+
+
+class WindowGroup(AttentionGroup):
+    """Attention that reaches back `spec.window` tokens: columns left of the window are given back."""
+
+    def first_column(self, computed: int) -> int:
+        """First column that the token after `computed` tokens attends to."""
+        return first_attended(self.spec, computed) // self.block_size
+
+    def find_hit(self, tags: Sequence[int], length: int) -> int:
+        """Largest depth of at most `length` tokens whose window is published; what lies left of it is not needed."""
+        found = length // self.block_size * self.block_size
+        depth = found
+        while depth > self.first_column(found) * self.block_size:
+            if self.pool.lookup(Key(self.index, depth, tags[depth])) is None:
+                found = depth - self.block_size
+            depth -= self.block_size
+        return found
+
+    def hit_blocks(self, tags: Sequence[int], length: int) -> list[int]:
+        """The window's columns; the columns before them are null."""
+        first = self.first_column(length)
+        boundaries = range((first + 1) * self.block_size, length + 1, self.block_size)
+        blocks = [self.pool.lookup(Key(self.index, depth, tags[depth])) for depth in boundaries]
+        return [NULL_BLOCK] * first + [block for block in blocks if block is not None]
+
+    def give_back_skipped(self, name: str, settled: int) -> None:
+        """Release columns that no later token attends to."""
+        self.give_back_columns(name, self.first_column(settled))
 
 
 class MambaGroup(AttentionGroup):
@@ -191,13 +228,8 @@ class MambaGroup(AttentionGroup):
 
     def give_back_skipped(self, name: str, settled: int) -> None:
         """Align: states left of the settled one are of use to other requests only."""
-        if self.mode != "align" or settled == 0:
-            return
-        table = self.tables[name]
-        for column in range((settled - 1) // self.block_size):
-            if table[column] != NULL_BLOCK:
-                self.pool.release([table[column]])
-                table[column] = NULL_BLOCK
+        if self.mode == "align" and settled:
+            self.give_back_columns(name, (settled - 1) // self.block_size)
 
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
         """States of mode none are never published: they are not tied to a boundary."""

@@ -122,12 +122,15 @@ class Kernels:
         blocks: Sequence[int],
         size: int,
         own: tuple[int, ...],
+        first: int = 0,
     ) -> tuple[int, ...]:
-        """Attention over all positions up to the row's last. It reads whole pages and masks by multiplication."""
+        """Attention from column `first` up to the row's last position. It reads whole pages and masks by
+        multiplication."""
         context = inputs.position + len(inputs.tokens)
+        read = blocks[first : cdiv(context, size)]
         pages: list[int] = []
-        for block in blocks[: cdiv(context, size)]:
+        for block in read:
             pages += self.memory.slots(layer, block, size)
-        self.log.append(SlotRead(inputs.row, group, layer, blocks[: cdiv(context, size)], pages[:context]))
+        self.log.append(SlotRead(inputs.row, group, layer, read, pages[: context - first * size], first))
         # 0 * NaN = NaN: a poisoned slot beyond the context still reaches the output.
         return (POISON,) * len(own) if POISON in pages else own

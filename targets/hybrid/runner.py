@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...reference.layout import Layout, cdiv
+from ...reference.layout import Layout, cdiv, first_attended
 from ...reference.tokens import EMPTY, chain, draft_tokens, other_token
 from ..base.observe import Forward, ForwardRow, Record, Zeroed
 from ..base.shadow import join, sample
 from ..base.trace import Config, Step
 from .batch import NULL_INDICES, Batch, StateIndices
+from .drafter import Drafter
 from .kernels import Kernels, RowInput
 from .memory import Memory
 from .plan import Plan, ScheduledRow
@@ -30,7 +31,14 @@ class Runner:
     """One worker."""
 
     def __init__(
-        self, layout: Layout, config: Config, batch: Batch, memory: Memory, kernels: Kernels, states: States
+        self,
+        layout: Layout,
+        config: Config,
+        batch: Batch,
+        memory: Memory,
+        kernels: Kernels,
+        states: States,
+        drafter: Drafter,
     ) -> None:
         self.layout = layout
         self.config = config
@@ -38,6 +46,7 @@ class Runner:
         self.memory = memory
         self.kernels = kernels
         self.states = states
+        self.drafter = drafter
         self.requests: dict[str, DeviceRequest] = {}
         self.attention = [index for index, group in enumerate(layout.groups) if group.kind == "attention"]
 
@@ -59,6 +68,7 @@ class Runner:
         sampled = {
             row.name: self.verify(row, output, one) for row, output, one in zip(rows, outputs, inputs, strict=True)
         }
+        drafts = {row.name: self.draft(index, row.name, sampled[row.name], event) for index, row in enumerate(rows)}
         log, self.kernels.log = self.kernels.log, []
         observed = [
             ForwardRow(row.name, one.position, one.tokens, one.drafts, sampled[row.name])
@@ -68,23 +78,22 @@ class Runner:
         records.append(Forward(plan.step, observed, log, graph=graph))
         for (name, request), one in zip(requests, inputs, strict=True):
             self.states.settle(plan.step, name, request, one, max(len(sampled[name]) - 1, 0), records)
-        return Executed(
-            plan,
-            sampled,
-            {row.name: self.draft(row.name, sampled[row.name], event) for row in rows},
-        )
+        return Executed(plan, sampled, drafts)
 
     def update_batch(self, plan: Plan) -> None:
         """Rows leave, enter and grow."""
         for name in plan.removed:
             self.batch.remove(name)
+            self.drafter.remove(name)
             self.requests.pop(name, None)
         for row in plan.rows.values():
             if row.fresh is None:
                 self.batch.append(row.name, row.appended)
+                self.drafter.append(row.name, row.appended)
                 continue
             tokens, table = row.fresh
             self.batch.add(row.name, table)
+            self.drafter.add(row.name, table)
             self.requests[row.name] = DeviceRequest(
                 list(tokens), chain(EMPTY, tuple(tokens))[-1], row.start,
                 [self.states.seed_column(group, row.start) for group in range(len(table))],
@@ -164,7 +173,8 @@ class Runner:
                     for index in writing
                 }
                 for index, one in enumerate(inputs):
-                    read = self.kernels.read_slots(group, layer, one, tables[index], size, own[index])
+                    first = first_attended(self.layout.groups[group], one.position) // size
+                    read = self.kernels.read_slots(group, layer, one, tables[index], size, own[index], first)
                     joined[index] = join(joined[index], read)
         return [tags or () for tags in joined]
 
@@ -191,7 +201,7 @@ class Runner:
         request.tag = chain(request.tag, tuple(sampled))[-1]
         return sampled
 
-    def draft(self, name: str, sampled: list[int], event: Step) -> int:
+    def draft(self, row: int, name: str, sampled: list[int], event: Step) -> int:
         """Propose drafts for the next step, as many and as right as the event says. Returns how many."""
         request = self.requests[name]
         request.drafts = []
@@ -200,7 +210,9 @@ class Runner:
         count, right = event.per_request.get(name, (event.drafts, event.right))
         count = min(count, self.config.num_speculative_tokens)
         request.drafts = draft_tokens(request.tag, count, min(right, count))
-        return len(request.drafts)
+        if count:
+            self.drafter.propose(row, name, len(request.tokens) - 1, (request.tokens[-1], *request.drafts[:-1]))
+        return count
 
     def dummy_run(self, step: int, rows: int, records: list[Record]) -> None:
         """What an idle data-parallel rank executes: a decode graph over rows of no request."""
@@ -212,6 +224,7 @@ class Runner:
             for layer in range(self.layout.groups[group].layers):
                 for one, indices in zip(inputs, seen, strict=True):
                     self.run_dead_row(group, layer, one, indices)
+        self.drafter.dummy_run(rows, self.config.num_speculative_tokens - 1)
         log, self.kernels.log = self.kernels.log, []
         records.append(Forward(step, [ForwardRow(None, 0, (), 0, ())] * rows, log, dummy=True, graph=True))
 

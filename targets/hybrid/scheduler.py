@@ -29,7 +29,11 @@ class Scheduler:
         self.removed: list[str] = []
         """Requests that the worker must drop from its batch with the next plan."""
         self.arrivals = 0
-        self.mamba_grid = max((group.block_size for group in cache.groups if group.kind == "mamba"), default=1)
+        self.chunk_grid = self.find_chunk_grid()
+
+    def find_chunk_grid(self) -> int:
+        """Chunks end where states are kept: on the grid of the mamba blocks, whatever else has smaller ones."""
+        return max((group.block_size for group in self.cache.groups if group.kind == "mamba"), default=1)
 
     def add(self, name: str, prompt: list[int], max_new_tokens: int, priority: int) -> None:
         """A request arrives."""
@@ -188,7 +192,7 @@ class Scheduler:
         """
         if self.config.mamba_cache_mode != "align" or not self.cache.layout.prefix_caching:
             return count
-        grid, start, known = self.mamba_grid, request.high, len(request.tokens)
+        grid, start, known = self.chunk_grid, request.high, len(request.tokens)
         prefill_end = max(request.prompt_length, known - 1)
         if start >= prefill_end:
             return count

@@ -39,6 +39,7 @@ from ..base.trace import (
 )
 from .batch import NULL_INDICES, Batch
 from .cache import CacheManager
+from .drafter import Drafter
 from .kernels import Kernels
 from .memory import Memory
 from .plan import Plan
@@ -73,6 +74,7 @@ class HybridTarget:
     memory_class = Memory
     kernels_class = Kernels
     states_class = States
+    drafter_class = Drafter
     runner_class = Runner
 
     def __init__(self, config: Config) -> None:
@@ -88,7 +90,10 @@ class HybridTarget:
         )
         self.kernels = self.kernels_class(self.memory, config.conv_width)
         self.states = self.states_class(layout, self.batch, self.memory)
-        self.runner = self.runner_class(layout, config, self.batch, self.memory, self.kernels, self.states)
+        self.drafter = self.drafter_class(layout, self.kernels, config.max_num_seqs)
+        self.runner = self.runner_class(
+            layout, config, self.batch, self.memory, self.kernels, self.states, self.drafter
+        )
         self.in_flight: deque[tuple[Plan, Step]] = deque()
         self.names_seen: set[str] = set()
         self.step = 0
@@ -237,6 +242,7 @@ class HybridTarget:
                 "publication counters": sum(len(group.num_published) for group in groups),
                 "worker rows": len(self.batch.names),
                 "worker requests": len(self.runner.requests),
+                "drafter slots": len(self.drafter.slots),
             },
             drained={"blocks to zero": len(self.cache.to_zero)},
         )

@@ -17,6 +17,7 @@ from hybridfuzz.targets.base.trace import (
 )
 from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
 
+WINDOW, DRAFT = Group("attention", 8, window=6), Group("attention", 4, draft=True)
 RESEND = (arrive("r0", 20), *steps(5), arrive("r1", 20), *steps(5))
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
 
@@ -61,6 +62,16 @@ TRACES: dict[str, Trace] = {
     "draft rejected": make_trace(arrive("r0", 5, new=9), *steps(4, drafts=3, right=0), **DRAFTS),
     "boundary crossed in a step with a rejection": make_trace(
         arrive("r0", 5, new=20), *steps(9, drafts=3, right=2), **DRAFTS
+    ),
+    "columns left of a window given back": make_trace(
+        arrive("r0", 20, new=3), *steps(3), groups=(MAMBA, ATTENTION, WINDOW)
+    ),
+    "hit behind a sliding window": make_trace(*RESEND, groups=(MAMBA, ATTENTION, WINDOW)),
+    "proposals written by the drafter": make_trace(
+        arrive("r0", 5, new=9), *steps(4, drafts=3, right=1), groups=(MAMBA, ATTENTION, DRAFT), **DRAFTS
+    ),
+    "dummy run beside a drafter": make_trace(
+        arrive("r0", 5, new=1), *steps(2), DummyRun(2), groups=(MAMBA, DRAFT), **DRAFTS
     ),
     "planned ahead of execution": make_trace(arrive("r0", 5, new=9), *steps(5), async_depth=1),
     "preempted with a step in flight": make_trace(
@@ -107,6 +118,8 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
         max_speculative_tokens=0,
         max_async_depth=0,
         reaches=frozenset(),
+        windows=(),
+        draft_block_sizes=(),
     )
     required = required_states(poor)
     assert "chunked prefill" in required

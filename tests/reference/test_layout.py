@@ -5,6 +5,7 @@ from hybridfuzz.reference.layout import (
     Group,
     Layout,
     cdiv,
+    first_attended,
     peak_blocks,
     required_columns,
     smallest_pool,
@@ -72,3 +73,32 @@ def test_longer_requests_never_need_fewer_columns(mode: str) -> None:
     for group in (ATTENTION, MAMBA):
         columns = [required_columns(group, mode, tokens, 2) for tokens in range(1, 80)]  # type: ignore[arg-type]
         assert columns == sorted(columns)
+
+
+def test_the_drafter_writes_ahead_of_the_model() -> None:
+    """One column for each block of the tokens and of the proposals behind them."""
+    draft = Group("attention", 4, draft=True)
+    assert required_columns(draft, "align", 8, 0) == 2
+    assert required_columns(draft, "align", 8, 1) == 3
+    assert required_columns(draft, "align", 8, 5) == 4
+
+
+def test_a_window_reaches_back_to_itself_and_the_tokens_before() -> None:
+    """The token at position 20 with a window of 6 attends to 15 .. 20."""
+    assert first_attended(Group("attention", 4, window=6), 20) == 15
+    assert first_attended(Group("attention", 4, window=6), 5) == 0
+    assert first_attended(Group("attention", 4), 20) == 0
+
+
+def test_a_window_holds_what_it_has_not_passed() -> None:
+    group = Group("attention", 4, window=6)
+    assert peak_blocks(group, "align", 24, 0, 0) == 6
+    assert peak_blocks(group, "align", 24, 0, 0, settled=20) == 6 - 15 // 4
+
+
+def test_eagle_gives_up_blocks_of_the_drafter_or_of_all_full_attention() -> None:
+    window, draft = Group("attention", 4, window=6), Group("attention", 4, draft=True)
+    plain = Layout((MAMBA, ATTENTION, window), 9, 4, "align", True)
+    assert plain.eagle_groups == frozenset()
+    assert Layout(plain.groups, 9, 4, "align", True, eagle_drop=True).eagle_groups == {1}
+    assert Layout((*plain.groups, draft), 9, 4, "align", True, eagle_drop=True).eagle_groups == {3}

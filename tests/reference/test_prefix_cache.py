@@ -115,3 +115,28 @@ def test_longest_is_the_largest_valid_one(seed: int) -> None:
     tokens = source.randint(1, 64)
     valid = [length for length in range(0, tokens, 8) if is_valid_hit(groups, published, TAGS, length)]
     assert longest_hit(groups, published, TAGS, tokens) == max(valid)
+
+
+WINDOW = Group("attention", 4, window=6)
+
+
+def test_a_window_needs_only_the_blocks_that_the_next_token_attends_to() -> None:
+    """Position 16 with a window of 6 attends to 11 .. 16: the blocks that end at 12 and 16."""
+    assert set(keys_needed(0, WINDOW, TAGS, 16)) == attention(0, 12, 16)
+    assert set(keys_needed(0, WINDOW, TAGS, 4)) == attention(0, 4)
+
+
+def test_a_window_is_not_downward_closed() -> None:
+    """A hit of 16 is valid where the shorter ones are not."""
+    both = layout(WINDOW)
+    published = attention(0, 12, 16)
+    assert longest_hit(both, published, TAGS, 40) == 16
+    assert longest_hit(both, published, TAGS, 16) == 0
+
+
+def test_eagle_gives_up_a_block_of_the_drafter_only() -> None:
+    draft = Group("attention", 4, draft=True)
+    groups = layout(ATTENTION, draft, eagle=True)
+    published = attention(0, 4, 8, 12, 16) | attention(1, 4, 8, 12)
+    assert longest_hit(groups, published, TAGS, 40) == 8
+    assert longest_hit(groups, published | attention(1, 16), TAGS, 40) == 12

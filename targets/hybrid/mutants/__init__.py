@@ -7,6 +7,7 @@ public number and the mechanism. `MUTANTS` maps slugs to target classes.
 from __future__ import annotations
 
 from ..target import HybridTarget
+from .extra_groups import DraftStepsThroughStaleRows, MinAcrossComponents, SplitOnWrongGrid
 from .null_and_rows import FinishedRowNotCleared, NullAsStateSlot
 from .parts import mutant
 from .states import AllModePartialBlock, AllSpecTableWidth
@@ -19,6 +20,9 @@ _PARTS: dict[str, type] = {
     "all-spec-table-width": AllSpecTableWidth,
     "stale-fp32-bytes-nan": StaleFp32BytesNan,
     "zero-list-never-drained": ZeroListNeverDrained,
+    "split-on-wrong-grid": SplitOnWrongGrid,
+    "draft-steps-through-stale-rows": DraftStepsThroughStaleRows,
+    "min-across-components-attaches-later-state": MinAcrossComponents,
 }
 
 MUTANTS: dict[str, type[HybridTarget]] = {slug: mutant(slug, part) for slug, part in _PARTS.items()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..batch import Batch
 from ..cache import CacheManager
-from ..groups import AttentionGroup, MambaGroup
+from ..drafter import Drafter
+from ..groups import AttentionGroup, MambaGroup, WindowGroup
 from ..kernels import Kernels
 from ..memory import Memory
 from ..pool import BlockPool
@@ -21,6 +22,7 @@ _SLOTS: dict[type, str] = {
     Memory: "memory_class",
     Kernels: "kernels_class",
     States: "states_class",
+    Drafter: "drafter_class",
     Runner: "runner_class",
 }
 
@@ -30,6 +32,8 @@ def mutant(slug: str, part: type) -> type[HybridTarget]:
     title = part.__doc__
     if issubclass(part, MambaGroup):
         part = type("MutantCache", (CacheManager,), {"mamba_group": part})
+    elif issubclass(part, WindowGroup):
+        part = type("MutantCache", (CacheManager,), {"window_group": part})
     elif issubclass(part, AttentionGroup):
         part = type("MutantCache", (CacheManager,), {"attention_group": part})
     if issubclass(part, HybridTarget):
