@@ -46,7 +46,7 @@ def campaign(tmp_path: Path, *specs: str, **changes: Any) -> Summary:
 
 
 def test_a_planted_bug_is_found_and_no_finding(tmp_path: Path) -> None:
-    summary = campaign(tmp_path, QUICK)
+    summary = campaign(tmp_path, QUICK, traces=200)
     assert summary.canary
     assert summary.canary.found
     assert summary.canary.slug == "null-as-state-slot"
