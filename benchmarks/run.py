@@ -43,7 +43,7 @@ def hypothesis_throughput(examples: int) -> float:
             if self.config is not None:
                 steps += self.lockstep.steps
 
-    run = settings(machine.DEFAULT_SETTINGS, max_examples=examples, database=None)
+    run = settings(machine.profile("gate"), max_examples=examples, derandomize=False)
     case = Machine.for_target("hybrid", run=run)("runTest")
     start = time.process_time()
     result = unittest.TestResult()

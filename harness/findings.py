@@ -11,6 +11,7 @@ A finding is on disk before anybody hears of it. Every file is replaced in one g
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,7 +42,7 @@ def file_name(signature: str) -> str:
 
 def replay_command(target: str, trace: str) -> str:
     """What to type to see a finding again."""
-    return f"hybridfuzz replay {trace} --target {target}"
+    return shlex.join(["hybridfuzz", "replay", trace, "--target", target])
 
 
 class Store:
@@ -54,7 +55,7 @@ class Store:
         try:
             (folder / "findings").mkdir(parents=True, exist_ok=True)
             write_atomically(folder / "findings" / ".probe", b"")
-            (folder / "findings" / ".probe").unlink()
+            (folder / "findings" / ".probe").unlink(missing_ok=True)  # somebody else may use the folder, too
         except OSError as error:
             raise OutputError(
                 f"cannot write to the output folder {folder}: {error.strerror}; choose another with -o"

@@ -273,11 +273,14 @@ def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], No
     """Run one trace on a fresh target.
 
     `on_event` is called with each event's index before it happens; draining steps count on. Raises TraceError for a
-    contradictory configuration and TargetError for one that the target cannot take.
+    contradictory configuration or an event that the target does not have, and TargetError for a configuration that
+    the target cannot take.
     """
     check_config(trace.config)
     if reason := factory.supports(trace.config):
         raise TraceError(f"configuration: {factory.name} does not take it: {reason}")
+    if foreign := {str(event.__struct_config__.tag) for event in trace.events} - factory.capabilities.events:
+        raise TraceError(f"events: {factory.name} has no {', '.join(sorted(foreign))}")
     try:
         target = factory.open(trace.config)
     except (TargetError, TraceError):

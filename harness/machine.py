@@ -18,6 +18,7 @@ from unittest import TestCase
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from ..targets.base.protocol import TargetFactory
@@ -25,26 +26,42 @@ from ..targets.base.registry import load_factory
 from ..targets.base.trace import Config, Event, Trace
 from .choices import Option
 from .codec import save_trace
+from .findings import replay_command
 from .lockstep import Lockstep, run_trace
 from .reduce import reduce_trace
 from .violation import Violation
 from .workload import Grammar, draw_valid_config
 
 REDUCE_SECONDS = 20.0
-DEFAULT_SETTINGS = settings(
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    deadline=None,
-    max_examples=100,
-    stateful_step_count=60,
-    suppress_health_check=list(HealthCheck),
-)
+PROFILE_VARIABLE = "HYBRIDFUZZ_PROFILE"
+
+
+def profile(name: str = "") -> settings:
+    """Settings by name: "gate" (the same examples every time) or "nightly" (new ones every time, more and longer).
+
+    By default the one that `--hybridfuzz-profile` or $HYBRIDFUZZ_PROFILE names, else "gate". Every field that
+    Hypothesis's own profiles touch is fixed here: where CI is set it turns derandomization on and its database off,
+    and a night job would see the same hundred examples for ever. KeyError for another name.
+    """
+    night = {"gate": False, "nightly": True}[name or os.environ.get(PROFILE_VARIABLE, "gate")]
+    return settings(
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),
+        deadline=None,
+        max_examples=1000 if night else 100,
+        stateful_step_count=150 if night else 60,
+        suppress_health_check=list(HealthCheck),
+        derandomize=not night,
+        database=DirectoryBasedExampleDatabase(".hypothesis/examples") if night else None,
+        print_blob=False,
+        backend="hypothesis",
+    )
 
 
 class ViolationError(AssertionError):
     """A violation in a pytest run; the message ends with the command that replays the reduced trace."""
 
     def __init__(self, violation: Violation, path: Path, target: str) -> None:
-        super().__init__(f"{violation.message}\n  replay: hybridfuzz replay {path} --target {target}")
+        super().__init__(f"{violation.message}\n  replay: {replay_command(target, str(path))}")
         self.violation = violation
         self.path = path
 
@@ -97,13 +114,16 @@ class HybridCacheMachine(RuleBasedStateMachine):
         cls,
         target: str,
         overrides: Mapping[str, object] | None = None,
-        run: settings = DEFAULT_SETTINGS,
+        run: settings | None = None,
     ) -> type[TestCase]:
-        """A test case for pytest or unittest. `target` as on the command line, `overrides` fix configuration fields."""
+        """A test case for pytest or unittest.
+
+        `target` as on the command line, `overrides` fix configuration fields, `run` replaces `profile()`.
+        """
         attributes = {"target": target, "overrides": dict(overrides or {}), "reduced": {}}
         machine: type[HybridCacheMachine] = type("HybridCache", (cls,), attributes)
         test_case: type[TestCase] = machine.TestCase
-        test_case.settings = run  # type: ignore[attr-defined]
+        test_case.settings = run or profile()  # type: ignore[attr-defined]
         return test_case
 
     def __init__(self) -> None:

@@ -40,3 +40,4 @@ def test_wheel(tmp_path: Path) -> None:
         commands = archive.read(entry_points).decode()
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert "hybridfuzz = hybridfuzz.harness.cli:main" in commands
+    assert "hybridfuzz = hybridfuzz.harness.gate.plugin" in commands

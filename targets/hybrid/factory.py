@@ -46,6 +46,7 @@ CAPABILITIES = Capabilities(
     policies=("fcfs", "fcfs", "priority"),
     conv_widths=(4, 2, 3),
     max_model_len=96,
+    traces_per_second=25.0,
     reaches=frozenset({"padding", "chunks"}),
 )
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from vllm.config import SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
+from ..base.trace import TraceError
+
 
 class CachePlan(NamedTuple):
     """What vLLM decided about groups and blocks: the worker's and the scheduler's copy, and two block sizes."""
@@ -33,6 +35,17 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return _signature(getattr(function, "__func__", function)).parameters
 
 
+@contextlib.contextmanager
+def too_small_is_a_refusal() -> Iterator[None]:
+    """Newer releases check the pool against the longest request: an answer to the configuration, not a crash."""
+    try:
+        yield
+    except ValueError as error:
+        if "at least one request" not in str(error):
+            raise
+        raise TraceError("configuration: vLLM wants a larger pool for the longest request: raise num_blocks") from error
+
+
 def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CachePlan:
     """Let vLLM form the KV cache groups and size the pool.
 
@@ -49,7 +62,8 @@ def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CacheP
         layout = resolve_kv_cache_layout(config, [["LBHNC"]], list(specs.values()))
         config.cache_config.kv_cache_layout = layout.name
         groups = planning.get_global_kv_cache_groups(config, [specs])
-        workers = planning.get_kv_cache_configs(config, [specs], [memory], groups)
+        with too_small_is_a_refusal():
+            workers = planning.get_kv_cache_configs(config, [specs], [memory], groups)
         for worker in workers:
             worker.kv_cache_layout = layout.name
     scheduler = kv_cache_utils.generate_scheduler_kv_cache_config(workers)

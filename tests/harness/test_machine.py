@@ -1,20 +1,23 @@
 """The Hypothesis face: green on the correct target, and on a mutant a reduced trace and a command."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 import unittest
 from pathlib import Path
 
 import pytest
 from hybridfuzz.harness.codec import load_trace
 from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.machine import DEFAULT_SETTINGS, HybridCacheMachine, ViolationError
+from hybridfuzz.harness.machine import PROFILE_VARIABLE, HybridCacheMachine, ViolationError, profile
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Step
 from hypothesis import settings
 from support import CLEAN
 
-# Derandomized: a test run is the same every time.
-FEW = settings(DEFAULT_SETTINGS, max_examples=12, stateful_step_count=30, database=None, derandomize=True)
+FEW = settings(profile("gate"), max_examples=12, stateful_step_count=30)
 MUTANT = "hybrid:zero-list-never-drained"
 SHOWS_IT = {"groups": [{"kind": "attention", "block_size": 8}]}
 """A model without states."""
@@ -103,4 +106,40 @@ def test_rules_of_ones_own_may_use_happen() -> None:
 
 def test_hypothesis_does_not_shrink() -> None:
     """Our own reducer does: a failing example is not run hundreds of times."""
-    assert {phase.name for phase in DEFAULT_SETTINGS.phases} == {"explicit", "reuse", "generate"}
+    assert {phase.name for phase in profile().phases} == {"explicit", "reuse", "generate"}
+
+
+def settings_under_ci(environment: dict[str, str]) -> dict[str, object]:
+    """What a machine's settings are in a process where a CI service announces itself."""
+    script = (
+        "import json; from hybridfuzz.harness.machine import HybridCacheMachine as M; import hypothesis; "
+        "s = M.for_target('hybrid').settings; d = hypothesis.settings.default; "
+        "print(json.dumps([s.derandomize, s.database is not None, s.max_examples, d.derandomize]))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "CI": "true", **environment}, capture_output=True, check=True
+    )
+    names = ("derandomize", "database", "examples", "hypothesis_neutered")
+    return dict(zip(names, json.loads(ran.stdout), strict=True))
+
+
+def test_ci_does_not_neuter_the_night_job() -> None:
+    """Hypothesis's automatic CI profile (fixed seed, no database) is on, and the nightly profile is not touched."""
+    assert settings_under_ci({PROFILE_VARIABLE: "nightly"}) == {
+        "derandomize": False,
+        "database": True,
+        "examples": 1000,
+        "hypothesis_neutered": True,
+    }
+
+
+def test_the_gate_profile_is_derandomized() -> None:
+    """Whoever asks gets the same examples."""
+    gate = settings_under_ci({PROFILE_VARIABLE: "gate"})
+    assert gate["derandomize"]
+    assert not gate["database"]
+
+
+def test_there_is_no_other_profile() -> None:
+    with pytest.raises(KeyError):
+        profile("weekly")

@@ -1,0 +1,161 @@
+"""Runs traces for a gate and says what each outcome means. One worker process, started when needed.
+
+The search is budgeted in *traces*, not in seconds: budget times the nominal rate that the target
+declares. So two runs, machines or numbers of processes see the same traces and give the same
+verdicts. A clock only guards against an engine that has become much slower: when the search took
+`OVERTIME` times its budget, the rest is skipped, and the summary says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Literal
+
+from msgspec import Struct
+
+from ...targets.base.launch import Launch
+from ...targets.base.protocol import Capabilities
+from ...targets.base.registry import parse
+from ...targets.base.trace import Trace, TraceError, check_config
+from ..codec import load_trace
+from ..findings import Store, replay_command
+from ..investigate import Case
+from ..lockstep import Outcome
+from ..messages import Fuzz
+from ..supervisor import Worker
+from ..violation import Violation
+from ..workload import check_keys
+from .settings import PACKAGED_CORPUS, GateSettings
+
+OVERTIME = 5
+TWICE_EVERY = 50
+REDUCE_SECONDS = 20.0
+TRACE_SECONDS = 60.0
+
+
+class Verdict(Struct, frozen=True):
+    """What pytest has to show for one trace."""
+
+    state: Literal["clean", "failed", "known", "skipped"]
+    text: str = ""
+    outcome: Outcome | None = None
+
+
+class Judge:
+    """One target, one worker process. Methods raise TargetError, OutputError or InternalError."""
+
+    def __init__(self, settings: GateSettings, seed: int, launch: Launch, known: Callable[[str], str]) -> None:
+        self.settings = settings
+        self.seed = seed
+        self._known = known
+        self._worker = Worker(settings.target, launch, TRACE_SECONDS)
+        self._store: Store | None = None
+        self._searched = 0.0
+        self._capabilities: Capabilities | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the target can do; starts the worker."""
+        if self._capabilities is None:
+            self._capabilities = self._worker.start().capabilities
+            check_keys(self.settings.overrides, self._capabilities)
+        return self._capabilities
+
+    @property
+    def search_count(self) -> int:
+        """Traces that the budget pays for."""
+        return max(round(self.settings.budget * self.capabilities.traces_per_second), 1)
+
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.__exit__()
+
+    def replay(self, path: Path) -> Verdict:
+        """A trace of the corpus; twice, since both runs have to look the same."""
+        if (family := family_of(path)) not in ("", parse(self.settings.target).name):
+            return Verdict("skipped", f"a trace for {family}")
+        try:
+            trace = load_trace(path)
+            check_config(trace.config)
+        except TraceError as error:
+            return Verdict("failed", f"{error}\nThe file is broken: mend or remove it.")
+        assert self.capabilities
+        try:
+            outcome = self._worker.run(trace, twice=True)
+        except TraceError as error:
+            return Verdict("skipped", str(error))
+        if outcome.violation is None:
+            return Verdict("clean", outcome=outcome)
+        return self._verdict(outcome, outcome.violation, f"{len(trace.events)} events, from the corpus", path)
+
+    def search(self, index: int) -> Verdict:
+        """Trace `index` of the search."""
+        assert self.capabilities
+        limit = OVERTIME * self.settings.budget
+        if self._searched > limit:
+            return Verdict("skipped", f"stopped early: the search took {OVERTIME} times its budget")
+        began = time.monotonic()
+        try:
+            request = Fuzz(self.seed, index, 1, dict(self.settings.overrides), TWICE_EVERY)
+            [ran] = self._worker.fuzz(request)
+        finally:
+            self._searched += time.monotonic() - began
+        violation = ran.outcome.violation
+        if violation is None:
+            return Verdict("clean", outcome=ran.outcome)
+        assert ran.trace
+        if reason := self._known(violation.signature):
+            return Verdict("known", f"{violation.signature}: {reason}", ran.outcome)
+        where, path = self._save(violation, index, ran.trace)
+        return self._verdict(ran.outcome, violation, where, path)
+
+    def _save(self, violation: Violation, index: int, trace: Trace) -> tuple[str, Path]:
+        """Save a failure and, if its signature is new in this process, reduce it. Where it is from, and its file."""
+        store = self._store = self._store or Store(self.settings.out, self.settings.target)
+        claimed = store.claim(violation, index, trace)
+        if claimed:
+            case = Case(store, Lock(), self._worker, lambda record: None, REDUCE_SECONDS)
+            case.investigate(violation, trace, earlier=claimed[1])
+        finding = store.findings[violation.signature]
+        where = f"{len(trace.events)} events, {trace.origin}"
+        if finding.reproduced:
+            where += f"; {'reduced to' if claimed else 'the like is'} {finding.events}"
+        else:
+            where += "; did not show again when it ran alone"
+        return where, Path(finding.trace)
+
+    def _verdict(self, outcome: Outcome, violation: Violation, where: str, path: Path) -> Verdict:
+        if reason := self._known(violation.signature):
+            return Verdict("known", f"{violation.signature}: {reason}", outcome)
+        lines = [
+            violation.message,
+            "",
+            f"signature  {violation.signature}",
+            f"trace      {where}",
+            f"replay     {replay_command(self.settings.target, near(path))}",
+        ]
+        return Verdict("failed", "\n".join(lines), outcome)
+
+
+def near(path: Path) -> str:
+    """A path as one would type it here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def family_of(path: Path) -> str:
+    """The engine that a packaged trace is for, by its folder; "" for all, and for traces of the repository's own."""
+    if not path.is_relative_to(PACKAGED_CORPUS):
+        return ""
+    return str(path.relative_to(PACKAGED_CORPUS).parent).strip(".")
+
+
+def corpus_files(settings: GateSettings) -> Iterator[tuple[str, Path]]:
+    """(readable id, file) of every trace: the packaged ones, then the repository's own."""
+    for path in sorted(PACKAGED_CORPUS.rglob("*.json")):
+        yield f"corpus/{path.relative_to(PACKAGED_CORPUS).with_suffix('')}", path
+    for folder in settings.corpus:
+        for path in sorted(folder.rglob("*.json")) if folder.is_dir() else [folder]:
+            yield f"{folder.stem}/{path.relative_to(folder).with_suffix('') if folder.is_dir() else path.stem}", path

@@ -1,0 +1,40 @@
+"""What pytest loads wherever hybridfuzz is installed: the options of the gate.
+
+    pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
+
+Inert unless a target is named here or `--hybridfuzz` asks for the one in the configuration: until
+then nothing else of hybridfuzz is imported and no file is read.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+PROFILE_VARIABLE = "HYBRIDFUZZ_PROFILE"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options; those left out come from hybridfuzz.toml or [tool.hybridfuzz]."""
+    group = parser.getgroup("hybridfuzz", "hybridfuzz: corpus and fixed search against a hybrid cache manager")
+    add = group.addoption
+    add("--hybridfuzz", action="store_true", help="run the gate with the configured target")
+    add("--hybridfuzz-target", metavar="T", help="run the gate on this target: vllm@. for the vLLM checked out here")
+    add("--hybridfuzz-budget", metavar="TIME", help="for the search, at the target's nominal rate (60s)")
+    add("--hybridfuzz-seed", metavar="S", type=int, help="of the search (profile gate: 0; nightly: a random one)")
+    add("--hybridfuzz-profile", choices=("gate", "nightly"), help="gate: the same traces every time; nightly: new ones")
+    add("--hybridfuzz-config", metavar="K=V,...", action="append", help="fix what is drawn otherwise")
+    add("--hybridfuzz-known", metavar="FILE", help="acknowledged bugs, which do not fail (known.toml)")
+    add("--hybridfuzz-out", metavar="DIR", help="where reduced traces of failures go (hybridfuzz-out/gate)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Wake the gate up if it is asked for."""
+    if config.option.hybridfuzz_profile:
+        os.environ[PROFILE_VARIABLE] = config.option.hybridfuzz_profile
+    if config.option.hybridfuzz or config.option.hybridfuzz_target:
+        from .session import GateSession
+
+        config.pluginmanager.register(GateSession(config), "hybridfuzz-gate")

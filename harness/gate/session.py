@@ -1,0 +1,153 @@
+"""The gate's part of a pytest run: which items there are, and the summary at the end.
+
+Without paths on the command line only the gate runs (an engine's own tests take hours); with paths,
+both. `hybridfuzz::NAME` picks items. Under xdist every process collects the same items and starts a
+worker of its own; the controller sums up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ...targets.base.protocol import TargetError
+from ...targets.base.registry import prepare
+from ...targets.base.trace import TraceError
+from ..oracles import applicable
+from ..reached import missing_states
+from .items import GateCollector, TraceItem
+from .judge import Judge, corpus_files
+from .known import known_bugs
+from .settings import SettingsError, combine
+
+ROOT_ID = "hybridfuzz"
+PREFIX = "hybridfuzz_"
+SHOWN_MAX = 10
+
+
+class GateSession:
+    """Registered as a plugin once a target is given."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "hybridfuzz: a trace of the hybridfuzz gate")
+        self.config = config
+        options = {
+            name.removeprefix(PREFIX): value
+            for name, value in vars(config.option).items()
+            if name.startswith(PREFIX) and value is not None
+        }
+        from_controller = getattr(config, "workerinput", {}).get("hybridfuzz_seed")
+        try:
+            self.settings = combine(options, config.rootpath)
+            self.seed = from_controller if from_controller is not None else self._seed()
+            self.launch = prepare(self.settings.target, self._progress)
+            known = known_bugs(self.settings, self.launch.version)
+        except (SettingsError, TargetError, TraceError) as error:
+            raise pytest.UsageError(f"hybridfuzz: {error}") from None
+        self.judge = Judge(self.settings, self.seed, self.launch, known)
+        self._states: Counter[str] = Counter()
+        self._exercised: Counter[str] = Counter()
+        self._reached: Counter[str] = Counter()
+        self._steps = 0
+        self._only = self._take_arguments()
+
+    def _seed(self) -> int:
+        return random.SystemRandom().randrange(1 << 32) if self.settings.seed is None else self.settings.seed
+
+    def _progress(self, text: str) -> None:
+        """Making an environment takes minutes: not only the log should know."""
+        if reporter := self.config.pluginmanager.getplugin("terminalreporter"):
+            reporter.write_line(text)
+
+    def _take_arguments(self) -> list[str]:
+        """Our ids among the arguments of the command line, which pytest would take for paths."""
+        config = self.config
+        given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
+        ours = [text for text in given if text.split("::")[0] == ROOT_ID]
+        config.args = [text for text in given if text not in ours]
+        return [text.partition("::")[2] for text in ours]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """A random seed is drawn once, not by every process of xdist."""
+        node.workerinput["hybridfuzz_seed"] = self.seed
+
+    def pytest_report_header(self) -> str:
+        """What runs."""
+        version = f" ({self.launch.version})" if self.launch.version not in ("", self.settings.target) else ""
+        return (
+            f"hybridfuzz: {self.settings.target}{version}, profile {self.settings.profile}, seed {self.seed}, "
+            f"budget {self.settings.budget:g} s"
+        )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Add the traces; -k, -m and --lf then choose among all items."""
+        try:
+            count = self.judge.search_count
+        except (TargetError, TraceError) as error:
+            raise pytest.UsageError(f"hybridfuzz: {error}") from None
+        judge, root = self.judge, self.config.rootpath
+        traces = [(name, path, partial(judge.replay, path)) for name, path in corpus_files(self.settings)]
+        traces += [(f"search/{index:04}", root, partial(judge.search, index)) for index in range(count)]
+        wanted = [trace for trace in traces if not self._only or any(_within(trace[0], name) for name in self._only)]
+        if self._only and not wanted:
+            raise pytest.UsageError(f"hybridfuzz: there is no trace {', '.join(self._only)}")
+        collector = GateCollector.from_parent(session, name=ROOT_ID, nodeid=ROOT_ID, traces=wanted)
+        items[:0] = [item for item in collector.collect() if isinstance(item, TraceItem)]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Counts travel with the report, from wherever the trace ran."""
+        report = yield
+        if isinstance(item, TraceItem) and report.when == "call" and item.verdict:
+            outcome, state = item.verdict.outcome, item.verdict.state
+            early = state == "skipped" and item.verdict.text.startswith("stopped early")
+            report.hybridfuzz = {  # type: ignore[attr-defined]
+                "state": "stopped early" if early else state,
+                "steps": outcome.steps if outcome else 0,
+                "exercised": outcome.exercised if outcome else {},
+                "reached": outcome.reached if outcome else {},
+            }
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up."""
+        if counts := getattr(report, "hybridfuzz", None):
+            self._states[counts["state"]] += 1
+            self._steps += counts["steps"]
+            self._exercised.update(counts["exercised"])
+            self._reached.update(counts["reached"])
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """What ran, and what was never met."""
+        if not self._states:
+            return
+        states = ", ".join(f"{count} {state}" for state, count in sorted(self._states.items()))
+        terminalreporter.section("hybridfuzz", sep="-")
+        terminalreporter.write_line(f"{self._states.total()} traces ({states}), {self._steps:,} steps")
+        if self._states["stopped early"]:
+            terminalreporter.write_line("stopped early: this machine is slow; raise the budget's limit or run less")
+        if missing := self._never_met():
+            shown = ", ".join(missing[:SHOWN_MAX]) + (", ..." if len(missing) > SHOWN_MAX else "")
+            line = f"never met, so their silence proves nothing ({len(missing)}): {shown}"
+            terminalreporter.write_line(line)
+
+    def _never_met(self) -> list[str]:
+        capabilities = self.judge.capabilities
+        oracles = [oracle for oracle in applicable(capabilities) if not self._exercised[oracle]]
+        return [*oracles, *missing_states(capabilities, self._reached, self.settings.overrides)]
+
+    def pytest_unconfigure(self) -> None:
+        """End the worker."""
+        self.judge.close()
+
+
+def _within(name: str, chosen: str) -> bool:
+    return name == chosen or Path(name).is_relative_to(chosen)

@@ -1,0 +1,126 @@
+"""What a repository says about its gate: hybridfuzz.toml, or [tool.hybridfuzz] in pyproject.toml.
+
+    target = "vllm@."              seed = 0
+    budget = "60s"                 profile = "gate"
+    corpus = ["tests/traces"]      known = "known.toml"
+    out = "hybridfuzz-out/gate"    config = { mamba_cache_mode = "align" }
+
+Paths are relative to the file. The command line goes before the file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ..units import duration
+from ..units import settings as parse_pairs
+
+BUDGETS = {"gate": 60.0, "nightly": 1800.0}
+"""Seconds for the search if nothing is said, by profile."""
+PACKAGED_CORPUS = Path(__file__).parents[2] / "corpus"
+
+
+class SettingsError(Exception):
+    """The configuration cannot be used; one line."""
+
+
+class GateFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file as it stands there."""
+
+    target: str = ""
+    budget: str | int | float = ""
+    seed: int | None = None
+    profile: str = ""
+    corpus: tuple[str, ...] = ()
+    config: dict[str, str | int | bool] = {}
+    known: str = ""
+    out: str = ""
+
+
+class GateSettings(Struct, frozen=True, kw_only=True):
+    """What holds in the end. `budget` in seconds; without a seed the search draws a new one."""
+
+    target: str
+    budget: float
+    profile: str
+    seed: int | None
+    corpus: tuple[Path, ...]
+    overrides: Mapping[str, object]
+    known: Path | None
+    out: Path
+
+
+def read_file(root: Path) -> GateFile:
+    """hybridfuzz.toml of a folder, else the table in its pyproject.toml, else nothing."""
+    for name in ("hybridfuzz.toml", "pyproject.toml"):
+        path = root / name
+        if not path.is_file():
+            continue
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            if name == "pyproject.toml":
+                table = table.get("tool", {}).get("hybridfuzz", {})
+            return msgspec.convert(table, GateFile)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+            raise SettingsError(f"{path}: {error}") from None
+    return GateFile()
+
+
+def combine(options: Mapping[str, object], root: Path) -> GateSettings:
+    """The command line's options (without their prefix) over the file of the repository."""
+    file = read_file(root)
+    profile = str(options.get("profile") or file.profile or "gate")
+    if profile not in BUDGETS:
+        raise SettingsError(f"profile {profile!r}: say {' or '.join(BUDGETS)}")
+    target = str(options.get("target") or _anchored(file.target, root))
+    if not target:
+        raise SettingsError(
+            f"--hybridfuzz: no target; add target = ... to {root / 'hybridfuzz.toml'} or say --hybridfuzz-target T"
+        )
+    overrides: dict[str, object] = dict(file.config)
+    chosen = options.get("config")
+    for text in chosen if isinstance(chosen, list) else []:
+        try:
+            overrides |= parse_pairs(text)
+        except ValueError:
+            raise SettingsError(f"--hybridfuzz-config {text}: write key=value,key=value") from None
+    seed = options.get("seed", file.seed)
+    if seed is None and profile == "gate":
+        seed = 0
+    known, out = options.get("known"), options.get("out")
+    return GateSettings(
+        target=target,
+        budget=_seconds(options.get("budget") or file.budget or BUDGETS[profile]),
+        profile=profile,
+        seed=seed if isinstance(seed, int) else None,
+        corpus=tuple(_existing(root / folder) for folder in file.corpus),
+        overrides=overrides,
+        known=_existing(Path(str(known)) if known else root / file.known) if known or file.known else None,
+        out=Path(str(out)) if out else root / (file.out or "hybridfuzz-out/gate"),
+    )
+
+
+def _anchored(target: str, root: Path) -> str:
+    """A target of the file: a relative path after @ is seen from there, wherever pytest runs."""
+    name, at, version = target.partition("@")
+    if at and root != Path.cwd() and (root / version).is_dir():
+        return f"{name}@{root / version}"
+    return target
+
+
+def _seconds(value: object) -> float:
+    try:
+        return duration(str(value))
+    except ValueError:
+        raise SettingsError(f"budget {value!r}: write 90s, 5m, 2h") from None
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise SettingsError(f"{path}: there is no such file or folder")
+    return path

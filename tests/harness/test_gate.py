@@ -1,0 +1,263 @@
+"""The gate in pytest: which items there are, what they say, and that two runs say the same."""
+
+import shlex
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+from hybridfuzz.harness.codec import load_trace, save_trace
+from hybridfuzz.harness.gate import judge
+from hybridfuzz.harness.gate.judge import PACKAGED_CORPUS
+from hybridfuzz.harness.gate.known import shipped
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Sleep, Step, Trace
+
+pytest_plugins = ["pytester"]
+
+MUTANT = "hybrid:null-as-state-slot"
+SHOWS = "null-as-state-slot--M4-step-mamba-dead-write"
+FIVE = "--hybridfuzz-budget=0.2s"
+"""Five traces on the embedded target."""
+CONFIG = Config(num_blocks=20, groups=(Group("mamba", 8), Group("attention", 8)))
+
+
+def states(result: pytest.RunResult) -> dict[str, str]:
+    """Item -> outcome, from a verbose report."""
+    found = {}
+    for line in result.outlines:
+        words = line.split()
+        ours = [word for word in words if word.startswith("hybridfuzz::")]
+        marks = [word for word in words if word in ("PASSED", "FAILED", "SKIPPED", "XFAIL", "XPASS", "ERROR")]
+        if ours and marks and not line.startswith(("FAILED", "ERROR")):
+            found[ours[0]] = marks[0]
+    return found
+
+
+def test_corpus_and_search_on_the_correct_target(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "-v")
+    assert result.ret == 0
+    said = states(result)
+    packaged = {f"hybridfuzz::corpus/{path.stem}" for path in PACKAGED_CORPUS.glob("*.json")}
+    searched = {f"hybridfuzz::search/{index:04}" for index in range(5)}
+    assert packaged | searched <= said.keys()
+    assert {said[name] for name in packaged | searched} == {"PASSED"}
+    others = said.keys() - packaged - searched
+    assert {said[name] for name in others} <= {"SKIPPED"}, "for other engines"
+
+
+def test_two_runs_and_any_number_of_processes_say_the_same(pytester: pytest.Pytester) -> None:
+    runs = [
+        states(pytester.runpytest_subprocess(f"--hybridfuzz-target={MUTANT}", FIVE, "-v", *more))
+        for more in ([], [], ["-n2"])
+    ]
+    assert runs[0]
+    assert "FAILED" in runs[0].values()
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_a_failure_says_what_and_how_to_see_it_again(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "-k", "search")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["M4: padding row*", "signature  M4-step-mamba-dead-write", "trace *reduced to*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    [replay, *_] = [line for line in result.outlines if line.startswith("replay ")]
+    command = shlex.split(replay.removeprefix("replay "))
+    again = subprocess.run(
+        [sys.executable, "-m", "hybridfuzz.harness.cli", *command[1:]], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 1
+    assert "M4-" in again.stdout
+    assert len(load_trace(command[2]).events) <= 6
+
+
+def test_choosing_items(pytester: pytest.Pytester) -> None:
+    gate = ["--hybridfuzz-target=hybrid", FIVE, "-v"]
+    assert states(pytester.runpytest(*gate, "-k", "search and not 0001")).keys() == {
+        f"hybridfuzz::search/{index:04}" for index in (0, 2, 3, 4)
+    }
+    one = "hybridfuzz::search/0003"
+    assert states(pytester.runpytest(*gate, one)) == {one: "PASSED"}
+    assert set(states(pytester.runpytest(*gate, f"hybridfuzz::corpus/{SHOWS}", one))) == {
+        f"hybridfuzz::corpus/{SHOWS}",
+        one,
+    }
+    assert pytester.runpytest(*gate, "hybridfuzz::corpus/no-such").ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_last_failed(pytester: pytest.Pytester) -> None:
+    gate = [f"--hybridfuzz-target={MUTANT}", FIVE, "-v", "-k", "corpus"]
+    first, second = states(pytester.runpytest(*gate)), states(pytester.runpytest(*gate, "--lf"))
+    failed = {name: state for name, state in first.items() if state == "FAILED"}
+    assert failed
+    assert second == failed
+
+
+def test_junit(pytester: pytest.Pytester) -> None:
+    pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "--junitxml=out.xml", "-k", SHOWS)
+    [case] = ET.parse(pytester.path / "out.xml").iter("testcase")
+    assert case.get("name") == f"corpus/{SHOWS}"
+    [failure] = case.iter("failure")
+    assert "signature  M4-step-mamba-dead-write" in str(failure.text)
+
+
+def test_inert_without_a_target(pytester: pytest.Pytester) -> None:
+    """No configuration is read, nothing is imported beyond the options."""
+    pytester.makefile(".toml", hybridfuzz="broken [")
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_nothing():
+            ours = {name for name in sys.modules if name.startswith("hybridfuzz.")}
+            assert ours == {"hybridfuzz.harness", "hybridfuzz.harness.gate", "hybridfuzz.harness.gate.plugin"}
+            assert not {"msgspec", "numpy"} & sys.modules.keys()
+        """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_only_the_gate_unless_paths_are_given(pytester: pytest.Pytester) -> None:
+    """An engine's own tests take hours."""
+    file = pytester.makepyfile("def test_own(): pass")
+    gate = ["--hybridfuzz-target=hybrid", "--hybridfuzz-budget=0.04s", "-k", "own or search"]
+    pytester.runpytest(*gate).assert_outcomes(passed=1)
+    pytester.runpytest(*gate, file).assert_outcomes(passed=2)
+
+
+class TestConfiguration:
+    """hybridfuzz.toml and [tool.hybridfuzz]."""
+
+    @pytest.mark.parametrize(("name", "table"), [("hybridfuzz.toml", ""), ("pyproject.toml", "[tool.hybridfuzz]\n")])
+    def test_file(self, pytester: pytest.Pytester, name: str, table: str) -> None:
+        text = (
+            'target = "hybrid"\nbudget = "80ms"\ncorpus = ["traces"]\nseed = 3\nconfig = {num_speculative_tokens=0}\n'
+        )
+        (pytester.path / name).write_text(table + text.replace("80ms", "0.08s"))
+        folder = pytester.mkdir("traces")
+        save_trace(Trace(CONFIG, (Arrive("x", (("a", 9),), 2), Step())), folder / "mine.json")
+        result = pytester.runpytest("--hybridfuzz", "-v", "-k", "traces or search")
+        assert states(result) == dict.fromkeys(
+            ["hybridfuzz::traces/mine", "hybridfuzz::search/0000", "hybridfuzz::search/0001"], "PASSED"
+        )
+        result.stdout.fnmatch_lines(["hybridfuzz: hybrid, profile gate, seed 3, budget 0.08 s"])
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ('target = "hybird"', "did you mean hybrid"),
+            ('taget = "hybrid"', "unknown field `taget`"),
+            ("target = ", "hybridfuzz.toml: "),
+            ('target = "hybrid"\nbudget = "soon"', "budget 'soon'"),
+            ('target = "hybrid"\ncorpus = ["none"]', "no such file or folder"),
+            ('target = "hybrid"\nknown = "none.toml"', "no such file or folder"),
+            ('target = "hybrid"\nprofile = "weekly"', "say gate or nightly"),
+            ('target = "hybrid"\nconfig = {num_bloks = 3}', "did you mean num_blocks"),
+            ("", "no target"),
+        ],
+    )
+    def test_mistakes(self, pytester: pytest.Pytester, text: str, words: str) -> None:
+        """One line and the status for usage errors."""
+        (pytester.path / "hybridfuzz.toml").write_text(text)
+        result = pytester.runpytest("--hybridfuzz")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        [line] = [line for line in [*result.errlines, *result.outlines] if "hybridfuzz: " in line and "ERROR" in line]
+        assert words in line
+
+
+class TestCorpus:
+    """What becomes of a trace that is not simply clean."""
+
+    @pytest.fixture
+    def run(self, pytester: pytest.Pytester) -> object:
+        folder = pytester.mkdir("own")
+
+        def run(trace: Trace | str, target: str = "hybrid", *more: str) -> pytest.RunResult:
+            (pytester.path / "hybridfuzz.toml").write_text('corpus = ["own"]')
+            if isinstance(trace, str):
+                (folder / "t.json").write_text(trace)
+            else:
+                save_trace(trace, folder / "t.json")
+            return pytester.runpytest(f"--hybridfuzz-target={target}", FIVE, "-rsx", "-k", "own", *more)
+
+        return run
+
+    def test_broken_file(self, run) -> None:  # type: ignore[no-untyped-def]
+        result = run('{"schema": 1')
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*t.json: not a trace*truncated?", "The file is broken*"])
+
+    def test_contradictory_configuration(self, run) -> None:  # type: ignore[no-untyped-def]
+        result = run(Trace(Config(2, CONFIG.groups), ()))
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*num_blocks=2 cannot hold*"])
+
+    def test_configuration_that_the_target_does_not_take(self, run) -> None:  # type: ignore[no-untyped-def]
+        config = Config(60, (Group("mamba", 4), Group("attention", 8)), num_speculative_tokens=4)
+        result = run(Trace(config, ()))
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["SKIPPED*must be less than the mamba block size 4"])
+
+    def test_event_that_the_target_does_not_have(self, run, pytester: pytest.Pytester) -> None:  # type: ignore[no-untyped-def]
+        pytester.makepyfile(
+            wakeful="""
+            import msgspec
+            from hybridfuzz.targets.base.registry import load_factory
+
+            FACTORY = load_factory("hybrid")
+            events = FACTORY.capabilities.events - {"sleep"}
+            FACTORY.capabilities = msgspec.structs.replace(FACTORY.capabilities, events=events)
+            """
+        )
+        result = run(Trace(CONFIG, (Sleep(),)), "python:wakeful:FACTORY")
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["SKIPPED*hybrid has no sleep"])
+
+    def test_known(self, run, pytester: pytest.Pytester) -> None:  # type: ignore[no-untyped-def]
+        """An acknowledged bug is an expected failure; another target's is not."""
+        trace = load_trace(PACKAGED_CORPUS / f"{SHOWS}.json")
+        for target, outcome in (("hybrid:*", "xfailed"), ("vllm*", "failed")):
+            (pytester.path / "known.toml").write_text(
+                f'[[known]]\nsignature = "M4-step-*"\ntarget = "{target}"\nreason = "ticket 7"\n'
+            )
+            result = run(trace, MUTANT, "--hybridfuzz-known=known.toml")
+            result.assert_outcomes(**{outcome: 1})
+        run(trace, MUTANT, "--hybridfuzz-known=known.toml", "--runxfail").assert_outcomes(failed=1)
+
+
+def test_the_packaged_corpus_knows_its_own_release() -> None:
+    """There its bugs are no news; on any other version they are regressions."""
+    here = shipped("vllm@0.33.0", "0.33.0")
+    assert "M2-step-mamba-key" in {known.signature for known in here}
+    assert not shipped("vllm@.", "/somewhere/vllm")
+    assert not shipped("hybrid", "")
+
+
+def test_an_engine_that_became_slow_is_not_waited_for(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "OVERTIME", 0)
+    result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "-k", "search")
+    result.assert_outcomes(passed=1, skipped=4)
+    result.stdout.fnmatch_lines(["5 traces (1 clean, 4 stopped early)*", "stopped early: *"])
+
+
+def test_the_night_searches_anew_and_all_processes_alike(pytester: pytest.Pytester) -> None:
+    """Processes of xdist have to collect the same traces; two nights should not."""
+    pytester.makeconftest(
+        """
+        import os
+        from pathlib import Path
+
+        def pytest_collection_finish(session):
+            seed = session.config.pluginmanager.get_plugin("hybridfuzz-gate").seed
+            Path("seed-" + os.environ["PYTEST_XDIST_WORKER"]).write_text(str(seed))
+        """
+    )
+    seeds = []
+    for _ in range(2):
+        pytester.runpytest_subprocess(
+            "--hybridfuzz-target=hybrid", FIVE, "--hybridfuzz-profile=nightly", "-n2", "-k", "search"
+        ).assert_outcomes(passed=5)
+        [seed] = {path.read_text() for path in pytester.path.glob("seed-gw?")}
+        seeds.append(seed)
+    assert seeds[0] != seeds[1]
