@@ -25,6 +25,7 @@ from ..findings import Store, replay_command
 from ..investigate import Case
 from ..lockstep import Outcome
 from ..messages import Fuzz
+from ..show import finding_text
 from ..supervisor import Worker
 from ..violation import Violation
 from ..workload import check_keys
@@ -89,7 +90,8 @@ class Judge:
             return Verdict("skipped", str(error))
         if outcome.violation is None:
             return Verdict("clean", outcome=outcome)
-        return self._verdict(outcome, outcome.violation, f"{len(trace.events)} events, from the corpus", path)
+        where = f"{len(trace.events)} events, from the corpus"
+        return self._verdict(outcome, outcome.violation, where, path, explained=True)
 
     def search(self, index: int) -> Verdict:
         """Trace `index` of the search."""
@@ -109,11 +111,14 @@ class Judge:
         assert ran.trace
         if reason := self._known(violation.signature):
             return Verdict("known", f"{violation.signature}: {reason}", ran.outcome)
-        where, path = self._save(violation, index, ran.trace)
-        return self._verdict(ran.outcome, violation, where, path)
+        where, path, new = self._save(violation, index, ran.trace)
+        return self._verdict(ran.outcome, violation, where, path, explained=new)
 
-    def _save(self, violation: Violation, index: int, trace: Trace) -> tuple[str, Path]:
-        """Save a failure and, if its signature is new in this process, reduce it. Where it is from, and its file."""
+    def _save(self, violation: Violation, index: int, trace: Trace) -> tuple[str, Path, bool]:
+        """Save a failure and, if its signature is new in this process, reduce it.
+
+        Returns where it is from, its file, and whether it is new.
+        """
         store = self._store = self._store or Store(self.settings.out, self.settings.target)
         claimed = store.claim(violation, index, trace)
         if claimed:
@@ -122,12 +127,12 @@ class Judge:
         finding = store.findings[violation.signature]
         where = f"{len(trace.events)} events, {trace.origin}"
         if finding.reproduced:
-            where += f"; {'reduced to' if claimed else 'the like is'} {finding.events}"
+            where += f"; {'reduced to' if claimed else 'see the one reduced to'} {finding.events}"
         else:
             where += "; did not show again when it ran alone"
-        return where, Path(finding.trace)
+        return where, Path(finding.trace), bool(claimed)
 
-    def _verdict(self, outcome: Outcome, violation: Violation, where: str, path: Path) -> Verdict:
+    def _verdict(self, outcome: Outcome, violation: Violation, where: str, path: Path, *, explained: bool) -> Verdict:
         if reason := self._known(violation.signature):
             return Verdict("known", f"{violation.signature}: {reason}", outcome)
         lines = [
@@ -137,6 +142,8 @@ class Judge:
             f"trace      {where}",
             f"replay     {replay_command(self.settings.target, near(path))}",
         ]
+        if explained and (text := finding_text(self._worker.explain(load_trace(path))[1])):
+            lines += ["", text]
         return Verdict("failed", "\n".join(lines), outcome)
 
 
