@@ -118,9 +118,11 @@ class Store:
         except OSError as error:
             raise OutputError(f"cannot write {path.with_suffix('.txt')}: {error.strerror}") from error
 
-    def settle(self, signature: str, *, reproduced: bool, reduced: bool) -> Finding:
-        """Note how a finding ended."""
-        finding = structs.replace(self.findings[signature], reproduced=reproduced, reduced=reduced)
+    def settle(self, signature: str, *, reproduced: bool, shown: int, tried: int) -> Finding:
+        """Note how a finding ended; one that does not show again is not reduced."""
+        finding = structs.replace(
+            self.findings[signature], reproduced=reproduced, reduced=reproduced, shown=shown, tried=tried
+        )
         self.findings[signature] = finding
         return finding
 

@@ -16,6 +16,8 @@ from .violation import Violation
 HANG_PATIENCE = 0.1
 """Part of the time limit after which a candidate for a shorter hang counts as one."""
 HANG_SECONDS_MIN = 2.0
+CONFIRMATIONS = 2
+"""How often the reduced trace is run again, to learn its reproduction rate."""
 
 
 class Case:
@@ -36,6 +38,8 @@ class Case:
         self._seconds = seconds
         self._signature = ""
         self._twice = False
+        self._times_shown = self._times_tried = 0
+        """How often a trace that had shown it before showed it again: the reproduction rate."""
         self._shown: tuple[Trace, Violation] | None = None
 
     def investigate(self, violation: Violation, trace: Trace, *, earlier: Trace | None) -> None:
@@ -54,19 +58,24 @@ class Case:
                 self._better(earlier)
             if reproduced:
                 best = reduce_trace(trace, self._signature, self._run, seconds=self._seconds, on_better=self._better)
-                self._explain(best)
+                if violation.oracle not in ("HANG", "DETERMINISM"):
+                    self._explain(best)
         finally:
             worker.trace_seconds = patience
         with self._lock:
-            finding = self._store.settle(self._signature, reproduced=reproduced, reduced=reproduced)
+            finding = self._store.settle(
+                self._signature, reproduced=reproduced, shown=self._times_shown, tried=self._times_tried
+            )
         self._say(Improved(finding))
 
     def _explain(self, trace: Trace) -> None:
-        """Keep how the best trace breaks what it breaks."""
+        """Keep how the best trace breaks what it breaks, and see whether it does so every time."""
         outcome, history = self._worker.explain(trace)
-        if outcome.violation and outcome.violation.signature == self._signature:
+        if self._count(outcome) and outcome.violation:
             with self._lock:
                 self._store.explain(self._signature, outcome.violation, history)
+        for _ in range(CONFIRMATIONS if history.moments else 0):  # a lost process is dear
+            self._shows(trace)
 
     def _run(self, trace: Trace) -> Outcome:
         outcome = self._worker.run(trace, twice=self._twice)
@@ -75,8 +84,13 @@ class Case:
         return outcome
 
     def _shows(self, trace: Trace) -> bool:
-        violation = self._run(trace).violation
-        return violation is not None and violation.signature == self._signature
+        return self._count(self._run(trace))
+
+    def _count(self, outcome: Outcome) -> bool:
+        shown = outcome.violation is not None and outcome.violation.signature == self._signature
+        self._times_tried += 1
+        self._times_shown += shown
+        return shown
 
     def _better(self, trace: Trace) -> None:
         """A shorter trace: to disk. Its text is renewed if its violation is the last one seen."""

@@ -17,6 +17,7 @@ class Finding(Struct, frozen=True):
     index       of the first trace of the campaign that showed it
     count       traces that showed it
     reproduced  whether the trace showed it again when it was run alone
+    shown, tried    how often its traces showed it when they were run alone
     reduced     whether the reducer has ended with it
     """
 
@@ -31,6 +32,8 @@ class Finding(Struct, frozen=True):
     count: int = 1
     reproduced: bool = True
     reduced: bool = False
+    shown: int = 0
+    tried: int = 0
 
 
 class Canary(Struct, frozen=True):

@@ -20,6 +20,8 @@ from ..records import Reason
 from ..supervisor import Worker
 from ..units import duration, size
 
+NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
+
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """--target, --timeout and --memory."""
@@ -67,13 +69,13 @@ def say(json_wanted: bool) -> Callable[[str], None]:
 
 
 def trace_files(paths: list[str]) -> list[Path]:
-    """Files as they are, folders as all *.json below them but campaign states."""
+    """Files as they are, folders as all *.json below them but what campaigns keep beside them."""
     from ...targets.base.trace import TraceError
 
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            files += sorted(file for file in path.rglob("*.json") if file.name != "campaign.json")
+            files += sorted(file for file in path.rglob("*.json") if file.name not in NO_TRACES)
         else:
             files.append(path)
     if not files:

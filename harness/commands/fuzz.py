@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..campaign import Settings
     from ..records import Summary
+    from ..triage import Bug
 
 EXAMPLES = """\
 The same seed gives the same traces. Findings are on disk as soon as they are made.
@@ -59,37 +62,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where findings go (a folder for target and seed)",
     )
+    parser.add_argument(
+        "--known", type=Path, metavar="FILE", help="acknowledged bugs, no reason to fail (DIR/known.toml)"
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a campaign and show it."""
-    from ..campaign import Campaign, Settings
-    from ..canary import canaries
+    """Run a campaign, show it, and bring the book of bugs up to date."""
+    import msgspec
+
+    from ..campaign import Campaign
     from ..console import open_console
     from ..records import Ended
-    from .common import cores, ending_on_signals, launch_target, output_folder, print_json
+    from ..wrapup import close_book, known_bugs
+    from .common import ending_on_signals, print_json, say
 
-    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    launch = launch_target(options.target)
-    unlimited = options.time is None and options.steps is None and options.traces is None
-    campaign = Campaign(
-        Settings(
-            target=options.target,
-            launch=launch,
-            seed=seed,
-            out=options.out or output_folder(f"{options.target}-{seed}"),
-            jobs=options.jobs or min(cores(), options.traces or cores()),
-            seconds=DEFAULT_SECONDS if unlimited else options.time,
-            steps=options.steps,
-            traces=options.traces,
-            overrides={key: value for pairs in options.config for key, value in pairs.items()},
-            trace_seconds=options.timeout,
-            reduce_seconds=options.reduce,
-            memory_limit=options.memory,
-            canaries=() if options.no_canary else canaries(seed),
-        )
-    )
+    known_bugs(options.known, options.out or Path())  # a broken file is said before the campaign
+    campaign = Campaign(settings_of(options))
     summary = None
     with (
         ending_on_signals(campaign),
@@ -101,16 +91,58 @@ def run(options: argparse.Namespace) -> int:
             if isinstance(record, Ended):
                 summary = record.summary
     assert summary is not None
+    out = campaign.settings.out
+    bugs = close_book(out, summary, known_bugs(options.known, out))
+    say_states(bugs, say(options.json))
     if options.json:
-        print_json(as_json(summary))
-    return status(summary)
+        print_json({**as_json(summary), "bugs": msgspec.to_builtins(bugs)})
+    return status(summary, bugs)
 
 
-def status(summary: Summary) -> int:
-    """A violation counts more than a blind alarm, and that more than what was not exercised."""
+def settings_of(options: argparse.Namespace) -> Settings:
+    """What the options ask for. Makes the target's environment if need be."""
+    from ..campaign import Settings
+    from ..canary import canaries
+    from .common import cores, launch_target, output_folder
+
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    unlimited = options.time is None and options.steps is None and options.traces is None
+    return Settings(
+        target=options.target,
+        launch=launch_target(options.target),
+        seed=seed,
+        out=options.out or output_folder(f"{options.target}-{seed}"),
+        jobs=options.jobs or min(cores(), options.traces or cores()),
+        seconds=DEFAULT_SECONDS if unlimited else options.time,
+        steps=options.steps,
+        traces=options.traces,
+        overrides={key: value for pairs in options.config for key, value in pairs.items()},
+        trace_seconds=options.timeout,
+        reduce_seconds=options.reduce,
+        memory_limit=options.memory,
+        canaries=() if options.no_canary else canaries(seed),
+    )
+
+
+def say_states(bugs: Sequence[Bug], line: Callable[[str], None]) -> None:
+    """What is no news, and whether anything is."""
+    from ..triage import is_news
+
+    for bug in bugs:
+        if bug.state == "known":
+            line(f"known: {bug.signature} ({bug.reason})")
+        elif bug.state == "flaky":
+            line(f"flaky: {bug.signature} showed again in {bug.rate} runs")
+    if bugs and not any(map(is_news, bugs)):
+        line("no news: all findings are known")
+
+
+def status(summary: Summary, bugs: Sequence[Bug]) -> int:
+    """A violation that is news counts more than a blind alarm, and that more than what was not exercised."""
     from ..cli import CLEAN, VACUOUS, VIOLATION
+    from ..triage import is_news
 
-    if summary.findings:
+    if any(map(is_news, bugs)):
         return VIOLATION
     return VACUOUS if summary.blind or summary.never_exercised or summary.never_reached else CLEAN
 

@@ -53,7 +53,7 @@ def test_a_planted_bug_is_found_and_no_finding(tmp_path: Path) -> None:
     assert summary.canary.signature
     assert summary.findings == []
     assert not summary.blind
-    assert fuzz.status(summary) == 0
+    assert fuzz.status(summary, []) == 0
 
 
 def test_a_silent_canary_makes_the_campaign_blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_silent_canary_makes_the_campaign_blind(tmp_path: Path, monkeypatch: p
     assert summary.canary.silent == ["NOISY"] * 3, "at most three tries"
     assert summary.canary.seconds >= 1.5
     assert summary.blind
-    assert fuzz.status(summary) == 3
+    assert fuzz.status(summary, []) == 3
     assert "blind" in verdict(summary).plain
     assert "clean" not in verdict(summary).plain
     assert "NOISY" in canary_line(summary.canary)

@@ -1,0 +1,37 @@
+"""What a campaign leaves behind when it has ended: the folder's book of bugs is brought up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from .findings import OutputError
+from .known import Known, load_known
+from .records import Summary
+from .triage import Bug, bugs_of, load_book, merge, save_book
+
+KNOWN_FILE = "known.toml"
+
+
+def known_bugs(wanted: Path | None, folder: Path) -> Sequence[Known]:
+    """Acknowledged bugs: of the file that was asked for, or else of the output folder's own, if it has one.
+
+    Raises TraceError for a file that cannot be used.
+    """
+    if wanted is None and not (folder / KNOWN_FILE).exists():
+        return ()
+    return load_known(wanted or folder / KNOWN_FILE)
+
+
+def close_book(folder: Path, summary: Summary, known: Sequence[Known]) -> list[Bug]:
+    """Merge a campaign into the book of its folder; returns the bugs that it met, news first.
+
+    Raises OutputError if the book cannot be written, TraceError if the old one cannot be read.
+    """
+    book = merge(load_book(folder), summary, known, datetime.now(UTC).isoformat(timespec="seconds"))
+    try:
+        save_book(folder, book)
+    except OSError as error:
+        raise OutputError(f"cannot write the book of bugs in {folder}: {error.strerror}") from error
+    return bugs_of(book, summary)
