@@ -27,7 +27,6 @@ from .findings import OutputError, Store
 from .investigate import Case
 from .messages import Fuzz, Overrides, Ready
 from .oracles import applicable
-from .reached import missing_states, required_states
 from .records import (
     Began,
     Canary,
@@ -42,6 +41,7 @@ from .records import (
     WorkerLost,
     WorkerState,
 )
+from .states import missing_states, required_states
 from .supervisor import InternalError, Ran, Stopped, Worker
 from .workload import check_keys
 

@@ -1,86 +1,17 @@
-"""Reached states: semantic situations that a campaign must have been in before its silence means anything.
+"""Counts the reached states of one trace (the catalogue is in `states.py`).
 
-Each state has a name, and what a target must be able to do for the state to be required of it. Counting happens in
-lockstep; a required state with count 0 makes a campaign vacuous.
+Every state is read off the records and views that the oracles see, too, so it means the same for every target.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
-from ..targets.base.observe import Copied, Forward, Planned, Record, SlotWrite, View, Zeroed
-from ..targets.base.protocol import Capabilities
+from ..reference.prefix_cache import Key
+from ..reference.request import Life
+from ..targets.base.observe import Copied, Forward, ForwardRow, Planned, PlannedRow, Record, SlotWrite, View, Zeroed
 from ..targets.base.trace import Abort, Event, ResetPrefixCache
 from .oracles.base import Context
-
-REQUIRES: dict[str, str] = {
-    "chunked prefill": "",
-    "first chunk of one token": "",
-    "chunk shorter than the convolution window": "",
-    "batch of three or more": "",
-    "preempted": "",
-    "preempted with a partial block": "",
-    "resumed from a hit": "caching",
-    "prefix hit": "caching",
-    "hit on content written by decoding": "caching",
-    "block shared by two requests": "caching",
-    "duplicate key": "caching",
-    "cached block evicted": "caching",
-    "block reused by another kind of group": "",
-    "blocks zeroed": "",
-    "aborted while running": "abort",
-    "prefix cache reset": "reset_prefix_cache",
-    "dummy run after requests": "dummy_run",
-    "padding rows": "padding",
-    "state copied to the running column": "align",
-    "boundary state copied back": "speculation align",
-    "window moved by accepted drafts": "speculation align",
-    "all drafts accepted": "speculation",
-    "draft rejected": "speculation",
-    "boundary crossed in a step with a rejection": "speculation",
-    "columns left of a window given back": "sliding-window",
-    "hit behind a sliding window": "sliding-window caching",
-    "proposals written by the drafter": "draft-group speculation",
-    "dummy run beside a drafter": "draft-group dummy_run speculation",
-    "planned ahead of execution": "async",
-    "preempted with a step in flight": "async",
-}
-"""State -> features (space separated) without which it cannot occur."""
-
-
-def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set[str]:
-    """The features of `REQUIRES` that a target has and that fixed configuration fields do not switch off."""
-    modes = {str(overrides["mamba_cache_mode"])} if "mamba_cache_mode" in overrides else set(capabilities.modes)
-    if str(overrides.get("enable_prefix_caching", "")).lower() == "false":
-        modes = {"none"}
-    has = set(capabilities.events) | set(capabilities.reaches) | modes
-    if capabilities.windows:
-        has.add("sliding-window")
-    if capabilities.draft_block_sizes:
-        has.add("draft-group")
-    if "groups" in overrides:
-        has -= {"sliding-window", "draft-group"}
-    if has & {"align", "all"}:
-        has.add("caching")
-    if int(str(overrides.get("num_speculative_tokens", capabilities.max_speculative_tokens))):
-        has.add("speculation")
-    if int(str(overrides.get("async_depth", capabilities.max_async_depth))):
-        has.add("async")
-    return has
-
-
-def required_states(capabilities: Capabilities, overrides: Mapping[str, object] | None = None) -> list[str]:
-    """States that a campaign over everything the target can do has to reach, as far as `overrides` leave it open."""
-    has = features(capabilities, overrides or {})
-    return [state for state, needs in REQUIRES.items() if set(needs.split()) <= has]
-
-
-def missing_states(
-    capabilities: Capabilities, reached: Mapping[str, int], overrides: Mapping[str, object] | None = None
-) -> list[str]:
-    """Required states that were never reached."""
-    return [state for state in required_states(capabilities, overrides) if not reached.get(state)]
 
 
 class ReachedStates:
@@ -89,6 +20,11 @@ class ReachedStates:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._computed: Counter[str] = Counter()
+        """Steps executed for each request."""
+        self._preempted: Counter[str] = Counter()
+        self._evicted: set[Key] = set()
+        self._seats: list[str] = []
+        """Who sat in which row of the last batch."""
 
     def after_record(self, record: Record, context: Context) -> None:
         """Called once the oracles are content with a record and before the reference takes it over."""
@@ -102,43 +38,87 @@ class ReachedStates:
             self.counts["blocks zeroed"] += 1
 
     def _planned(self, planned: Planned, context: Context) -> None:
-        counts = self.counts
-        if len(context.reference.pending) > 1:
-            counts["planned ahead of execution"] += 1
-        if len(planned.rows) >= 3:
-            counts["batch of three or more"] += 1
-        if max(planned.view.references, default=0) > 1:
-            counts["block shared by two requests"] += 1
-        published = planned.view.published
-        if len(set(published.values())) < len(published):
-            counts["duplicate key"] += 1
-        if context.before.published.keys() - published.keys():
-            counts["cached block evicted"] += 1
+        counts, rows, lives = self.counts, planned.rows, context.reference.lives
+        counts["planned ahead of execution"] += len(context.reference.pending) > 1
+        counts["batch of three or more"] += len(rows) >= 3
+        counts["nothing could be scheduled"] += not rows and bool(planned.view.waiting)
+        counts["block shared by two requests"] += max(planned.view.references, default=0) > 1
+        if planned.view.published != context.before.published:
+            self._published(planned.view, context)
         windows = [index for index, group in enumerate(context.layout.groups) if group.window]
-        for row in planned.rows:
+        admitted = prompts = 0
+        for row in rows:
+            life = lives[row.name]
             for index in windows:
                 passed = planned.view.tables[row.name][index][:1] == (context.null,)
                 state = "hit behind a sliding window" if row.admitted else "columns left of a window given back"
                 counts[state] += passed
-            life = context.reference.lives[row.name]
-            if row.admitted and row.hit:
-                counts["prefix hit"] += 1
-                self._hit(row.name, row.hit, context)
-            if row.admitted and row.num_tokens == 1 and not row.hit and life.truth.prompt_length > 1:
-                counts["first chunk of one token"] += 1
-            unfinished = row.start + row.num_tokens < life.truth.prompt_length
-            counts["chunked prefill"] += unfinished
-            counts["chunk shorter than the convolution window"] += (
-                unfinished and row.num_tokens < context.layout.conv_width - 1
-            )
+            if row.admitted:
+                admitted += 1
+                self._admitted(row, life, context)
+            if row.start < life.truth.prompt_length:
+                prompts += 1
+                self._prompt(row, life, context)
+        counts["two admitted in one step"] += admitted > 1
+        if 0 < prompts < len(rows):
+            counts["prompts and decodes in one step"] += 1
+            counts["prompts and drafts in one step"] += any(row.drafts for row in rows)
 
-    def _hit(self, name: str, hit: int, context: Context) -> None:
-        self.counts["resumed from a hit"] += bool(self._computed[name])
-        tag = context.reference.lives[name].truth.tag(hit)
+    def _published(self, view: View, context: Context) -> None:
+        counts, before, now = self.counts, context.before.published, view.published
+        keys = set(now.values())
+        counts["duplicate key"] += len(keys) < len(now)
+        if before.keys() - now.keys():
+            counts["cached block evicted"] += 1
+            self._evicted |= set(before.values()) - keys
+        if self._evicted & keys:
+            counts["evicted content computed again"] += 1
+            self._evicted -= keys
+
+    def _admitted(self, row: PlannedRow, life: Life, context: Context) -> None:
+        counts, resumed = self.counts, bool(self._computed[row.name])
+        counts["first chunk of one token"] += row.num_tokens == 1 and not row.hit and life.truth.prompt_length > 1
+        counts["prompt as long as a step of drafts"] += (
+            not row.hit and 1 < row.num_tokens == context.layout.num_speculative_tokens + 1
+        )
+        counts["resumed without a hit"] += resumed and not row.hit
+        deeper = {
+            context.layout.groups[key.group].kind
+            for key in context.before.published.values()
+            if row.hit < key.depth < life.known and life.truth.tag(key.depth) == key.tag
+        }
+        counts["attention cached beyond the hit"] += "attention" in deeper
+        counts["state cached beyond the hit"] += "mamba" in deeper
+        if not row.hit:
+            return
+        counts["prefix hit"] += 1
+        counts["resumed from a hit"] += resumed
+        tag = life.truth.tag(row.hit)
         for key, truth in context.reference.truths.items():
-            if key.depth == hit and key.tag == tag and truth.prompt_length < hit:
-                self.counts["hit on content written by decoding"] += 1
-                return
+            if key.depth == row.hit and key.tag == tag and truth.prompt_length < row.hit:
+                counts["hit on content written by decoding"] += 1
+                break
+        since, published = context.reference.published_since, context.before.published
+        first = min(context.reference.pending)
+        counts["hit on content still in flight"] += any(
+            key.tag == tag and since[block][1] >= first for block, key in published.items() if block in since
+        )
+
+    def _prompt(self, row: PlannedRow, life: Life, context: Context) -> None:
+        counts, end = self.counts, row.start + row.num_tokens
+        unfinished = end < life.truth.prompt_length
+        counts["chunked prefill"] += unfinished
+        counts["chunk shorter than the convolution window"] += (
+            unfinished and row.num_tokens < context.layout.conv_width - 1
+        )
+        counts["prompt continued by one token"] += row.num_tokens == 1 and not row.admitted
+        for group in context.layout.groups:
+            past = end % group.block_size
+            if group.kind == "mamba":
+                counts["chunk over two state boundaries"] += end // group.block_size > row.start // group.block_size + 1
+                counts["chunk ends on a state boundary"] += not past
+                counts["chunk ends one token before a state boundary"] += past == group.block_size - 1
+                counts["chunk ends one token after a state boundary"] += past == 1
 
     def _copied(self, copied: Copied) -> None:
         self.counts["window moved by accepted drafts"] += bool(copied.shift)
@@ -148,29 +128,25 @@ class ReachedStates:
             self.counts["state copied to the running column"] += 1
 
     def _forward(self, forward: Forward, context: Context) -> None:
-        counts = self.counts
-        dead = sum(row.request is None for row in forward.rows)
-        counts["dummy run after requests"] += forward.dummy and bool(self._computed)
-        counts["padding rows"] += bool(dead) and not forward.dummy
+        counts, rows = self.counts, forward.rows
+        seats = [row.request for row in rows if row.request is not None]
+        if forward.dummy:
+            counts["dummy run after requests"] += bool(self._computed)
+        else:
+            counts["padding rows"] += len(seats) < len(rows)
+            counts["padding over a vacated row"] += len(seats) < min(len(rows), len(self._seats))
+            counts["request moved to another row"] += any(
+                name in seats and seats.index(name) != row for row, name in enumerate(self._seats)
+            )
+            counts["different numbers of drafts in one step"] += len({row.drafts for row in rows if row.drafts}) > 1
+            self._seats = seats
+        for row, life in zip(rows, context.lives, strict=True):
+            if life is not None:
+                self._computed[life.name] += 1
+                if row.drafts:
+                    self._verified(row, life, context)
+        self._handed_out(context)
         self._drafter(forward, context)
-        sizes = [group.block_size for group in context.layout.groups if group.kind == "mamba"]
-        for row in forward.rows:
-            if row.request is None:
-                continue
-            self._computed[row.request] += 1
-            if row.drafts:
-                accepted = len(row.sampled) - 1
-                counts["all drafts accepted"] += accepted == row.drafts
-                counts["draft rejected"] += accepted < row.drafts
-                after = row.position + 1 + accepted
-                crossed = any(after // size > row.position // size for size in sizes)
-                counts["boundary crossed in a step with a rejection"] += crossed and accepted < row.drafts
-        groups, facts = context.layout.groups, context.reference.ledger.facts
-        for block in context.reference.handed_out:
-            previous = facts[block].previous_group
-            if previous >= 0 and groups[previous].kind != groups[facts[block].group].kind:
-                counts["block reused by another kind of group"] += 1
-                break
 
     def _drafter(self, forward: Forward, context: Context) -> None:
         drafting = [index for index, group in enumerate(context.layout.groups) if group.draft]
@@ -189,20 +165,56 @@ class ReachedStates:
             for one in forward.accesses
         )
 
+    def _verified(self, row: ForwardRow, life: Life, context: Context) -> None:
+        counts, accepted = self.counts, len(row.sampled) - 1
+        counts["all drafts accepted"] += accepted == row.drafts
+        counts["draft rejected"] += accepted < row.drafts
+        counts["ended in the middle of accepted drafts"] += life.known + len(row.sampled) > life.total_length
+        after = row.position + 1 + accepted
+        if any(
+            after // group.block_size > row.position // group.block_size
+            for group in context.layout.groups
+            if group.kind == "mamba"
+        ):
+            counts["boundary crossed in a step with a rejection"] += accepted < row.drafts
+            counts["boundary crossed in a step without a rejection"] += accepted == row.drafts
+
+    def _handed_out(self, context: Context) -> None:
+        groups, facts = context.layout.groups, context.reference.ledger.facts
+        pairs = {
+            (facts[block].previous_group, facts[block].group)
+            for block in context.reference.handed_out
+            if facts[block].previous_group >= 0
+        }
+        kinds = [(old == new, groups[old].kind == groups[new].kind) for old, new in pairs]
+        self.counts["block reused by another kind of group"] += (False, False) in kinds
+        self.counts["block reused by another group of its kind"] += (False, True) in kinds
+
     def after_event(self, event: Event, context: Context, view: View) -> None:
         """Called after the oracles judged the view at the end of an event; `context.before` is the one before."""
-        counts = self.counts
-        gone = [name for name in context.before.running if name in view.waiting]
+        counts, running = self.counts, context.before.running
+        if context.before.published and not view.published:
+            self._evicted.update(context.before.published.values())
+        gone = [name for name in running if name in view.waiting]
         if gone:
             counts["preempted"] += 1
-            for name in gone:
-                life = context.reference.lives.get(name)
-                sizes = [group.block_size for group in context.layout.groups]
-                counts["preempted with a partial block"] += life is not None and any(
-                    life.settled % size for size in sizes
-                )
             counts["preempted with a step in flight"] += bool(context.reference.pending)
-        if isinstance(event, Abort) and event.name in context.before.running:
+            for name in gone:
+                self._lost_its_blocks(name, context)
+        if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
+            counts["aborted with a step in flight"] += bool(context.reference.pending)
         if isinstance(event, ResetPrefixCache) and context.before.published and not view.published:
             counts["prefix cache reset"] += 1
+            counts["prefix cache reset while requests run"] += bool(running)
+
+    def _lost_its_blocks(self, name: str, context: Context) -> None:
+        counts, life = self.counts, context.reference.lives.get(name)
+        self._preempted[name] += 1
+        counts["preempted twice"] += self._preempted[name] > 1
+        if life is not None:
+            counts["preempted with a partial block"] += any(
+                life.settled % group.block_size for group in context.layout.groups
+            )
+            counts["preempted in its prompt"] += life.settled < life.truth.prompt_length
+            counts["preempted between drafts"] += life.speculated

@@ -40,7 +40,7 @@ def describe(options: argparse.Namespace) -> int:
 
     from ..cli import CLEAN
     from ..oracles import applicable
-    from ..reached import required_states
+    from ..states import required_states
     from ..supervisor import Worker
     from .common import launch_target, print_json
 

@@ -20,7 +20,7 @@ from ...targets.base.protocol import TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.trace import TraceError
 from ..oracles import applicable
-from ..reached import missing_states
+from ..states import missing_states
 from .items import GateCollector, TraceItem
 from .judge import Judge, corpus_files
 from .known import known_bugs

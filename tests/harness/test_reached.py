@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.reached import REQUIRES, features, missing_states, required_states
+from hybridfuzz.harness.states import REQUIRES, features, missing_states, required_states
 from hybridfuzz.targets.base.trace import (
     Abort,
     DummyRun,
@@ -77,6 +77,64 @@ TRACES: dict[str, Trace] = {
     "preempted with a step in flight": make_trace(
         arrive("r0", 5, new=9), *steps(3), Preempt("r0"), async_depth=1
     ),
+    "prompt continued by one token": make_trace(arrive("r0", 20), Step(budget=8), Step(budget=1)),
+    "chunk ends on a state boundary": make_trace(arrive("r0", 16)),
+    "chunk ends one token before a state boundary": make_trace(arrive("r0", 15)),
+    "chunk ends one token after a state boundary": make_trace(arrive("r0", 17)),
+    "chunk over two state boundaries": make_trace(arrive("r0", 20)),
+    "two admitted in one step": make_trace(arrive("r0", 5), arrive("r1", 5), Step()),
+    "prompts and decodes in one step": make_trace(
+        arrive("r0", 5, new=9), *steps(2), arrive("r1", 5), Step()
+    ),
+    "request moved to another row": make_trace(arrive("r0", 5), arrive("r1", 5, new=9), *steps(5)),
+    "nothing could be scheduled": make_trace(
+        arrive("r0", 5, new=1), arrive("r1", 5, new=1), *steps(3), max_num_seqs=1, async_depth=1
+    ),
+    "padding over a vacated row": make_trace(
+        arrive("r0", 5), arrive("r1", 5, new=9), *steps(5), graph_sizes=(4,)
+    ),
+    "preempted in its prompt": make_trace(arrive("r0", 20), Step(budget=8), Preempt("r0")),
+    "preempted twice": make_trace(arrive("r0", 8, new=5), *(Step(), Step(), Preempt("r0")) * 2),
+    "resumed without a hit": make_trace(arrive("r0", 5, new=5), *steps(2), Preempt("r0"), Step()),
+    "attention cached beyond the hit": make_trace(
+        arrive("r0", 20), *steps(5), arrive("r1", 9), *steps(3), groups=(MAMBA, Group("attention", 4))
+    ),
+    "state cached beyond the hit": make_trace(
+        arrive("r0", 20, new=2), *steps(4), arrive("r1", 20), *steps(3),
+        groups=(MAMBA, Group("attention", 32)),
+    ),
+    "evicted content computed again": make_trace(
+        arrive("r0", 20), *steps(5), ResetPrefixCache(), arrive("r1", 20), *steps(3)
+    ),
+    "prefix cache reset while requests run": make_trace(
+        arrive("r0", 20, new=9), *steps(3), ResetPrefixCache(preempt_running=True)
+    ),
+    "block reused by another group of its kind": make_trace(
+        arrive("r0", 30, new=9), *steps(12), arrive("r1", ("e", 30), new=9), *steps(12),
+        groups=(MAMBA, MAMBA, ATTENTION), num_blocks=12, max_model_len=40,
+    ),
+    "boundary crossed in a step without a rejection": make_trace(
+        arrive("r0", 5, new=20), *steps(6, drafts=3, right=3), **DRAFTS
+    ),
+    "ended in the middle of accepted drafts": make_trace(
+        arrive("r0", 5, new=3), *steps(4, drafts=3, right=3), **DRAFTS
+    ),
+    "prompt as long as a step of drafts": make_trace(arrive("r0", 4), Step(), **DRAFTS),
+    "prompts and drafts in one step": make_trace(
+        arrive("r0", 5, new=20), *steps(3, drafts=3), arrive("r1", 5), Step(drafts=3), **DRAFTS
+    ),
+    "different numbers of drafts in one step": make_trace(
+        arrive("r0", 5, new=20), arrive("r1", 5, new=20), *steps(4, drafts=3, per_request={"r0": (1, 1)}), **DRAFTS
+    ),
+    "preempted between drafts": make_trace(
+        arrive("r0", 5, new=20), *steps(4, drafts=3), Preempt("r0"), **DRAFTS
+    ),
+    "hit on content still in flight": make_trace(
+        arrive("r0", 20, new=9), Step(), arrive("r1", 20), *steps(5), async_depth=1
+    ),
+    "aborted with a step in flight": make_trace(
+        arrive("r0", 5, new=9), *steps(3), Abort("r0"), async_depth=1
+    ),
 }  # fmt: skip
 NOTHING = make_trace(arrive("r0", 5, new=1), groups=(Group("attention", 16),), graph_sizes=())
 
@@ -117,6 +175,7 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
         modes=("none",),
         max_speculative_tokens=0,
         max_async_depth=0,
+        group_counts=((1, 1),),
         reaches=frozenset(),
         windows=(),
         draft_block_sizes=(),

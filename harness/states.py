@@ -1,0 +1,117 @@
+"""The catalogue of reached states: semantic situations that a campaign must have been in before its silence means
+anything.
+
+Each state has a name, and what a target must be able to do for the state to be required of it. Counting happens in
+lockstep (`reached.py`); a required state with count 0 makes a campaign vacuous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..targets.base.protocol import Capabilities
+
+REQUIRES: dict[str, str] = {
+    # prompts and their chunks
+    "chunked prefill": "",
+    "first chunk of one token": "",
+    "prompt continued by one token": "",
+    "chunk shorter than the convolution window": "",
+    "chunk ends on a state boundary": "",
+    "chunk ends one token before a state boundary": "",
+    "chunk ends one token after a state boundary": "",
+    "chunk over two state boundaries": "",
+    # batches
+    "batch of three or more": "",
+    "two admitted in one step": "",
+    "prompts and decodes in one step": "",
+    "request moved to another row": "",
+    "nothing could be scheduled": "",
+    "padding rows": "padding",
+    "padding over a vacated row": "padding",
+    "dummy run after requests": "dummy_run",
+    # preemption and other ends
+    "preempted": "",
+    "preempted with a partial block": "",
+    "preempted in its prompt": "",
+    "preempted twice": "",
+    "aborted while running": "abort",
+    # the prefix cache
+    "prefix hit": "caching",
+    "resumed from a hit": "caching",
+    "resumed without a hit": "caching",
+    "hit on content written by decoding": "caching",
+    "attention cached beyond the hit": "caching",
+    "state cached beyond the hit": "caching",
+    "block shared by two requests": "caching",
+    "duplicate key": "caching",
+    "cached block evicted": "caching",
+    "evicted content computed again": "caching",
+    "prefix cache reset": "reset_prefix_cache",
+    "prefix cache reset while requests run": "reset_prefix_cache",
+    # blocks and states
+    "blocks zeroed": "",
+    "block reused by another kind of group": "",
+    "block reused by another group of its kind": "twins",
+    "state copied to the running column": "align",
+    "boundary state copied back": "speculation align",
+    "columns left of a window given back": "sliding-window",
+    "hit behind a sliding window": "sliding-window caching",
+    # speculation
+    "window moved by accepted drafts": "speculation align",
+    "all drafts accepted": "speculation",
+    "draft rejected": "speculation",
+    "boundary crossed in a step with a rejection": "speculation",
+    "boundary crossed in a step without a rejection": "speculation",
+    "ended in the middle of accepted drafts": "speculation",
+    "prompt as long as a step of drafts": "speculation",
+    "prompts and drafts in one step": "speculation",
+    "different numbers of drafts in one step": "drafts",
+    "preempted between drafts": "speculation",
+    "proposals written by the drafter": "draft-group speculation",
+    "dummy run beside a drafter": "draft-group dummy_run speculation",
+    # steps in flight
+    "planned ahead of execution": "async",
+    "hit on content still in flight": "async caching",
+    "preempted with a step in flight": "async",
+    "aborted with a step in flight": "async abort",
+}
+"""State -> features (space separated) without which it cannot occur."""
+
+
+def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set[str]:
+    """The features of `REQUIRES` that a target has and that fixed configuration fields do not switch off."""
+    modes = {str(overrides["mamba_cache_mode"])} if "mamba_cache_mode" in overrides else set(capabilities.modes)
+    if str(overrides.get("enable_prefix_caching", "")).lower() == "false":
+        modes = {"none"}
+    has = set(capabilities.events) | set(capabilities.reaches) | modes
+    if capabilities.windows:
+        has.add("sliding-window")
+    if capabilities.draft_block_sizes:
+        has.add("draft-group")
+    if "groups" in overrides:
+        has -= {"sliding-window", "draft-group"}
+    if has & {"align", "all"}:
+        has.add("caching")
+    if int(str(overrides.get("num_speculative_tokens", capabilities.max_speculative_tokens))):
+        has.add("speculation")
+        if capabilities.variable_drafts:
+            has.add("drafts")
+    if int(str(overrides.get("async_depth", capabilities.max_async_depth))):
+        has.add("async")
+    if "groups" not in overrides and any(count > 1 for counts in capabilities.group_counts for count in counts):
+        has.add("twins")
+    return has
+
+
+def required_states(capabilities: Capabilities, overrides: Mapping[str, object] | None = None) -> list[str]:
+    """States that a campaign over everything the target can do has to reach, as far as `overrides` leave it open."""
+    has = features(capabilities, overrides or {})
+    return [state for state, needs in REQUIRES.items() if set(needs.split()) <= has]
+
+
+def missing_states(
+    capabilities: Capabilities, reached: Mapping[str, int], overrides: Mapping[str, object] | None = None
+) -> list[str]:
+    """Required states that were never reached."""
+    return [state for state in required_states(capabilities, overrides) if not reached.get(state)]
