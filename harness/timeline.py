@@ -29,7 +29,7 @@ LETTERS: dict[What, str] = {
     "read": "r",
     "free": "f",
 }
-"""Marks that are shown, the most telling first."""
+"""Marks that are shown."""
 LEGEND = (
     "a handed out · w written · r read · k key published · d key dropped · h prefix hit · z zeroed · c copied to · "
     "f freed · x written by a row of no request · ! violation"
@@ -38,7 +38,7 @@ FREE, FREE_KEYED = "·", "#"
 
 
 class Cell(Struct, frozen=True):
-    """One block at one moment, after what happened. `marks` in the order of `LETTERS`."""
+    """One block at one moment, after what happened."""
 
     holders: tuple[str, ...]
     key: str
@@ -46,7 +46,7 @@ class Cell(Struct, frozen=True):
 
     @property
     def letters(self) -> str:
-        """What happened, a letter each."""
+        """What happened, a letter each, in order."""
         return "".join(dict.fromkeys(LETTERS[mark.what] for mark in self.marks))
 
 
@@ -92,9 +92,8 @@ def build_timeline(history: History) -> Timeline:
 
 def _cell(status: Blocks, block: int, marks: Sequence[Mark]) -> Cell:
     now = status.of(block)
-    here = [mark for mark in marks if mark.block == block and mark.what in LETTERS]
-    order = list(LETTERS)
-    return Cell(tuple(now.holders), now.key, tuple(sorted(here, key=lambda mark: order.index(mark.what))))
+    here = tuple(mark for mark in marks if mark.block == block and mark.what in LETTERS)
+    return Cell(tuple(now.holders), now.key, here)
 
 
 def _label(history: History, index: int) -> str:

@@ -1,4 +1,4 @@
-"""What a campaign leaves behind when it has ended: the folder's book of bugs is brought up to date."""
+"""What a campaign leaves behind when it has ended: the folder's book of bugs, its rates, and a page to read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .findings import OutputError
 from .known import Known, load_known
+from .rates import Rates
 from .records import Summary
 from .triage import Bug, bugs_of, load_book, merge, save_book
 
@@ -35,3 +36,17 @@ def close_book(folder: Path, summary: Summary, known: Sequence[Known]) -> list[B
     except OSError as error:
         raise OutputError(f"cannot write the book of bugs in {folder}: {error.strerror}") from error
     return bugs_of(book, summary)
+
+
+def leave_report(folder: Path, rates: Rates) -> Path:
+    """Write the rates and the page beside the findings; returns the page. Raises OutputError."""
+    from ..reports.data import load_folder
+    from ..reports.page import write_report
+
+    page = folder / "report.html"
+    try:
+        rates.save(folder)
+        write_report(load_folder(folder), page)
+    except OSError as error:
+        raise OutputError(f"cannot write {page}: {error.strerror}") from error
+    return page

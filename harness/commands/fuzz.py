@@ -74,13 +74,14 @@ def run(options: argparse.Namespace) -> int:
 
     from ..campaign import Campaign
     from ..console import open_console
+    from ..rates import Rates
     from ..records import Ended
-    from ..wrapup import close_book, known_bugs
+    from ..wrapup import close_book, known_bugs, leave_report
     from .common import ending_on_signals, print_json, say
 
     known_bugs(options.known, options.out or Path())  # a broken file is said before the campaign
     campaign = Campaign(settings_of(options))
-    summary = None
+    summary, rates = None, Rates()
     with (
         ending_on_signals(campaign),
         open_console(on_stderr=options.json) as console,
@@ -88,12 +89,15 @@ def run(options: argparse.Namespace) -> int:
     ):
         for record in records:
             console.show(record)
+            rates.take(record)
             if isinstance(record, Ended):
                 summary = record.summary
     assert summary is not None
     out = campaign.settings.out
     bugs = close_book(out, summary, known_bugs(options.known, out))
-    say_states(bugs, say(options.json))
+    line = say(options.json)
+    say_states(bugs, line)
+    line(f"report: {leave_report(out, rates)}")
     if options.json:
         print_json({**as_json(summary), "bugs": msgspec.to_builtins(bugs)})
     return status(summary, bugs)

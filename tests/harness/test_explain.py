@@ -63,7 +63,7 @@ def test_the_story_of_a_block() -> None:
 def test_the_timeline_of_a_block() -> None:
     lines = plain_text(build_timeline(LIVED)).splitlines()
     assert re.split(r"\s{2,}", lines[0]) == ["block", "s3", "dummy run s5", "s6"]
-    assert re.split(r"\s{2,}", lines[1]) == ["7", "# kawf", "# x", "r3 !hr"]
+    assert re.split(r"\s{2,}", lines[1]) == ["7", "# awkf", "# x", "r3 hr!"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -122,7 +122,7 @@ def test_replay_explains_one_trace(hybridfuzz: Cli) -> None:
     ran = hybridfuzz("replay", file, "--target", mutant)
     assert ran.status == 1
     assert "What must hold: S1" in ran.out
-    assert re.search(r"^1 +r0 aw +# !krf$", ran.out, re.MULTILINE)
+    assert re.search(r"^1 +r0 aw +# krf!$", ran.out, re.MULTILINE)
     assert "What must hold" not in hybridfuzz("replay", file, "--target", mutant, "--no-explain").out
     [result] = hybridfuzz("replay", file, "--target", mutant, "--json").json["results"]
     assert result["explanation"]["story"]

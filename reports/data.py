@@ -1,0 +1,97 @@
+"""What a folder has to show: a campaign, a matrix of mutants, or one finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ..harness.codec import load_trace
+from ..harness.detection import Row
+from ..harness.findings import HISTORY_SUFFIX, STATE_FILE
+from ..harness.history import History
+from ..harness.rates import Sample, load_samples
+from ..harness.records import Finding, Summary
+from ..harness.triage import Bug, book_key, load_book
+from ..targets.base.trace import Trace, TraceError
+
+MATRIX_FILE = "matrix.json"
+T = TypeVar("T")
+
+
+class Shown(Struct, frozen=True):
+    """One finding with everything that is known about it; each part but the first may be missing."""
+
+    finding: Finding
+    target: str
+    bug: Bug | None = None
+    history: History | None = None
+    trace: Trace | None = None
+
+
+class _Matrix(Struct, frozen=True):
+    rows: Sequence[Row] = ()
+
+
+class Data(Struct, frozen=True):
+    """Everything on a page."""
+
+    title: str
+    folder: str
+    summary: Summary | None = None
+    findings: Sequence[Shown] = ()
+    samples: Sequence[Sample] = ()
+    rows: Sequence[Row] = ()
+
+
+def load_folder(folder: Path) -> Data:
+    """Data of a campaign's folder, a matrix's folder, or both. TraceError if it is neither, or cannot be read."""
+    summary = _decoded(folder / STATE_FILE, Summary)
+    matrix = _decoded(folder / MATRIX_FILE, _Matrix)
+    if summary is None and matrix is None:
+        raise TraceError(f"{folder}: neither {STATE_FILE} nor {MATRIX_FILE} is there; name a campaign's output folder")
+    book = load_book(folder)
+    findings: list[Shown] = []
+    if summary:
+        for finding in summary.findings:
+            bug = book.get(book_key(summary.target, finding.signature))
+            findings.append(_shown(finding, summary.target, bug, folder))
+    title = summary.target if summary else "mutants"
+    return Data(title, str(folder), summary, findings, load_samples(folder), matrix.rows if matrix else ())
+
+
+def one_finding(path: Path, trace: Trace, target: str, history: History) -> Data:
+    """Data of a single trace that was run just now. TraceError if it is clean."""
+    violation = history.violation
+    if violation is None:
+        raise TraceError(f"{path} runs clean on {target}: there is nothing to report")
+    finding = Finding(
+        violation.signature, violation.oracle, violation.message, violation.step, violation.event, len(trace.events),
+        str(path), 0,
+    )  # fmt: skip
+    return Data(violation.signature, str(path.parent), findings=[Shown(finding, target, None, history, trace)])
+
+
+def _shown(finding: Finding, target: str, bug: Bug | None, folder: Path) -> Shown:
+    path = Path(finding.trace)
+    if not path.exists():
+        path = folder / "findings" / path.name
+    try:
+        trace = load_trace(path)
+    except TraceError:
+        trace = None
+    history = _decoded(path.with_suffix(HISTORY_SUFFIX), History)
+    return Shown(finding, target, bug, history, trace)
+
+
+def _decoded(path: Path, kind: type[T]) -> T | None:
+    """A file, None where it is missing. TraceError for a broken one."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise TraceError(f"{path}: {error}") from None

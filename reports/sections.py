@@ -1,0 +1,153 @@
+"""The parts of a page besides its findings: verdict, tiles, canary, mutants, states, oracles, rates."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..harness.detection import Row, Spread
+from ..harness.oracles import ORACLES
+from ..harness.rates import Sample
+from ..harness.records import Canary, Summary
+from ..harness.units import spell
+from .charts import rate_charts
+from .data import Shown
+from .findings import state_of
+from .markup import Markup, Section, join, tag
+
+
+def verdict(summary: Summary, findings: Sequence[Shown]) -> tuple[str, str]:
+    """(class, words): what a campaign's exit status says."""
+    news = [one for one in findings if state_of(one) in ("new", "flaky")]
+    missing = len(summary.never_exercised) + len(summary.never_reached)
+    if news:
+        return "bad", f"{len(news)} new {'finding' if len(news) == 1 else 'findings'}"
+    if summary.blind:
+        return "warn", "blind: the canary was not found"
+    if missing:
+        return "warn", f"vacuous: {missing} required states or oracles never met"
+    if findings:
+        return "good", f"no news: {len(findings)} known {'finding' if len(findings) == 1 else 'findings'}"
+    return "good", "clean"
+
+
+def overview(summary: Summary, findings: Sequence[Shown]) -> Section:
+    """Numbers first, then how to run it again."""
+    met = len(summary.reached) - len(summary.never_reached)
+    exercised = len(summary.exercised) - len(summary.never_exercised)
+    tiles = [
+        ("traces", f"{summary.traces:,}", ""),
+        ("steps", f"{summary.steps:,}", f"{summary.steps_per_second:,.0f} a second"),
+        ("time", spell(summary.seconds), f"ended by {summary.exit_reason or 'nothing yet'}"),
+        ("findings", str(len(findings)), f"{sum(one.finding.count for one in findings):,} failing traces"),
+        ("states reached", f"{met} of {len(summary.reached)}", "" if not summary.never_reached else "see below"),
+        ("oracles exercised", f"{exercised} of {len(summary.exercised)}", ""),
+    ]
+    cards = [
+        tag("div", tag("span", name, class_="dim"), tag("b", value), tag("small", note), class_="tile")
+        for name, value, note in tiles
+    ]
+    again = ["hybridfuzz", "fuzz", "--target", summary.target, "--seed", str(summary.seed)]
+    again += ["--traces", str(max(summary.traces, 1))]
+    for key, value in summary.overrides.items():
+        again += ["--config", f"{key}={value}"]
+    lost = f"{summary.lost_workers} workers were lost and did not show it again." if summary.lost_workers else ""
+    content = join(
+        tag("div", *cards, class_="tiles"),
+        tag("p", lost) if lost else None,
+        tag("p", "The same traces again:", class_="dim"),
+        tag("code", shlex.join(again), class_="command"),
+    )
+    return Section("overview", "Overview", content)
+
+
+def canary_section(canary: Canary | None) -> Section:
+    """Whether the alarm works."""
+    return Section("canary", "Canary", join(*_canary(canary)))
+
+
+def _canary(canary: Canary | None) -> Iterator[Markup]:
+    if canary is None:
+        yield tag("p", "No canary was planted: nothing proves that the alarm worked.", class_="warn")
+        return
+    said = {
+        "found": ("good", f"The alarm works: the planted bug {canary.slug} was found"),
+        "silent": ("bad", f"The alarm did not work: {', '.join(canary.silent)} stayed unnoticed"),
+        "unfinished": ("warn", f"Interrupted before the planted bug {canary.slug} was found"),
+        "none": ("warn", "The overrides leave no bug to plant that is known to be within reach"),
+    }
+    kind, words = said[canary.state]
+    spent = f" after {canary.traces:,} traces and {canary.seconds:.1f} s of CPU time"
+    seen = f", as {canary.signature}" if canary.signature else ""
+    yield tag("p", words + (spent if canary.state != "none" else "") + seen + ".", class_=kind)
+
+
+def mutants_section(rows: Sequence[Row]) -> Section | None:
+    """The detection matrix."""
+    if not rows:
+        return None
+    heads = ("mutant", "found", "signatures", "traces", "CPU s", "events")
+    lines = []
+    for row in rows:
+        kind = "good" if row.found == row.runs else "bad" if not row.found else "warn"
+        signatures = ", ".join(row.signatures)
+        lines.append(
+            tag(
+                "tr",
+                tag("td", tag("b", row.mutant), tag("br"), tag("span", row.title, class_="dim")),
+                tag("td", f"{row.found}/{row.runs}", class_=kind),
+                tag("td", signatures, class_="mono"),
+                tag("td", _spread(row.traces), class_="number"),
+                tag("td", _spread(row.seconds, 2), class_="number"),
+                tag("td", "" if row.events is None else f"{row.events:g}", class_="number"),
+            )
+        )
+    table = tag("table", tag("thead", tag("tr", *(tag("th", head) for head in heads))), tag("tbody", *lines))
+    found = sum(row.found == row.runs for row in rows)
+    words = f"{found} of {len(rows)} were found with every seed. Traces and seconds: median / worst."
+    scroll = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="mutants")
+    return Section("mutants", "Mutants", join(tag("p", words), scroll))
+
+
+def _spread(spread: Spread, digits: int = 0) -> str:
+    values = (spread.median, spread.worst)
+    return " / ".join("never" if value is None else f"{value:,.{digits}f}" for value in values)
+
+
+def states_section(summary: Summary) -> Section:
+    """Reached states, the never reached ones first and in red."""
+    missing = ""
+    if summary.never_reached:
+        missing = f"{len(summary.never_reached)} required states were never reached: silence about them proves nothing."
+    warning = tag("p", missing, class_="bad") if missing else None
+    return Section("states", "Reached states", join(warning, bars(summary.reached, {})))
+
+
+def oracles_section(summary: Summary) -> Section:
+    """How often each oracle had something to judge."""
+    titles = {name: one.title for one in ORACLES for name in one.ids}
+    return Section("oracles", "Oracles exercised", bars(summary.exercised, titles))
+
+
+def bars(counts: Mapping[str, int], titles: Mapping[str, str]) -> Markup:
+    """Counts as bars on a logarithmic scale, zeros first."""
+    most = math.log1p(max(counts.values(), default=1) or 1)
+    ordered = sorted(counts.items(), key=lambda pair: pair[1] > 0) if 0 in counts.values() else counts.items()
+    rows = []
+    for name, count in ordered:
+        width = f"width:{100 * math.log1p(count) / most:.1f}%"
+        bar = tag("span", tag("i", style=width), class_="bar")
+        title = tag("span", titles[name], class_="dim") if name in titles else None
+        number = tag("span", f"{count:,}" if count else "never", class_="number")
+        label = tag("span", name, " " if title else None, title)
+        rows.append(tag("li", label, bar, number, class_=None if count else "never"))
+    return tag("ul", *rows, class_="bars")
+
+
+def rates_section(samples: Sequence[Sample]) -> Section | None:
+    """Rates over time; nothing for a campaign that was too short to have any."""
+    charts = rate_charts(samples)
+    if not charts:
+        return None
+    return Section("rates", "Over time", tag("div", *charts, class_="charts"))

@@ -1,0 +1,223 @@
+"""The report: everything escaped, nothing loaded from elsewhere, small, and what matters is there and in red."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from hybridfuzz.harness.codec import load_trace, save_trace
+from hybridfuzz.harness.detection import Detection, summarise
+from hybridfuzz.harness.findings import HISTORY_SUFFIX, STATE_FILE
+from hybridfuzz.harness.history import History
+from hybridfuzz.harness.known import Known
+from hybridfuzz.harness.rates import Rates, load_samples
+from hybridfuzz.harness.recorder import record_history
+from hybridfuzz.harness.records import Canary, Finding, Summary, Tick
+from hybridfuzz.harness.triage import merge, save_book
+from hybridfuzz.reports.data import load_folder, one_finding
+from hybridfuzz.reports.markup import Markup, join, tag
+from hybridfuzz.reports.page import render
+from hybridfuzz.reports.timeline import standalone, timeline_svg
+from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.base.trace import TraceError
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+FILES = sorted(path.name for path in CORPUS.glob("*.json"))
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+NASTY = "<script>alert(1)</script> & \"quotes\" 'too'"
+VOID = {"meta", "br", "hr"}
+
+
+class Outline(HTMLParser):
+    """Checks that elements nest, and collects what they say."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        named = dict(attrs)
+        self.attributes |= named.keys()
+        self.ids += [named["id"] or ""] if "id" in named else []
+        self.links += [named["href"] or ""] if "href" in named else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def campaign(folder: Path, count: int = 0, reached: Mapping[str, int] | None = None) -> Summary:
+    """A campaign's folder with the findings of the corpus, and `count` more made of the same."""
+    (folder / "findings").mkdir(parents=True)
+    findings = []
+    for number, name in enumerate([*FILES, *(FILES * (count // len(FILES) + 1))[:count]]):
+        slug = name.partition("--")[0]
+        trace = load_trace(CORPUS / name)
+        outcome, history = record_history(load_factory(f"hybrid:{slug}"), trace)
+        violation = outcome.violation
+        assert violation is not None
+        path = folder / "findings" / f"{number}.json"
+        save_trace(trace, path)
+        path.with_suffix(HISTORY_SUFFIX).write_bytes(msgspec.json.encode(history))
+        signature = violation.signature if number < len(FILES) else f"{violation.signature}-{number}"
+        events = len(trace.events)
+        findings.append(
+            Finding(
+                signature, violation.oracle, violation.message, 1, 1, events, str(path), number, 3, True, True, 3, 3
+            )
+        )
+    states = reached or {"padding rows": 1200, "prefix hit": 0}
+    summary = Summary(
+        "hybrid", "", 7, {"num_speculative_tokens": "0"}, "traces", 10_000, 500_000, 120.0, findings,
+        {"M1": 90_000, "S7": 0}, states, ["S7"], [name for name, times in states.items() if not times],
+        canary=Canary("null-as-state-slot", True, "found", "M4-step-mamba-dead-write", 2, 0.1),
+    )  # fmt: skip
+    (folder / STATE_FILE).write_bytes(msgspec.json.encode(summary))
+    save_book(folder, merge({}, summary, [Known("M9-*", "vLLM #44175")], "2026-01-02T03:04:05+00:00"))
+    return summary
+
+
+def test_markup_escapes_what_is_no_markup() -> None:
+    assert tag("p", NASTY, title=NASTY) == (
+        '<p title="&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;quotes&quot; &#x27;too&#x27;">'
+        "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;quotes&quot; &#x27;too&#x27;</p>"
+    )
+    assert join("a<b", None, "", tag("b", 1)) == "a&lt;b<b>1</b>"
+    assert tag("details", class_="x", open=True, id=None, hidden=False) == '<details class="x" open></details>'
+    assert isinstance(join("x"), Markup)
+
+
+def test_a_campaign(tmp_path: Path) -> None:
+    campaign(tmp_path / "out")
+    page = render(load_folder(tmp_path / "out"))
+    outline = Outline(page)
+    assert {"overview", "findings", "canary", "states", "oracles"} <= set(outline.ids)
+    assert {link.removeprefix("#") for link in outline.links} <= set(outline.ids), "every link leads somewhere"
+    histories = [path.read_bytes() for path in (tmp_path / "out" / "findings").glob(f"*{HISTORY_SUFFIX}")]
+    assert page.count("<svg") == sum(bool(msgspec.json.decode(one, type=History).marks) for one in histories) > 0
+    assert "What must hold" in page
+    assert "The alarm works: the planted bug null-as-state-slot was found" in page
+    assert re.search(r'<li class="never"><span>prefix hit</span>.*?never</span></li>', page)
+    assert re.search(r'<li class="never"><span>S7 <span class="dim">NaN</span></span>', page)
+    assert "hybridfuzz fuzz --target hybrid --seed 7 --traces 10000 --config num_speculative_tokens=0" in page
+    assert page.index("News") < page.index("Known: acknowledged") < page.index("vLLM #44175")
+    assert "reproduced 3/3" in page
+    assert "first seen 2026-01-02 03:04" in page
+
+
+def test_nothing_runs_and_nothing_is_loaded(tmp_path: Path) -> None:
+    campaign(tmp_path / "out")
+    page = render(load_folder(tmp_path / "out"))
+    outline = Outline(page)
+    assert not outline.tags & {"script", "link", "img", "iframe", "object", "form"}
+    assert not {name for name in outline.attributes if name.startswith("on")} | outline.attributes & {"src", "srcset"}
+    assert all(link.startswith("#") for link in outline.links)
+    assert not re.search(r"url\(|@import", page)
+    assert set(re.findall(r"https?://[^\"\s<]+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_names_and_messages_are_harmless(tmp_path: Path) -> None:
+    trace = load_trace(CORPUS / FILES[0])
+    history = record_history(load_factory(f"hybrid:{FILES[0].partition('--')[0]}"), trace)[1]
+    assert history.violation
+    violation = msgspec.structs.replace(history.violation, message=NASTY, field=NASTY)
+    marks = tuple(msgspec.structs.replace(mark, who=NASTY, content=NASTY) for mark in history.marks)
+    broken = msgspec.structs.replace(history, violation=violation, marks=marks)
+    page = render(one_finding(tmp_path / "x.json", trace, f"python:{NASTY}", broken))
+    assert "<script" not in page
+    Outline(page)
+
+
+def test_ten_thousand_traces_stay_small(tmp_path: Path) -> None:
+    states = {f"state {number}": number for number in range(60)}
+    campaign(tmp_path / "out", count=300, reached=states)
+    page = render(load_folder(tmp_path / "out"))
+    assert len(page.encode()) < 2_000_000
+    assert page.count('<details class="finding"') == 300 + len(FILES)
+    assert page.count('<details class="finding" open') == 3
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_timeline_is_a_picture_of_its_own(name: str) -> None:
+    history = record_history(load_factory(f"hybrid:{name.partition('--')[0]}"), load_trace(CORPUS / name))[1]
+    svg = timeline_svg(history)
+    if not history.marks:
+        assert svg == ""
+        return
+    root = ElementTree.fromstring(standalone(svg))
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for one in root.iter("{http://www.w3.org/2000/svg}rect"):
+        assert 0 <= float(one.attrib["x"]) <= float(one.attrib["x"]) + float(one.attrib["width"]) <= width
+        assert 0 <= float(one.attrib["y"]) <= float(one.attrib["y"]) + float(one.attrib["height"]) <= height
+
+
+def test_a_matrix(tmp_path: Path) -> None:
+    runs = [Detection("a-bug", 0, 3, 40, 0.2, "M1-x", "M1", "M1: x", 2), Detection("a-bug", 1, 99, 4000, 60.0)]
+    rows = [summarise("a-bug", "A title", runs)]
+    (tmp_path / "matrix.json").write_bytes(msgspec.json.encode({"rows": rows}))
+    page = render(load_folder(tmp_path))
+    Outline(page)
+    assert "a-bug" in page
+    assert "1/2" in page
+    assert "/ never" in page
+
+
+def test_not_a_folder_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"neither campaign\.json nor"):
+        load_folder(tmp_path)
+    (tmp_path / "campaign.json").write_text("{")
+    with pytest.raises(TraceError, match=r"campaign\.json: "):
+        load_folder(tmp_path)
+
+
+def test_rates_keep_a_bounded_number_of_samples(tmp_path: Path) -> None:
+    summary = campaign(tmp_path / "out")
+    rates = Rates()
+    for second in range(1, 5000):
+        rates.take(Tick(msgspec.structs.replace(summary, seconds=float(second), traces=second * 10), None))
+    assert 60 < len(rates.samples) <= 240
+    assert rates.samples[-1].seconds > 4900
+    rates.save(tmp_path / "out")
+    assert load_samples(tmp_path / "out") == rates.samples
+    page = render(load_folder(tmp_path / "out"))
+    assert page.count('class="chart"') == 4
+    assert "10 now, 10 at most" in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-get install chromium)")
+@pytest.mark.parametrize(("width", "scheme"), [(1200, 1), (1200, 0), (400, 1)])
+def test_a_browser_shows_it(tmp_path: Path, width: int, scheme: int) -> None:
+    """Nothing is wider than the window, and the page's colours follow the reader's."""
+    campaign(tmp_path / "out")
+    page = tmp_path / "report.html"
+    probe = (
+        "<script>addEventListener('load', () => { document.title = JSON.stringify(["
+        "document.documentElement.scrollWidth, innerWidth, getComputedStyle(document.body).backgroundColor, "
+        "document.querySelectorAll('svg').length]) })</script>"
+    )
+    page.write_text(render(load_folder(tmp_path / "out")) + probe, encoding="utf-8")
+    assert CHROMIUM
+    ended = subprocess.run(
+        [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+         f"--window-size={width},900", f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    title = re.search(r"<title>\[(\d+),(\d+),\"(.*?)\",(\d+)\]</title>", ended.stdout)
+    assert title, ended.stdout[:500]
+    assert int(title[1]) <= int(title[2]), "it scrolls sideways"
+    assert title[3] == ("rgb(18, 21, 27)" if scheme == 0 else "rgb(246, 247, 249)")
+    assert int(title[4]) > 0
