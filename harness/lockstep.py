@@ -132,7 +132,7 @@ class Lockstep:
                 return violation
         view = self.target.view()
         if isinstance(event, Abort):
-            context.reference.forget(event.name)
+            context.reference.abort(event.name, lingers=event.name in (*view.running, *view.waiting))
         if view != self._planned_view:
             # Published outside of planning: by whatever was planned last, which may still be in flight.
             context.reference.note_published(view.published, self._planned_step)
@@ -169,8 +169,9 @@ class Lockstep:
             for block in record.blocks:
                 reference.ledger.zero(block)
         elif isinstance(record, Copied):
+            source = record.source if record.source_column >= 0 else None
             reference.ledger.move(
-                record.source, record.destination, record.layer, record.request, record.step,
+                source, record.destination, record.layer, record.request, record.step,
                 record.temporal, record.conv,
             )  # fmt: skip
         elif isinstance(record, Delivered):

@@ -9,7 +9,18 @@ from collections import Counter
 
 from ..reference.prefix_cache import Key
 from ..reference.request import Life
-from ..targets.base.observe import Copied, Forward, ForwardRow, Planned, PlannedRow, Record, SlotWrite, View, Zeroed
+from ..targets.base.observe import (
+    Copied,
+    Forward,
+    ForwardRow,
+    Planned,
+    PlannedRow,
+    Record,
+    SlotWrite,
+    StateWrite,
+    View,
+    Zeroed,
+)
 from ..targets.base.trace import Abort, Event, ResetPrefixCache
 from .oracles.base import Context
 
@@ -122,6 +133,9 @@ class ReachedStates:
 
     def _copied(self, copied: Copied) -> None:
         self.counts["window moved by accepted drafts"] += bool(copied.shift)
+        if copied.source_column < 0:
+            self.counts["state copied out of the cache"] += 1
+            return
         if copied.destination_column < copied.source_column:
             self.counts["boundary state copied back"] += 1
         else:
@@ -145,6 +159,9 @@ class ReachedStates:
                 self._computed[life.name] += 1
                 if row.drafts:
                     self._verified(row, life, context)
+        if context.layout.mode == "slots":
+            beside = any(isinstance(access, StateWrite) and access.column for access in forward.accesses)
+            counts["snapshot written beside the working state"] += beside
         self._handed_out(context)
         self._drafter(forward, context)
 

@@ -24,7 +24,7 @@ REQUIRES: dict[str, str] = {
     # batches
     "batch of three or more": "",
     "two admitted in one step": "",
-    "prompts and decodes in one step": "",
+    "prompts and decodes in one step": "block-tables",
     "request moved to another row": "",
     "nothing could be scheduled": "",
     "padding rows": "padding",
@@ -33,7 +33,7 @@ REQUIRES: dict[str, str] = {
     # preemption and other ends
     "preempted": "",
     "preempted with a partial block": "",
-    "preempted in its prompt": "",
+    "preempted in its prompt": "block-tables",
     "preempted twice": "",
     "aborted while running": "abort",
     # the prefix cache
@@ -42,19 +42,21 @@ REQUIRES: dict[str, str] = {
     "resumed without a hit": "caching",
     "hit on content written by decoding": "caching",
     "attention cached beyond the hit": "caching",
-    "state cached beyond the hit": "caching",
+    "state cached beyond the hit": "caching block-tables",
     "block shared by two requests": "caching",
-    "duplicate key": "caching",
+    "duplicate key": "caching block-tables",
     "cached block evicted": "caching",
     "evicted content computed again": "caching",
     "prefix cache reset": "reset_prefix_cache",
-    "prefix cache reset while requests run": "reset_prefix_cache",
+    "prefix cache reset while requests run": "reset_prefix_cache block-tables",
     # blocks and states
     "blocks zeroed": "",
-    "block reused by another kind of group": "",
+    "block reused by another kind of group": "block-tables",
     "block reused by another group of its kind": "twins",
     "state copied to the running column": "align",
     "boundary state copied back": "speculation align",
+    "state copied out of the cache": "slots",
+    "snapshot written beside the working state": "snapshots",
     "columns left of a window given back": "sliding-window",
     "hit behind a sliding window": "sliding-window caching",
     # speculation
@@ -65,7 +67,7 @@ REQUIRES: dict[str, str] = {
     "boundary crossed in a step without a rejection": "speculation",
     "ended in the middle of accepted drafts": "speculation",
     "prompt as long as a step of drafts": "speculation",
-    "prompts and drafts in one step": "speculation",
+    "prompts and drafts in one step": "speculation block-tables",
     "different numbers of drafts in one step": "drafts",
     "preempted between drafts": "speculation",
     "proposals written by the drafter": "draft-group speculation",
@@ -91,8 +93,10 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has.add("draft-group")
     if "groups" in overrides:
         has -= {"sliding-window", "draft-group"}
-    if has & {"align", "all"}:
+    if has & {"align", "all", "slots"}:
         has.add("caching")
+    if modes - {"slots"}:
+        has.add("block-tables")
     if int(str(overrides.get("num_speculative_tokens", capabilities.max_speculative_tokens))):
         has.add("speculation")
         if capabilities.variable_drafts:

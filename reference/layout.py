@@ -1,7 +1,8 @@
 """Groups of layers and how many blocks a request needs.
 
 Layers with the same kind and block size form a **group**; every layer of a group shares one block table.
-All groups draw block ids from one pool. `required_columns` is the rule of the three cache modes:
+All groups draw block ids from one pool, or each from its own (`Layout.cache_owns`). `required_columns` is the rule
+of the cache modes:
 
     attention         one column per `block_size` tokens; the group of a drafter also for the tokens that it proposes,
                       which it writes ahead of the model
@@ -9,12 +10,15 @@ All groups draw block ids from one pool. `required_columns` is the rule of the t
     mamba, mode align position-indexed columns up to the running one, plus scratch; only the running column,
                       the one before it and the scratch columns hold blocks, the others are null
     mamba, mode all   the same columns, every one of them a real block
+    mamba, mode slots columns are roles, not positions: the working slot, then those that snapshots are written to;
+                      a slot holds one state, at any depth
 
 A sliding-window group keeps its columns but may give back those that no later token attends to: the token at
 position p attends to positions p - window + 1 .. p, so after c tokens only positions from c - window + 1 on matter
 (`first_attended`).
 
-Source: vLLM `MambaSpec.max_memory_usage_bytes`, `MambaManager`, `SlidingWindowManager` (0.28 to 0.33).
+Source: vLLM `MambaSpec.max_memory_usage_bytes`, `MambaManager`, `SlidingWindowManager` (0.28 to 0.33); SGLang
+`HybridReqToTokenPool` (0.5.23).
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from math import lcm
 from typing import Literal
 
 Kind = Literal["attention", "mamba"]
-Mode = Literal["none", "align", "all"]
+Mode = Literal["none", "align", "all", "slots"]
 
 
 def cdiv(tokens: int, size: int) -> int:
@@ -38,6 +42,7 @@ class Group:
 
     draft   attention of the drafter: it also writes the tokens that it proposes, before they are verified
     window  attention reaches this many tokens back, the token itself included; 0 for all of them
+    slots  mode slots: state slots that one request holds at most
     """
 
     kind: Kind
@@ -45,6 +50,7 @@ class Group:
     layers: int = 1
     draft: bool = False
     window: int = 0
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,11 @@ class Layout:
                  come from a state block (vLLM PR #35219)
     hit_unit     hit lengths are multiples of this many tokens
     eagle_drop   the last matched block of the drafter's attention is given up on purpose (EAGLE/MTP drafts)
+    cache_owns   a published block belongs to the cache (a radix tree): it leaves the free queue for good, requests
+                 borrow it, and an unpublished block has one owner. Otherwise a published block without owners waits
+                 in the free queue.
+    zeroed_start a request's first step reads a zeroed state, which stands for "no tokens yet"
+    overallocation  tokens beyond a step's own for which blocks may be held
     """
 
     groups: tuple[Group, ...]
@@ -71,6 +82,9 @@ class Layout:
     zeroing: bool = True
     hit_unit: int = 0
     eagle_drop: bool = False
+    cache_owns: bool = False
+    zeroed_start: bool = False
+    overallocation: int = 0
 
     def __post_init__(self) -> None:
         assert self.groups, "a layout needs at least one group"
@@ -101,6 +115,8 @@ def required_columns(group: Group, mode: Mode, tokens: int, speculative: int) ->
     """Columns of the block table that `tokens` tokens (drafts included) occupy, scratch included."""
     if group.kind == "attention":
         return cdiv(tokens + (speculative if group.draft else 0), group.block_size)
+    if mode == "slots":
+        return group.slots
     if mode == "none":
         return 1 + speculative
     return cdiv(tokens, group.block_size) + speculative
@@ -121,5 +137,14 @@ def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: 
 
 
 def smallest_pool(groups: tuple[Group, ...], mode: Mode, tokens: int, speculative: int, ahead: int) -> int:
-    """Blocks with which one request of `tokens` tokens can always finish; one more for the null block."""
-    return 1 + sum(peak_blocks(group, mode, tokens, speculative, ahead) for group in groups)
+    """Blocks with which one request of `tokens` tokens can always finish; one more for the null block.
+
+    In mode slots states have a pool of their own, which is not counted here.
+    """
+    counted = [group for group in groups if mode != "slots" or group.kind == "attention"]
+    return 1 + sum(peak_blocks(group, mode, tokens, speculative, ahead) for group in counted)
+
+
+def cached_columns(group: Group, mode: Mode, hit: int) -> int:
+    """Leading columns that a hit of `hit` tokens fills with cached blocks; a state slot is always copied from."""
+    return 0 if mode == "slots" and group.kind == "mamba" else hit // group.block_size

@@ -89,7 +89,7 @@ class Ledger:
 
     def move(
         self,
-        source: int,
+        source: int | None,
         destination: int,
         layer: int,
         writer: str,
@@ -97,8 +97,11 @@ class Ledger:
         temporal: bool,
         conv: bool,
     ) -> None:
-        """Content was copied: the destination is as written as the source was."""
-        origin = self.cell(source, layer)
+        """Content was copied: the destination is as written as the source was.
+
+        `source` is None for a copy out of a cache that owns its blocks: their content is judged by their keys (S1).
+        """
+        origin = Cell(temporal=True, conv=True) if source is None else self.cell(source, layer)
         if origin:
             self.write_state(destination, layer, writer, step, temporal and origin.temporal, conv and origin.conv)
 

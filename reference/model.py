@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .layout import Layout
+from .layout import Layout, cached_columns
 from .ledger import Ledger
 from .prefix_cache import Key
 from .request import Life
@@ -133,10 +133,12 @@ class Reference:
             return
         self._entered_tables[name] = table
         for index, columns in enumerate(table):
-            reused = (hit or 0) // self.layout.groups[index].block_size
+            reused = cached_columns(self.layout.groups[index], self.layout.mode, hit or 0)
             for column, block in enumerate(columns):
                 if block == self.layout.null_block or column < reused:
                     continue
+                if self.layout.cache_owns and block in facts.published:
+                    continue  # borrowed: the request may have been moved onto an equal block of the cache
                 if before is None or not self._kept(before[index], column, block, name):
                     self.ledger.hand_out(block, name, index, facts.step)
                     self.handed_out.append(block)
@@ -151,6 +153,14 @@ class Reference:
     def executed(self, step: int) -> None:
         """The forward of `step` has run."""
         self.pending.pop(step, None)
+
+    def abort(self, name: str, lingers: bool) -> None:
+        """A client gave a request up. It is gone, or the target needs another step and reports its end then."""
+        life = self.lives.get(name)
+        if life is not None and lingers:
+            life.aborted = True
+        else:
+            self.forget(name)
 
     def forget(self, name: str) -> None:
         """A request ended; steps in flight keep their own hold on its life."""

@@ -6,6 +6,9 @@ At every moment each block is in exactly one of these:
     free                              exactly once in the free queue, reference count 0; it may still be keyed:
                                       it stays reachable by a hit until it is handed out again
     owned                             not in the free queue, reference count = table entries + pins
+    cached                            only where the cache owns what it publishes (`Layout.cache_owns`): not in the
+                                      free queue, reference count = requests that borrow it + pins. There an id
+                                      that is not cached has at most one owner.
 
 `partition_faults` yields one `Fault` for each block that breaks it.
 """
@@ -13,7 +16,7 @@ At every moment each block is in exactly one of these:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .layout import Layout
@@ -46,6 +49,7 @@ def partition_faults(
     references: Sequence[int],
     owners: Mapping[int, int],
     pins: Mapping[int, int],
+    cached: Collection[int] = (),
 ) -> Iterator[Fault]:
     """Check one observation of the pool against the rule above.
 
@@ -53,6 +57,7 @@ def partition_faults(
     references  reference count by block id, `layout.num_blocks` long
     owners      from `count_owners`
     pins        references that no table explains but the target declares (copies in flight, ...)
+    cached      ids that the cache owns; empty where published blocks wait in the free queue
     """
     reserved = layout.unowned
     for where, blocks in (("a table", owners), ("the free queue", free)):
@@ -69,15 +74,17 @@ def partition_faults(
         for block, times in Counter(free).items():
             if times > 1:
                 yield Fault(block, "free", "once in the free queue", f"{times} times")
-    unheld = {block for block, count in enumerate(held) if not count} - reserved
+    unheld = {block for block, count in enumerate(held) if not count} - reserved - set(cached)
     for block in reserved:
         if held[block]:
             yield Fault(block, "owner", "reserved, never owned", f"{held[block]} table entries")
     for block in free_set.intersection(range(layout.num_blocks)) - unheld:
-        observed = "in the free queue" + (f", with {held[block]} owners" if block not in reserved else "")
+        held_by = f"{held[block]} owners" if block not in cached else "the cache"
+        observed = "in the free queue" + (f", with {held_by}" if block not in reserved else "")
         yield Fault(block, "free", "not free", observed)
     for block in unheld - free_set:
         yield Fault(block, "free", "in the free queue (nobody holds it)", "absent from it")
+    yield from _shared_faults(owners, cached) if layout.cache_owns else ()
     for block, count in enumerate(held) if references != held else ():
         if references[block] != count and block not in reserved:
             yield Fault(
@@ -86,3 +93,10 @@ def partition_faults(
                 f"referenced {count} times (its owners)",
                 f"referenced {references[block]} times",
             )
+
+
+def _shared_faults(owners: Mapping[int, int], cached: Collection[int]) -> Iterator[Fault]:
+    """Where the cache owns what it publishes, nothing else is shared."""
+    for block, count in owners.items():
+        if count > 1 and block not in cached:
+            yield Fault(block, "owner", "owned by one request", f"in {count} tables")

@@ -69,6 +69,11 @@ def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int],
         group = layout.groups[index]
         limit = min(limit, max(attention_match(index, group, published, tags, limit) - group.block_size, 0))
     limit = limit // unit * unit
+    # A hit needs all full attention below it, so none reaches beyond the shortest match.
+    for index, group in enumerate(layout.groups):
+        if group.kind == "attention" and limit and not group.window:
+            match = attention_match(index, group, published, tags, limit)
+            limit = min(limit, match + group.block_size - 1) // unit * unit
     for length in range(limit, 0, -unit):
         if is_valid_hit(layout, published, tags, length):
             return length

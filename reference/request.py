@@ -21,7 +21,7 @@ from .tokens import Truth
 class Life:
     """What is true of one request."""
 
-    __slots__ = ("delivered", "max_new_tokens", "name", "resumed", "settled", "speculated", "truth")
+    __slots__ = ("aborted", "delivered", "max_new_tokens", "name", "resumed", "settled", "speculated", "truth")
 
     def __init__(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int) -> None:
         self.name = name
@@ -33,6 +33,8 @@ class Life:
         """True from an admission until its first executed step."""
         self.speculated = False
         """True if the last executed step verified drafts."""
+        self.aborted = False
+        """True once its client gave it up; an engine may still need a step to let go of it."""
 
     @property
     def total_length(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...reference.layout import cached_columns
 from ...reference.prefix_cache import Key, keys_needed, longest_hit
 from ...targets.base.observe import Planned, PlannedRow, Table, View
 from ..violation import Violation
@@ -12,11 +13,12 @@ from .base import Context, Oracle
 
 class Hash(Oracle):
     """M2: lookup structure and blocks agree on every key; a key for depth d stands on the block in the column of d
-    of a request with that prefix, and no deeper than the steps planned so far compute."""
+    of a request with that prefix, and no deeper than the steps planned so far compute. A state slot (mode slots) may
+    have been filled by a copy just before: there it takes such a request, and no other owner."""
 
     ids = ("M2",)
     title = "hash"
-    needs = frozenset({"pool", "labels", "tables"})
+    needs = frozenset({"pool", "tables"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ class Hash(Oracle):
         return None
 
     def _agreement(self, context: Context, view: View) -> Violation | None:
-        if view.published == view.labels:
+        if view.labels is None or view.published == view.labels:
             return None
         for block in view.published.keys() | view.labels.keys():
             found, own = view.published.get(block), view.labels.get(block)
@@ -69,16 +71,18 @@ class Hash(Oracle):
         group = context.layout.groups[key.group]
         column = key.depth // group.block_size - 1
         holders = []
+        slots = context.layout.mode == "slots" and group.kind == "mamba"
         ended = context.facts.lives if context.facts else {}
         for name, table in [*view.tables.items(), *self._tables.items()]:
             columns = table[key.group]
             life = context.reference.lives.get(name) or ended.get(name)
-            if block not in columns or life is None:
+            if life is None or (block not in columns and not slots):
                 continue
-            holders.append(f"{name} has it in column {columns.index(block)}")
+            if block in columns:
+                holders.append(f"{name} has it in column {columns.index(block)}")
             computed = self._reach.get(name, life.settled)
             on_grid = key.depth % group.block_size == 0 and column < len(columns) and columns[column] == block
-            if on_grid and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
+            if (on_grid or slots) and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
                 return None
         return self.violation(
             context,
@@ -127,6 +131,8 @@ class HitValidity(Oracle):
         self.count("M6")
         group = context.layout.groups[index]
         columns = view.tables[row.name][index]
+        if context.layout.mode == "slots" and group.kind == "mamba":
+            return self._state_cached(context, view, row, index, tags)
         if row.hit % group.block_size:
             return None  # a partial hit is a copy: judged by its content (S2), not by a key
         for key in keys_needed(index, group, tags, row.hit):
@@ -150,6 +156,23 @@ class HitValidity(Oracle):
                 )
         return None
 
+    def _state_cached(
+        self, context: Context, view: View, row: PlannedRow, index: int, tags: list[int]
+    ) -> Violation | None:
+        """Mode slots: the state is copied out of a slot of the cache; which one shows in what is read (S2)."""
+        if Key(index, row.hit, tags[row.hit]) in view.published.values():
+            return None
+        return self.violation(
+            context,
+            "length",
+            f"{row.name} was given a hit of {row.hit} tokens, but no slot of mamba group {index} is published as that "
+            "state",
+            expected=f"a slot with state@{row.hit}",
+            observed="none",
+            request=row.name,
+            group=index,
+        )
+
     def _long_enough(self, context: Context, planned: Planned, row: PlannedRow) -> Violation | None:
         """Only blocks that certainly kept their content through this planning count: eviction shortens hits legally,
         and a block that was free before and is not now may have been handed out and published again."""
@@ -160,7 +183,7 @@ class HitValidity(Oracle):
         revived = {
             block
             for columns, group in zip(view.tables[row.name], context.layout.groups, strict=True)
-            for block in columns[: row.hit // group.block_size]
+            for block in columns[: cached_columns(group, context.layout.mode, row.hit)]
         }
         lasting = {
             key
@@ -197,9 +220,9 @@ class Commit(Oracle):
             if not row.admitted or not row.hit:
                 continue
             for index, group in enumerate(context.layout.groups):
-                if group.kind != "mamba" or row.hit % group.block_size:
+                block = self._source(context, planned, row, index) if group.kind == "mamba" else None
+                if block is None:
                     continue
-                block = planned.view.tables[row.name][index][row.hit // group.block_size - 1]
                 self.count()
                 key = planned.view.published.get(block)
                 if key != context.before.published.get(block) and not self._exists(context, block, row.hit):
@@ -215,10 +238,20 @@ class Commit(Oracle):
                     )
         return None
 
+    def _source(self, context: Context, planned: Planned, row: PlannedRow, index: int) -> int | None:
+        """The block that holds the state of the hit, if one is published: of several slots the longest known one."""
+        if context.layout.mode == "slots":
+            wanted = Key(index, row.hit, context.reference.lives[row.name].truth.tag(row.hit))
+            slots = [block for block, key in planned.view.published.items() if key == wanted]
+            return max(slots, key=lambda slot: context.before.published.get(slot) == wanted, default=None)
+        size = context.layout.groups[index].block_size
+        return None if row.hit % size else planned.view.tables[row.name][index][row.hit // size - 1]
+
     def _exists(self, context: Context, block: int, depth: int) -> bool:
         """Whether an executed step has written the state already: it is published late, not early."""
         for name, table in context.before.tables.items():
             life = context.reference.lives.get(name)
-            if life is not None and life.settled >= depth and any(block in columns for columns in table):
+            held = context.layout.mode == "slots" or any(block in columns for columns in table)
+            if life is not None and life.settled >= depth and held:
                 return True
         return False

@@ -34,7 +34,8 @@ class Partition(Oracle):
         self.count()
         layout = context.layout
         owners = count_owners(view.tables.values(), layout)
-        for fault in partition_faults(layout, view.free, view.references, owners, view.pins):
+        cached = view.published if layout.cache_owns else ()
+        for fault in partition_faults(layout, view.free, view.references, owners, view.pins, cached):
             holders = [name for name, table in view.tables.items() if any(fault.block in row for row in table)]
             return self.violation(
                 context,
@@ -113,7 +114,7 @@ class Leak(Oracle):
         self._ahead = max(self._ahead, len(context.reference.pending))
         for row in planned.rows:
             # Columns stay allocated when the drafts that they were for are rejected.
-            reach = row.start + row.num_tokens + layout.num_speculative_tokens
+            reach = row.start + row.num_tokens + layout.num_speculative_tokens + layout.overallocation
             tokens = self._reach[row.name] = reach if row.admitted else max(reach, self._reach.get(row.name, 0))
             table = planned.view.tables[row.name]
             settled = context.reference.certain(row.name)
@@ -162,7 +163,7 @@ class Leak(Oracle):
                     observed=size,
                 )
         layout = context.layout
-        usable = layout.num_blocks - len(layout.unowned)
+        usable = layout.num_blocks - len(layout.unowned) - (len(view.published) if layout.cache_owns else 0)
         if len(view.free) != usable:
             return self.violation(
                 context,

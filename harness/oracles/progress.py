@@ -49,7 +49,7 @@ class Output(Oracle):
             life.delivered += len(tokens)
         for name in delivered.finished:
             life = context.reference.lives.get(name)
-            if life is not None and life.delivered != life.max_new_tokens:
+            if life is not None and not life.aborted and life.delivered != life.max_new_tokens:
                 return self._differs(context, life, "length", life.max_new_tokens, life.delivered)
         return None
 
@@ -146,6 +146,8 @@ class Liveness(Oracle):
 
     def on_idle(self, context: Context, view: View) -> Violation | None:
         for life in context.reference.lives.values():
+            if life.aborted:
+                continue
             return self.violation(
                 context,
                 "lost",

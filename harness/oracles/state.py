@@ -38,6 +38,8 @@ class Continuation(Oracle):
         self.count(oracle)
         depth = life.settled
         field = seen = ""
+        if context.layout.zeroed_start and not depth and not read.temporal and not any(read.window or ()):
+            return None
         if read.temporal is not None:
             self._reads.add((read.row, read.group, read.layer))
             if not depth or read.temporal != life.truth.tag(depth):

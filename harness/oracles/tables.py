@@ -55,6 +55,8 @@ class TableMirror(Oracle):
             ("copies from", copied.source_column, copied.source),
             ("copies to", copied.destination_column, copied.destination),
         ):
+            if column < 0:
+                continue  # a cached block: which state it was is judged when it is read (S2)
             violation = self._named_column(context, copied.request, copied.group, column, block, verb)
             if violation:
                 return violation

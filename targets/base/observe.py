@@ -26,7 +26,7 @@ class View(Struct, frozen=True, gc=False):
     free       free queue, the next to be handed out first
     references reference count by block id
     published  block id -> key, for every block that a lookup can reach, read from the lookup structure
-    labels     the same from the blocks' own fields; equal to `published` in a sound target
+    labels     the same from the blocks' own fields; equal to `published` in a sound target, None if not observed
     tables     request -> the scheduler's table; only requests that hold blocks
     pins       references that no table explains
     waiting, running  names, in queue order
@@ -37,7 +37,7 @@ class View(Struct, frozen=True, gc=False):
     free: Sequence[int]
     references: Sequence[int]
     published: Mapping[int, Key]
-    labels: Mapping[int, Key]
+    labels: Mapping[int, Key] | None
     tables: Mapping[str, Table]
     waiting: Sequence[str]
     running: Sequence[str]
@@ -87,6 +87,7 @@ class Zeroed(Struct, frozen=True, gc=False):
 class Copied(Struct, frozen=True, gc=False):
     """A state moved between two columns of one request's table.
 
+    source_column  -1 if the source belongs to the cache and not to the request
     shift  tokens by which the convolution window was moved on while copying
     parts  which of "temporal" and "conv" moved
     """

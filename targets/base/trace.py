@@ -184,11 +184,14 @@ class Group(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
-    """Configuration of one trace. Field names follow vLLM. `options` are a target's own switches."""
+    """Configuration of one trace. Field names follow vLLM. `options` are a target's own switches.
+
+    In mode slots states have a pool of their own, and `num_blocks` counts attention blocks only.
+    """
 
     num_blocks: Annotated[int, Meta(ge=2, le=4096)]
     groups: Annotated[tuple[Group, ...], Meta(min_length=1, max_length=8)]
-    mamba_cache_mode: Literal["none", "align", "all"] = "align"
+    mamba_cache_mode: Literal["none", "align", "all", "slots"] = "align"
     enable_prefix_caching: bool = True
     num_speculative_tokens: Drafts = 0
     eagle_block_drop: bool = False

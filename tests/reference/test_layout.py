@@ -4,6 +4,7 @@ import pytest
 from hybridfuzz.reference.layout import (
     Group,
     Layout,
+    cached_columns,
     cdiv,
     first_attended,
     peak_blocks,
@@ -44,6 +45,8 @@ def test_a_layout_needs_groups() -> None:
         (MAMBA, "align", 17, 3, 5),
         (MAMBA, "all", 17, 3, 5),
         (MAMBA, "all", 1, 4, 5),
+        (Group("mamba", 16, slots=3), "slots", 90, 2, 3),
+        (ATTENTION, "slots", 17, 3, 5),
     ],
 )
 def test_required_columns(group: Group, mode: str, tokens: int, speculative: int, columns: int) -> None:
@@ -66,6 +69,14 @@ def test_smallest_pool_adds_groups_and_the_null_block() -> None:
     groups = (MAMBA, MAMBA, ATTENTION)
     assert smallest_pool(groups, "align", 40, 2, 1) == 1 + 5 + 5 + 10
     assert smallest_pool(groups, "none", 40, 2, 1) == 1 + 3 + 3 + 10
+    assert smallest_pool(groups, "slots", 40, 2, 1) == 1 + 10, "states have a pool of their own"
+
+
+def test_a_hit_fills_columns_with_cached_blocks_except_state_slots() -> None:
+    """A state slot is copied out of the cache: the request never holds the cached one."""
+    assert cached_columns(ATTENTION, "slots", 12) == 3
+    assert cached_columns(MAMBA, "align", 32) == 2
+    assert cached_columns(MAMBA, "slots", 32) == 0
 
 
 @pytest.mark.parametrize("mode", ["none", "align", "all"])

@@ -8,6 +8,7 @@ from hybridfuzz.reference.pool import Fault, count_owners, partition_faults
 
 LAYOUT = Layout((Group("mamba", 8), Group("attention", 8)), 8, 4, "align", True)
 RESERVING = Layout(LAYOUT.groups, 8, 4, "align", True, reserved=frozenset({7}))
+OWNING = Layout(LAYOUT.groups, 8, 4, "slots", True, cache_owns=True)
 NO_NULL = Layout(LAYOUT.groups, 8, 4, "align", True, null_block=None)
 
 
@@ -17,11 +18,12 @@ def faults(
     references: dict[int, int] | None = None,
     pins: dict[int, int] | None = None,
     layout: Layout = LAYOUT,
+    cached: tuple[int, ...] = (),
 ) -> list[Fault]:
     """References are those of the owners and pins unless given."""
     counts = Counter(owners) + Counter(pins or {}) if references is None else references
     listed = [counts.get(block, 0) for block in range(layout.num_blocks)]
-    return list(partition_faults(layout, free, listed, owners, pins or {}))
+    return list(partition_faults(layout, free, listed, owners, pins or {}, cached))
 
 
 @pytest.mark.parametrize(
@@ -114,3 +116,23 @@ def test_owners_are_counted_over_tables_and_groups_without_null() -> None:
     tables = [((0, 0, 3), (4, 5)), ((0, 3), (4,))]
     assert count_owners(tables, LAYOUT) == {3: 2, 4: 2, 5: 1}
     assert count_owners(tables, NO_NULL) == {0: 3, 3: 2, 4: 2, 5: 1}
+
+
+def test_a_cache_that_owns_its_blocks_lends_them() -> None:
+    """Cached ids are in no queue, with as many references as borrowers and pins, none included."""
+    assert faults([1, 2], {4: 2, 5: 1, 7: 1}, pins={6: 1}, layout=OWNING, cached=(3, 4, 6, 7)) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "owners", "cached", "field"),
+    [
+        ([1, 2, 3, 4, 5, 6], {7: 1}, (6,), "free"),
+        ([1, 2, 3, 4, 5], {7: 1}, (), "free"),
+        ([1, 2, 3, 4, 5, 6], {7: 2}, (), "owner"),
+    ],
+    ids=["cached and free", "leaked", "owned twice"],
+)
+def test_faults_of_a_cache_that_owns_its_blocks(
+    free: list[int], owners: dict[int, int], cached: tuple[int, ...], field: str
+) -> None:
+    assert field in {fault.field for fault in faults(free, owners, layout=OWNING, cached=cached)}
