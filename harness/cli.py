@@ -79,12 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_command(options: argparse.Namespace) -> int:
     """Run the chosen command; errors become one line on standard error."""
     from ..targets.base.protocol import TargetError
+    from ..targets.base.registry import on_device
     from ..targets.base.trace import TraceError
     from .findings import OutputError
     from .supervisor import InternalError
 
     command = importlib.import_module(f".commands.{options.command}", __package__)
     try:
+        if "device" in options:
+            options.target = on_device(options.target, options.device)
         status: int = command.run(options)
     except (TargetError, TraceError, OutputError) as error:
         return complain(str(error), USAGE)

@@ -20,11 +20,10 @@ from ..targets.base.observe import (
     Copied,
     Delivered,
     Forward,
+    Numeric,
     Planned,
     Record,
-    SlotRead,
     SlotWrite,
-    StateRead,
     StateWrite,
     View,
     Zeroed,
@@ -45,26 +44,13 @@ from ..targets.base.trace import (
 )
 from .crash import crash_violation, ended_request
 from .oracles import ORACLES
-from .oracles.base import Context, Oracle
+from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
 from .reached import ReachedStates
 from .violation import Violation
 
 DRAIN_STEPS_PER_TOKEN = 3
 """Steps allowed for draining, per token of the unfinished requests; plenty, since each step computes at least one."""
 
-_RECORD_HOOKS = {
-    Planned: "on_planned",
-    Zeroed: "on_zeroed",
-    Copied: "on_copied",
-    Forward: "on_forward",
-    Delivered: "on_delivered",
-}
-_ACCESS_HOOKS = {
-    StateRead: "on_state_read",
-    StateWrite: "on_state_write",
-    SlotRead: "on_slot_read",
-    SlotWrite: "on_slot_write",
-}
 _encode = msgpack.Encoder(enc_hook=repr).encode
 """What is observed in bytes, several times faster than `repr`, which serves for foreign numbers."""
 
@@ -100,9 +86,9 @@ class Lockstep:
         self._asleep = False
         self._planned_view: View | None = None
         self._planned_step = -1
-        hooks = [*_RECORD_HOOKS.values(), *_ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
+        hooks = [*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
         self._hooks = {name: self._overriders(name) for name in hooks}
-        self._access_hooks = {kind: self._hooks[name] for kind, name in _ACCESS_HOOKS.items()}
+        self._access_hooks = {kind: self._hooks[name] for kind, name in ACCESS_HOOKS.items()}
 
     def _overriders(self, name: str) -> list[Callable[..., Violation | None]]:
         return [getattr(one, name) for one in self.oracles if getattr(type(one), name) is not getattr(Oracle, name)]
@@ -161,7 +147,7 @@ class Lockstep:
         if isinstance(record, Forward):
             violation = self._forward(record)
         else:
-            violation = self._first(_RECORD_HOOKS[type(record)], record)
+            violation = self._first(RECORD_HOOKS[type(record)], record)
         if violation:
             return violation
         self.reached.after_record(record, context)
@@ -174,6 +160,8 @@ class Lockstep:
                 source, record.destination, record.layer, record.request, record.step,
                 record.temporal, record.conv,
             )  # fmt: skip
+        elif isinstance(record, Numeric):
+            self._note([output.values.tobytes() for output in record.outputs])
         elif isinstance(record, Delivered):
             self._note(record.outputs)
             for name in record.finished:

@@ -24,8 +24,14 @@ NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """--target, --timeout and --memory."""
+    """--target, --device, --timeout and --memory."""
     parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="what to test (default: hybrid)")
+    parser.add_argument(
+        "--device",
+        default="symbolic",
+        metavar="D",
+        help="cpu or cuda: run the built-in target's kernels on bytes, too",
+    )
     parser.add_argument(
         "--timeout",
         type=duration,

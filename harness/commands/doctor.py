@@ -57,6 +57,7 @@ def all_checks() -> Iterator[Check]:
         yield package(name, needed=True)
     for name in ("torch", "triton"):
         yield package(name, needed=False)
+    yield devices()
     yield machine()
     yield cache()
     yield built_in_target()
@@ -69,6 +70,17 @@ def package(name: str, *, needed: bool) -> Check:
     except PackageNotFoundError:
         cure = "missing: pip install hybridfuzz again" if needed else "not installed (only the GPU kernels need it)"
         return False if needed else None, name, cure
+
+
+def devices() -> Check:
+    """Where a numeric run is possible."""
+    from ...targets.base.registry import missing_devices
+
+    missing = missing_devices("hybrid")
+    there = [name for name, reason in missing.items() if not reason]
+    skipped = "; ".join(f"--device {name} is skipped: {reason}" for name, reason in missing.items() if reason)
+    found = f"symbolic, {', '.join(there)}" if there else "symbolic"
+    return (True if not skipped else None), "devices", f"{found}{'; ' if skipped else ''}{skipped}"
 
 
 def machine() -> Check:

@@ -9,6 +9,7 @@ from ...targets.base.protocol import Capabilities
 from .base import Context, Oracle
 from .cache import Commit, Hash, HitValidity
 from .memory import Poison, Taint
+from .numeric import Numbers
 from .pool import Capacity, Leak, Partition
 from .progress import Liveness, Order, Output
 from .state import Checkpoint, Continuation
@@ -24,6 +25,7 @@ ORACLES: tuple[type[Oracle], ...] = (
     TableMirror,
     DeadRows,
     Writer,
+    Numbers,
     Taint,
     Continuation,
     Poison,

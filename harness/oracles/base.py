@@ -19,6 +19,7 @@ from ...targets.base.observe import (
     Delivered,
     Forward,
     ForwardRow,
+    Numeric,
     Planned,
     SlotRead,
     SlotWrite,
@@ -29,6 +30,22 @@ from ...targets.base.observe import (
 )
 from ...targets.base.protocol import Target
 from ..violation import Violation
+
+RECORD_HOOKS = {
+    Planned: "on_planned",
+    Zeroed: "on_zeroed",
+    Copied: "on_copied",
+    Numeric: "on_numeric",
+    Forward: "on_forward",
+    Delivered: "on_delivered",
+}
+"""Which hook of an oracle judges which record."""
+ACCESS_HOOKS = {
+    StateRead: "on_state_read",
+    StateWrite: "on_state_write",
+    SlotRead: "on_slot_read",
+    SlotWrite: "on_slot_write",
+}
 
 
 class Context:
@@ -105,6 +122,9 @@ class Oracle:
 
     def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
         """The client got tokens."""
+
+    def on_numeric(self, context: Context, numeric: Numeric) -> Violation | None:
+        """A forward was executed on bytes; its tags follow."""
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         """Metadata at the end of an event."""

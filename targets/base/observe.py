@@ -10,11 +10,14 @@ A scheduling decision is a `Planned`, device work is `Zeroed`, `Copied` and `For
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 
 from ...reference.prefix_cache import Key
+
+if TYPE_CHECKING:
+    from ...reference.tiny_model import TinyModel
 
 Table = Sequence[Sequence[int]]
 """Block ids by group, then column."""
@@ -191,6 +194,51 @@ class Forward(Struct, frozen=True, gc=False):
     graph: bool = False
 
 
+class NumericRow(NamedTuple):
+    """One live row of a numeric forward: `row` in the batch, and what the read-out chose after each of `tokens`."""
+
+    request: str | None
+    row: int
+    position: int
+    tokens: Sequence[int]
+    choices: Sequence[int]
+
+
+class LayerOutput(NamedTuple):
+    """What one layer computed for one numeric row (index into `Numeric.rows`).
+
+    values  float32 [tokens, OUTPUT_WIDTH] under NaN poison
+    agree   the same bits under every fill of dead memory
+    """
+
+    row: int
+    group: int
+    layer: int
+    values: Any
+    agree: bool
+
+
+class Numeric(Struct, frozen=True, gc=False):
+    """The same forward on bytes; it comes before the `Forward` that tells its tags.
+
+    model     whose float64 reference says what is right
+    accesses  those of the `Forward`, in tags: they explain a wrong number
+    guards    guard pages whose bytes were changed
+    failed    moves (copies, zeroing) since the last record that did not arrive bit for bit
+    moves     how many there were
+    """
+
+    step: int
+    model: TinyModel
+    rows: Sequence[NumericRow]
+    outputs: Sequence[LayerOutput]
+    accesses: Sequence[Access]
+    guards: Sequence[str]
+    failed: Sequence[str]
+    moves: int
+    dummy: bool = False
+
+
 class Delivered(Struct, frozen=True, gc=False):
     """Tokens that the client got, by request, and requests that ended by themselves."""
 
@@ -199,7 +247,7 @@ class Delivered(Struct, frozen=True, gc=False):
     finished: Sequence[str]
 
 
-Record = Planned | Zeroed | Copied | Forward | Delivered
+Record = Planned | Zeroed | Copied | Numeric | Forward | Delivered
 
 
 class Effect(Struct, frozen=True, gc=False):
@@ -222,3 +270,10 @@ class SlotContent(NamedTuple):
 
 
 Content = StateContent | SlotContent
+
+
+class Bytes(NamedTuple):
+    """What one page of a numeric target holds, as float32 arrays: recurrent state and window, or keys and values."""
+
+    first: Any
+    second: Any

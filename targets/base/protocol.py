@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from ...reference.layout import Layout, Mode
-from .observe import Content, Effect, View
+from .observe import Bytes, Content, Effect, View
 from .trace import Config, Event
 
 
@@ -21,7 +21,7 @@ class Capabilities(Struct, frozen=True):
     events       event tags that the target understands ("step" and "arrive" always)
     modes        mamba cache modes; "none" means prefix caching off
     observes     of "pool", "labels", "tables", "worker", "accesses", "content", "device_order", "estimates",
-                 "leftovers": each enables the oracles that need it
+                 "leftovers", "numeric": each enables the oracles that need it
     block_sizes  (mamba, attention) pairs to draw from; more than one group of a kind shares its size
     group_counts (mamba groups, attention groups) pairs to draw from
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none
@@ -72,6 +72,14 @@ class Target(Protocol):
 
     def close(self) -> None:
         """Give everything back; called once, also after a crash."""
+        ...
+
+
+class NumericTarget(Target, Protocol):
+    """A target that reports `Numeric` records and says so: it observes "numeric"."""
+
+    def read_bytes(self, group: int, layer: int, block: int) -> Bytes:
+        """What a block's page holds now, as numbers."""
         ...
 
 

@@ -1,6 +1,7 @@
 """Target strings: which engine, which variant or version of it, and how to start it.
 
     hybrid                the embedded target            hybrid:SLUG          one of its mutants
+    hybrid@cuda           with a numeric run on a device: cpu, cuda, interpreter
     vllm                  the vLLM installed here        vllm@0.33.0          a release, in its own
     environment vllm@PATH             a checkout or unpacked wheel   python:MODULE:NAME   a
     `TargetFactory` of your own
@@ -54,9 +55,21 @@ def parse(spec: str) -> Spec:
     if match is None or match["name"] not in engines():
         raise _unknown(spec, [*engines(), "python:MODULE:NAME"])
     parsed = Spec(match["name"], match["variant"] or "", match["version"] or "")
-    if parsed.version and not _has(parsed.name, "environment"):
+    if parsed.version and not _has(parsed.name, "environment") and not _devices(parsed.name):
         raise TargetError(f"target {spec!r}: {parsed.name} comes with hybridfuzz and has no versions")
     return parsed
+
+
+def on_device(spec: str, device: str) -> str:
+    """The target string for a target on a device; "symbolic" is what every target does without one."""
+    if device == "symbolic":
+        return spec
+    parsed = parse(spec)
+    if parsed.version or parsed.name == "python" or _has(parsed.name, "environment"):
+        raise TargetError(f"target {spec!r} cannot be put on a device: only the embedded target can")
+    if device not in _devices(parsed.name):
+        raise TargetError(f"device {device!r}: known: symbolic, {', '.join(_devices(parsed.name))}")
+    return f"{spec}@{device}"
 
 
 def load_factory(spec: str) -> TargetFactory:
@@ -68,7 +81,9 @@ def load_factory(spec: str) -> TargetFactory:
     variants = _variants(module)
     if parsed.variant and parsed.variant not in variants:
         raise _unknown(spec, [f"{parsed.name}:{slug}" for slug in variants] or [parsed.name])
-    factory: TargetFactory = module.make_factory(parsed.variant)
+    # Whoever has an environment gets its version there; for the others it is a device.
+    device = [parsed.version] if parsed.version and not _has(parsed.name, "environment") else []
+    factory: TargetFactory = module.make_factory(parsed.variant, *device)
     return factory
 
 
@@ -117,6 +132,17 @@ def _module(name: str, part: str) -> ModuleType:
 def _variants(module: ModuleType) -> Mapping[str, str]:
     variants: Mapping[str, str] = module.variants() if hasattr(module, "variants") else {}
     return variants
+
+
+def _devices(name: str) -> tuple[str, ...]:
+    devices: tuple[str, ...] = () if _has(name, "environment") else getattr(_module(name, "factory"), "DEVICES", ())
+    return devices
+
+
+def missing_devices(name: str) -> dict[str, str]:
+    """Device -> why it cannot be used here, "" if it can."""
+    missing: dict[str, str] = _module(name, "factory").missing_devices()
+    return missing
 
 
 def _from_module(spec: str, module: str, attribute: str) -> TargetFactory:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..base.protocol import Capabilities
+import msgspec
+
+from ..base.protocol import Capabilities, TargetError
 from ..base.trace import Config
 from .target import HybridTarget
 
@@ -79,10 +81,52 @@ def variants() -> dict[str, str]:
     return titles()
 
 
-def make_factory(slug: str = "") -> HybridFactory:
-    """The clean target for "", else the mutant with this slug. KeyError for an unknown one."""
-    if not slug:
-        return HybridFactory("hybrid", HybridTarget)
-    from .mutants import MUTANTS
+DEVICES = ("cpu", "cuda", "interpreter")
+BYTES_ALONE = "-bytes"
+"""Ending of a device's name: judged by its bytes alone, as if nobody saw block tables and tags."""
+NUMERIC_OPTIONS = {"kv_dtype": ("fp8", "fp8", "fp16", "bf16"), "state_dtype": ("fp32", "fp32", "bf16")}
 
-    return HybridFactory(f"hybrid:{slug}", MUTANTS[slug])
+
+def missing_devices() -> dict[str, str]:
+    """Device -> why it cannot be used here, "" if it can."""
+    from .numeric.backend import missing
+
+    return {device: missing(device) for device in DEVICES}
+
+
+class NumericFactory(HybridFactory):
+    """The same class of target, with a numeric run beside the symbolic one. TargetError if the device is missing."""
+
+    def __init__(self, name: str, target_class: type[HybridTarget], device: str) -> None:
+        from .numeric.backend import Device
+        from .numeric.target import numeric
+
+        super().__init__(name, numeric(target_class, Device(device.removesuffix(BYTES_ALONE))))
+        observes = frozenset({"numeric"})
+        if not device.endswith(BYTES_ALONE):
+            observes |= CAPABILITIES.observes
+        self.capabilities = msgspec.structs.replace(CAPABILITIES, observes=observes, options=NUMERIC_OPTIONS)
+
+    def supports(self, config: Config) -> str:
+        """Data types that exist."""
+        for option, values in NUMERIC_OPTIONS.items():
+            if config.options.get(option, values[0]) not in values:
+                return f"{option} must be one of {', '.join(dict.fromkeys(values))}"
+        return super().supports(config)
+
+
+def make_factory(slug: str = "", device: str = "") -> HybridFactory:
+    """The clean target for "", else the mutant with this slug; KeyError for an unknown one.
+
+    `device` adds a numeric run: one of DEVICES, perhaps with the ending BYTES_ALONE. TargetError for others.
+    """
+    target_class, name = HybridTarget, "hybrid"
+    if slug:
+        from .mutants import MUTANTS
+
+        target_class, name = MUTANTS[slug], f"hybrid:{slug}"
+    if not device:
+        return HybridFactory(name, target_class)
+    if device.removesuffix(BYTES_ALONE) not in DEVICES:
+        raise TargetError(f"target {name}@{device}: no such device: known: symbolic, {', '.join(DEVICES)}")
+    return NumericFactory(f"{name}@{device}", target_class, device)

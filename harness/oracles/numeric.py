@@ -1,0 +1,221 @@
+"""The oracles on bytes: S7 NaN, S4 the three fills, S2, S3 and S6 in numbers, S1, M5 guards, moves bit for bit.
+
+They judge `Numeric` records, which come before the `Forward` of the same step. The verdict is the numbers' alone, the
+explanation is the tags'.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...reference.numeric_run import AttentionTrack, NumericTruth, StateTrack
+from ...reference.prefix_cache import Key
+from ...reference.request import Life
+from ...reference.tiny_model import TinyModel
+from ...reference.tokens import Truth
+from ...targets.base.observe import Bytes, LayerOutput, Numeric, NumericRow, View
+from ...targets.base.protocol import NumericTarget
+from ..violation import Violation
+from .base import Context, Oracle
+from .provenance import explain
+
+
+class Numbers(Oracle):
+    """S7: no output is NaN or infinite. S4: every output has the same bits whatever dead memory holds. S2, S3, S6:
+    outputs lie within the rounding bound of the float64 model on the request's own tokens, and the read-out chooses
+    its token wherever rounding cannot change it. S1: a published block's bytes are what its key names. M5: guard
+    pages keep their pattern; copies and zeroing arrive bit for bit (S3, S4)."""
+
+    ids = ("S7", "S4", "S2", "S3", "S6", "S1", "M5")
+    title = "bytes"
+    needs = frozenset({"numeric"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._truths: dict[int, NumericTruth] = {}
+        self._model: TinyModel | None = None
+        self._sound: dict[int, Key] = {}
+        """Published blocks whose bytes were found right."""
+
+    def on_numeric(self, context: Context, numeric: Numeric) -> Violation | None:
+        self._model = numeric.model
+        self.count("M5")
+        violation = self._guards(context, numeric) or self._moves(context, numeric)
+        if violation or not context.facts:
+            return violation
+        lives = [context.facts.lives.get(row.request) if row.request else None for row in numeric.rows]
+        judged = [(output, life) for output in numeric.outputs if (life := lives[output.row]) is not None]
+        for judge in (self._finite, self._same_bits, self._close):
+            for output, life in judged:
+                violation = judge(context, numeric, output, life)
+                if violation:
+                    return violation
+        for row, one in zip(numeric.rows, lives, strict=True):
+            violation = self._read_out(context, row, one) if one else None
+            if violation:
+                return violation
+        return None
+
+    def _guards(self, context: Context, numeric: Numeric) -> Violation | None:
+        if not numeric.guards:
+            return None
+        where = numeric.guards[0]
+        writer = ""
+        for access in numeric.accesses:
+            if getattr(access, "block", None) == context.null and type(access).__name__ == "StateWrite":
+                writer = f"; row {access.row} stored a state of layer {access.layer} of group {access.group} there"
+                break
+        return self.violation(
+            context, "guard", f"the device wrote into {where}{writer}", expected="the guard pattern", observed="others",
+            oracle="M5",
+        )  # fmt: skip
+
+    def _moves(self, context: Context, numeric: Numeric) -> Violation | None:
+        self.count("S3", numeric.moves)
+        if not numeric.failed:
+            return None
+        what = numeric.failed[0]
+        zeroing = what.startswith("zeroing")
+        return self.violation(
+            context, "moved-bytes", f"{what} did not arrive bit for bit", expected="equal bytes", observed="others",
+            oracle="S4" if zeroing else "S3",
+        )  # fmt: skip
+
+    def _finite(self, context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> Violation | None:
+        self.count("S7")
+        if np.isfinite(output.values).all():
+            return None
+        return self._wrong(context, numeric, output, life, "S7", "nan", "computes NaN", "finite numbers", "NaN")
+
+    def _same_bits(self, context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> Violation | None:
+        self.count("S4")
+        if output.agree:
+            return None
+        return self._wrong(
+            context, numeric, output, life, "S4", "fills", "computes something else when dead memory holds other bytes",
+            "the same bits", "others",
+        )  # fmt: skip
+
+    def _close(self, context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> Violation | None:
+        row = numeric.rows[output.row]
+        count = self._own_tokens(row, life)
+        oracle = "S6" if not life.settled else "S2" if life.resumed else "S3"
+        if not count:
+            return None
+        self.count(oracle)
+        expected = self._truth(context, life.truth).expected(
+            output.group, output.layer, row.position, row.position + count
+        )
+        distance = abs(output.values[:count] - expected.values)
+        off = distance > expected.bounds
+        if not off.any():
+            return None
+        token, feature = (int(index[0]) for index in np.nonzero(off))
+        wanted, seen = expected.values[token, feature], output.values[token, feature]
+        return self._wrong(
+            context, numeric, output, life, oracle, "numbers",
+            f"computes {seen:.6g} at position {row.position + token} where float64 gives {wanted:.6g} "
+            f"(rounding explains {expected.bounds[token, feature]:.1g})",
+            f"{wanted:.6g}", f"{seen:.6g}",
+        )  # fmt: skip
+
+    def _read_out(self, context: Context, row: NumericRow, life: Life) -> Violation | None:
+        truth = self._truth(context, life.truth)
+        for index in range(self._own_tokens(row, life)):
+            token, certain = truth.choice(row.position + index)
+            if not certain:
+                continue
+            self.count("S6")
+            if row.choices[index] != token:
+                return self.violation(
+                    context,
+                    "read-out",
+                    f"{life.name} reads token {row.choices[index]} out of its layers at position "
+                    f"{row.position + index}, the float64 model {token}",
+                    expected=token,
+                    observed=row.choices[index],
+                    request=life.name,
+                    oracle="S6",
+                )
+        return None
+
+    @staticmethod
+    def _own_tokens(row: NumericRow, life: Life) -> int:
+        """How many of the row's first tokens are the request's own; a wrong draft and what follows are not."""
+        life.truth.reach(row.position + len(row.tokens))
+        for index, token in enumerate(row.tokens):
+            if token != life.truth.tokens[row.position + index]:
+                return index
+        return len(row.tokens)
+
+    def _truth(self, context: Context, truth: Truth) -> NumericTruth:
+        assert self._model
+        if id(truth) not in self._truths:
+            self._truths[id(truth)] = NumericTruth(self._model, context.layout.groups, truth)
+        return self._truths[id(truth)]
+
+    def _wrong(
+        self, context: Context, numeric: Numeric, output: LayerOutput, life: Life, oracle: str, field: str, what: str,
+        expected: str, observed: str,
+    ) -> Violation:  # fmt: skip
+        why, block = explain(context, numeric, output, life)
+        return self.violation(
+            context,
+            field,
+            f"{life.name} {what} in layer {output.layer} of group {output.group}: {why}",
+            expected=expected,
+            observed=observed,
+            request=life.name,
+            group=output.group,
+            block=block,
+            oracle=oracle,
+        )
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        sound = {block: key for block, key in self._sound.items() if view.published.get(block) == key}
+        self._sound = sound
+        for block, key in view.published.items():
+            if block in sound or not self._model or not context.reference.is_due(block):
+                continue
+            truth = context.reference.truths.get(key)
+            if truth is None:
+                continue
+            violation = self._checkpoint(context, block, key, self._truth(context, truth))
+            if violation:
+                return violation
+            sound[block] = key
+        return None
+
+    def _checkpoint(self, context: Context, block: int, key: Key, truth: NumericTruth) -> Violation | None:
+        self.count("S1")
+        target: NumericTarget = context.target  # type: ignore[assignment]  # "numeric" promises one
+        for layer in range(context.layout.groups[key.group].layers):
+            part = differing_part(target.read_bytes(key.group, layer, block), truth, key, layer)
+            if part:
+                return self.violation(
+                    context,
+                    part,
+                    f"block {block} is published as state@{key.depth} of a prefix, but its {part} are not that: "
+                    f"{context.reference.ledger.describe(block, layer)}",
+                    expected=f"state@{key.depth}",
+                    observed="other numbers",
+                    group=key.group,
+                    block=block,
+                    oracle="S1",
+                )
+        return None
+
+
+def differing_part(content: Bytes, truth: NumericTruth, key: Key, layer: int) -> str:
+    """Which bytes of a page are not what the key names, "" if all are right; only a recurrent state is ever rounded."""
+    track = truth.track(key.group, layer, key.depth)
+    if isinstance(track, StateTrack):
+        state, bound = track.states[key.depth]
+        if not (abs(content.first - state) <= bound).all():
+            return "state-bytes"
+        return "" if np.array_equal(content.second, track.window(key.depth)) else "window-bytes"
+    assert isinstance(track, AttentionTrack)
+    rows = track.rows[key.depth - len(content.first) : key.depth]
+    if not np.array_equal(content.first, track.weights.keys[rows]):
+        return "key-bytes"
+    return "" if np.array_equal(content.second, track.weights.values[rows]) else "value-bytes"

@@ -1,0 +1,174 @@
+"""What the numeric run of a request must compute: float64 values, and how far float32 arithmetic may be from them.
+
+The bounds are running error analyses: next to each value its worst possible error is carried along, computed from the
+same magnitudes, so a bound is valid for every order of the same operations. Inputs, weights, scores before scaling
+and exponents are dyadic fractions and thus exact in float32; what remains, with u = 2**-24:
+
+    exp(x)        the argument is rescaled to base 2 once, the result is off by at most 4 units: (|x| + 4) u
+    silu(c)       c / (1 + exp(-c)): (|c| + 10) u
+    sum of n      at most n u times the sum of magnitudes, whatever the order
+    a recurrence  errors decay as the state does; a chunked scan adds at most CHUNK + STATE_DIM terms in one sum
+    a store       one unit of the state's data type, after every token at worst
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .layout import Group
+from .tiny_model import (
+    ATTENTION_DIM,
+    HEAD_DIM,
+    HEADS,
+    OUTPUT_WIDTH,
+    STATE_DIM,
+    Array,
+    AttentionWeights,
+    StateWeights,
+    TinyModel,
+    attention_weights,
+    embedding_row,
+    read_out,
+    state_weights,
+)
+from .tokens import Truth
+
+U = 2.0**-24
+CHUNK = 64
+"""A chunked scan may sum over this many tokens at once."""
+STORE_UNIT = {"float32": 0.0, "bfloat16": 2.0**-8}
+"""Relative error of storing a state; float32 is what it is computed in."""
+INNER = HEADS * HEAD_DIM
+
+
+class Expected(NamedTuple):
+    """float64 [tokens, OUTPUT_WIDTH] each: the value, and the largest possible distance from it."""
+
+    values: Array
+    bounds: Array
+
+
+class StateTrack:
+    """One recurrent layer along the tokens of one request."""
+
+    def __init__(self, weights: StateWeights, store_unit: float) -> None:
+        self.weights = weights
+        self.store_unit = store_unit
+        self.rows: list[int] = []
+        self.states = [(np.zeros((HEADS, HEAD_DIM, STATE_DIM)),) * 2]
+        """(state, bound) after each number of tokens."""
+        self.magnitude = np.zeros((HEADS, HEAD_DIM, STATE_DIM))
+        self.outputs: list[tuple[Array, Array]] = []
+
+    def extend(self, row: int) -> None:
+        """One more token."""
+        weights = self.weights
+        self.rows.append(row)
+        mixed, error = self._convolve()
+        x, b, c = np.split(mixed, (INNER, INNER + STATE_DIM))
+        x_error, b_error, c_error = np.split(error, (INNER, INNER + STATE_DIM))
+        x, x_error = x.reshape(HEADS, HEAD_DIM), x_error.reshape(HEADS, HEAD_DIM)
+        step = weights.time_steps[row]
+        exponent = (step * weights.decay)[:, None, None]
+        decay = np.exp(exponent)
+        inflow = (step[:, None] * x)[:, :, None] * b
+        inflow_error = step[:, None, None] * (x_error[:, :, None] * abs(b) + abs(x)[:, :, None] * b_error)
+        held, bound = self.states[-1]
+        held = decay * held + inflow
+        faded = decay * self.magnitude
+        self.magnitude = faded + abs(inflow)
+        rounding = (CHUNK + 8) * U + self.store_unit
+        bound = decay * bound + faded * (abs(exponent) + 6) * U + inflow_error + rounding * self.magnitude
+        self.states.append((held, bound))
+        direct = weights.skip[:, None] * x
+        value = held @ c + direct
+        reach = abs(held) + bound
+        off = bound @ abs(c) + reach @ c_error + (CHUNK + STATE_DIM + 8) * U * (self.magnitude @ abs(c))
+        off += abs(weights.skip)[:, None] * x_error + 4 * U * (abs(direct) + abs(value))
+        self.outputs.append((_padded(value), _padded(off)))
+
+    def _convolve(self) -> tuple[Array, Array]:
+        """SiLU of the convolution at the last token, and its error; the sum itself is exact."""
+        weights, width = self.weights, self.weights.filter.shape[1]
+        window = weights.inputs[self.rows[-width:]]
+        total = (window * weights.filter[:, width - len(window) :].T).sum(0) + weights.bias
+        mixed = total / (1 + np.exp(-total))
+        return mixed, abs(mixed) * (abs(total) + 10) * U
+
+    def window(self, depth: int) -> Array:
+        """What the convolution buffer begins with after `depth` tokens: [conv_width - 1, CONV_CHANNELS]."""
+        width = self.weights.filter.shape[1]
+        past = self.weights.inputs[self.rows[max(depth - width + 1, 0) : depth]]
+        return np.concatenate([np.zeros((width - 1 - len(past), past.shape[1])), past])
+
+
+class AttentionTrack:
+    """One attention layer along the tokens of one request."""
+
+    def __init__(self, weights: AttentionWeights, window: int) -> None:
+        self.weights = weights
+        self.window = window
+        self.rows: list[int] = []
+        self.outputs: list[tuple[Array, Array]] = []
+
+    def extend(self, row: int) -> None:
+        """One more token."""
+        self.rows.append(row)
+        seen = self.rows[-self.window :]
+        keys, values = self.weights.keys[seen, 0], self.weights.values[seen, 0]
+        scores = self.weights.queries[row] @ keys.T * ATTENTION_DIM**-0.5
+        largest = abs(scores).max(1, keepdims=True)
+        chances = np.exp(scores - scores.max(1, keepdims=True))
+        chances /= chances.sum(1, keepdims=True)
+        value = chances @ values
+        # Scaling and subtraction: 4 |score| u in the exponent; then exp itself; then two sums and a division.
+        relative = (12 * largest + 2 * len(self.rows) + 16) * U
+        self.outputs.append((_padded(value), _padded(relative * (chances @ abs(values) + abs(value)))))
+
+
+class NumericTruth:
+    """All layers of the tiny model along one request; grows on demand."""
+
+    def __init__(self, model: TinyModel, groups: tuple[Group, ...], truth: Truth) -> None:
+        self.truth = truth
+        self.tracks: dict[tuple[int, int], StateTrack | AttentionTrack] = {}
+        for index, group in enumerate(groups):
+            for layer in range(group.layers):
+                if group.kind == "mamba":
+                    unit = STORE_UNIT[model.state_dtype]
+                    self.tracks[index, layer] = StateTrack(state_weights(model.conv_width, index, layer), unit)
+                else:
+                    self.tracks[index, layer] = AttentionTrack(attention_weights(index, layer), group.window)
+
+    def track(self, group: int, layer: int, depth: int) -> StateTrack | AttentionTrack:
+        """One layer, computed for at least `depth` tokens."""
+        track = self.tracks[group, layer]
+        self.truth.reach(depth)
+        for position in range(len(track.rows), depth):
+            track.extend(embedding_row(self.truth.tokens[position], position))
+        return track
+
+    def expected(self, group: int, layer: int, start: int, stop: int) -> Expected:
+        """Outputs at positions start .. stop - 1."""
+        outputs = self.track(group, layer, stop).outputs[start:stop]
+        return Expected(np.array([value for value, _ in outputs]), np.array([bound for _, bound in outputs]))
+
+    def choice(self, position: int) -> tuple[int, bool]:
+        """The read-out's token after `position`, and whether rounding cannot change it."""
+        logits, bound = np.zeros(()), np.zeros(())
+        for layer in self.tracks:
+            expected, weights = self.expected(*layer, position, position + 1), read_out(*layer)
+            logits = logits + expected.values[0] @ weights
+            # A sum over all layers' features: at most that many roundings of the sum of magnitudes.
+            terms = len(self.tracks) * OUTPUT_WIDTH + 2
+            bound = bound + expected.bounds[0] @ abs(weights) + terms * U * (abs(expected.values[0]) @ abs(weights))
+        best = int(logits.argmax())
+        rivals = np.delete(logits + bound, best)
+        return best + 2, bool(logits[best] - bound[best] > rivals.max())
+
+
+def _padded(values: Array) -> Array:
+    flat = values.reshape(-1)
+    return np.concatenate([flat, np.zeros(OUTPUT_WIDTH - len(flat))])

@@ -1,0 +1,71 @@
+"""Which device, which kernels.
+
+cpu          plain torch
+interpreter  the Triton kernels, interpreted on the CPU: exact, and a thousand times slower
+cuda         the Triton kernels, compiled
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...base.protocol import TargetError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+
+class Device:
+    """A device that can be used; TargetError with the cure if it cannot be."""
+
+    def __init__(self, name: str) -> None:
+        if reason := missing(name):
+            raise TargetError(f"device {name}: {reason}")
+        import torch
+
+        from ..device.ops import implementation
+
+        torch.set_num_threads(1)
+        self.name = name
+        self.torch = torch.device("cuda" if name == "cuda" else "cpu")
+        self.ops = implementation("triton" if name == "interpreter" else self.torch)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether there are streams and graphs."""
+        return bool(self.torch.type == "cuda")
+
+    def fetch(self, tensors: Sequence[Tensor]) -> list[np.ndarray]:
+        """Values on the host, in one transfer."""
+        import torch
+
+        flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+        host = flat.cpu().numpy()
+        values, start = [], 0
+        for tensor in tensors:
+            end = start + tensor.numel() * tensor.element_size()
+            kind = str(tensor.dtype).removeprefix("torch.")
+            values.append(host[start:end].view(kind).reshape(tuple(tensor.shape)))
+            start = end
+        return values
+
+
+def missing(name: str) -> str:
+    """Why a device cannot be used here, "" if it can."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed (pip install 'hybridfuzz[gpu]')"
+    if name == "cuda" and not torch.cuda.is_available():
+        return f"torch {torch.__version__} finds no GPU"
+    if name == "interpreter" and os.environ.get("TRITON_INTERPRET") != "1":
+        return "set TRITON_INTERPRET=1 before starting"
+    if name != "cpu":
+        try:
+            import triton  # noqa: F401
+        except ImportError:
+            return "triton is not installed (pip install 'hybridfuzz[gpu]')"
+    return ""

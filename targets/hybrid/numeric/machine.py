@@ -1,0 +1,148 @@
+"""Everything of one engine that lives on the device, and the order in which the device works.
+
+A plan brings its dead blocks with it: what nobody owns and no lookup reaches when the step is planned is overwritten
+when the device begins that step, not earlier, since steps in flight may still use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ....reference import tiny_model
+from ....reference.layout import Layout
+from ....reference.tiny_model import TinyModel
+from ...base.observe import Access, Bytes, LayerOutput, Numeric, NumericRow
+from ...base.trace import Config
+from ..kernels import RowInput
+from ..pool import BlockPool
+from .arrays import Builder
+from .backend import Device
+from .calls import Calls, Layer, WriteCall
+from .forward import Network, Results
+from .graphs import Launcher
+from .moves import Move, Moves
+from .pool import BytePool
+
+FLOAT = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+def build_model(config: Config) -> TinyModel:
+    """Data types as the trace's options say."""
+    kv, state = config.options.get("kv_dtype", "fp8"), config.options.get("state_dtype", "fp32")
+    return TinyModel(config.conv_width, FLOAT[kv], FLOAT[state])  # type: ignore[arg-type]
+
+
+class Machine:
+    """Pool, network and queue of one engine."""
+
+    def __init__(self, config: Config, layout: Layout, device: Device) -> None:
+        self.layout = layout
+        self.device = device
+        self.model = build_model(config)
+        self.generations = [0] * layout.num_blocks
+        self.calls = Calls()
+        self.results: tuple[Results, Sequence[RowInput]] | None = None
+        self._dead_by_step: dict[int, dict[int, int]] = {}
+        self._dead: set[int] = set()
+        self.make_pool()
+
+    def make_pool(self) -> None:
+        """New bytes, all of them dead; nothing of what was queued or captured for the old ones remains."""
+        self.pool = BytePool(self.layout, self.model, self.device.torch)
+        self.pool.fill_all(self.generations)
+        self.moves = Moves(self.pool, self.device.ops)
+        self.network = Network(self.layout, self.model, self.pool, self.device.ops, self.device.torch)
+        self.launcher = Launcher(self.network, self.device)
+
+    def drop_pool(self) -> None:
+        """Give the bytes back; `make_pool` makes new ones."""
+        del self.pool, self.moves, self.network, self.launcher
+
+    def note_plan(self, step: int, pool: BlockPool, handed_out: Sequence[int]) -> None:
+        """A step was planned: whatever died since the last planning dies for the device when it begins this step."""
+        dead = {block for block in pool.free if block not in pool.labels}
+        for block in handed_out:
+            self.generations[block] += 1
+        dying = (dead - self._dead) | set(handed_out)
+        self._dead = dead
+        self._dead_by_step[step] = {block: self.generations[block] for block in dying}
+
+    def begin(self, step: int) -> None:
+        """The device begins a planned step."""
+        self.moves.flush()
+        self.pool.fill_dead(self._dead_by_step.pop(step, {}))
+
+    def copy_temporal(self, layer: int, source: int, destination: int) -> None:
+        """A recurrent state moves."""
+        self.moves.copy(Move(layer, source, 0, destination, 0, self.pool.pages.conv, "temporal"))
+
+    def copy_window(self, layer: int, source: int, offset: int, destination: int) -> None:
+        """A convolution window moves: from `offset` inputs into its buffer to the beginning of another."""
+        entry, start = tiny_model.CONV_CHANNELS * 2, self.pool.pages.conv
+        length = min(self.layout.conv_width - 1, self.pool.pages.conv_slots - offset)
+        if length > 0:
+            move = Move(layer, source, start + offset * entry, destination, start, length * entry, "conv")
+            self.moves.copy(move)
+
+    def forward(self, inputs: Sequence[RowInput], graph: bool) -> None:
+        """Run what the symbolic kernels were asked for; `inputs` are the live rows."""
+        self.moves.flush()
+        lone = self.calls.take_lone_writes(inputs)
+        builder = Builder(self.pool, self.calls, inputs)
+        self.calls = Calls()
+        shape = builder.build()
+        self.results = self.launcher.run(builder.arrays, shape, graph), inputs
+        self._write(lone)
+
+    def _write(self, writes: dict[Layer, list[WriteCall]]) -> None:
+        """What a drafter stores."""
+        builder = Builder(self.pool, self.calls, ())
+        for layer, calls in writes.items():
+            rows, slots = (torch.from_numpy(part).to(self.device.torch) for part in builder.lone_writes(layer, calls))
+            self.network.write(layer, rows.long(), slots.long())
+
+    def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> Numeric:
+        """All that is to be said about the step, in one transfer from the device."""
+        self._write(self.calls.take_lone_writes(()))
+        self.moves.flush()
+        checks = self.moves.take_checks()
+        broken = self.pool.broken_guards()
+        device: list[torch.Tensor] = [broken, *(check for _, check in checks)]
+        inputs: Sequence[RowInput] = ()
+        if self.results:
+            results, inputs = self.results
+            device += [results.features, results.agree, results.choices]
+            self.results = None
+        host = self.device.fetch(device)
+        guards = [name for name, bad in zip(self.pool.guard_names, host[0], strict=True) if bad]
+        failed = [what for (what, _), good in zip(checks, host[1 : 1 + len(checks)], strict=True) if not good]
+        rows, outputs = self._outputs(inputs, names, *host[1 + len(checks) :]) if inputs else ([], [])
+        return Numeric(step, self.model, rows, outputs, accesses, guards, failed, len(checks), dummy)
+
+    def _outputs(
+        self, inputs: Sequence[RowInput], names: Sequence[str | None], features: np.ndarray, agree: np.ndarray,
+        choices: np.ndarray,
+    ) -> tuple[list[NumericRow], list[LayerOutput]]:  # fmt: skip
+        rows, outputs, start = [], [], 0
+        for one in inputs:
+            tokens = slice(start, start + len(one.tokens))
+            start = tokens.stop
+            chosen = choices[:, tokens]
+            rows.append(NumericRow(names[one.row], one.row, one.position, one.tokens, (chosen[0] + 2).tolist()))
+            for index, (group, layer) in enumerate(self.network.layers):
+                outputs.append(
+                    LayerOutput(len(rows) - 1, group, layer, features[tokens, index], bool(agree[tokens, index].all()))
+                )
+        return rows, outputs
+
+    def read(self, group: int, layer: int, block: int) -> Bytes:
+        """What one page of a block holds in the first fill."""
+        page, spec = self.pool.page(0, block), self.layout.groups[group]
+        if spec.kind == "attention":
+            keys, values = self.pool.keys_and_values(layer, spec.block_size)
+            return Bytes(*(part[page].float().cpu().numpy() for part in (keys, values)))
+        window = self.pool.conv(layer)[page, : self.layout.conv_width - 1]
+        return Bytes(self.pool.temporal(layer)[page].float().cpu().numpy(), window.float().cpu().numpy())

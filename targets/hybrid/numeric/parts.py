@@ -1,0 +1,202 @@
+"""The symbolic parts with a numeric shadow.
+
+Each part watches its symbolic base from the outside and repeats on the device what it did: the zero list as it was
+applied, the copies as they were made, kernel calls by what they logged. They stand in front of whatever class a target
+has for that part, so a mutant needs no numeric version of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...base.observe import Forward, Record
+from ...base.trace import Step
+from ..batch import StateIndices
+from ..kernels import Kernels, RowInput
+from ..memory import Memory
+from ..plan import Plan
+from ..pool import BlockPool
+from ..runner import Executed, Runner
+from ..scheduler import Scheduler
+from .machine import Machine
+
+
+class NumericMemory(Memory):
+    """A state that is stored outside of a kernel was read just before: that is a copy."""
+
+    machine: Machine | None = None
+    in_kernel = False
+
+    def scramble(self) -> None:
+        """All bytes are lost."""
+        super().scramble()
+        self._last_temporal = self._last_conv = -1
+        self._last_buffer: tuple[int, ...] = ()
+        if self.machine:
+            self.machine.make_pool()
+
+    def zero(self, block: int) -> None:
+        """Zero the page of every layer."""
+        super().zero(block)
+        if self.machine:
+            self.machine.moves.zero(block)
+
+    def temporal(self, layer: int, block: int) -> int:
+        """The recurrent state."""
+        self._last_temporal = block
+        return super().temporal(layer, block)
+
+    def conv(self, layer: int, block: int) -> tuple[int, ...]:
+        """The convolution buffer."""
+        self._last_conv, self._last_buffer = block, super().conv(layer, block)
+        return self._last_buffer
+
+    def store_temporal(self, layer: int, block: int, tag: int) -> None:
+        """Overwrite the recurrent state."""
+        super().store_temporal(layer, block, tag)
+        if self.machine and not self.in_kernel:
+            self.machine.copy_temporal(layer, self._last_temporal, block)
+
+    def store_conv(self, layer: int, block: int, window: tuple[int, ...]) -> None:
+        """Overwrite the convolution buffer; where in the source the window stood, its tags tell."""
+        super().store_conv(layer, block, window)
+        if self.machine and not self.in_kernel:
+            buffer, length = self._last_buffer, len(window)
+            places = [at for at in range(len(buffer)) if buffer[at : at + length] == window]
+            self.machine.copy_window(layer, self._last_conv, places[0] if places else 0, block)
+
+
+class NumericKernels(Kernels):
+    """Every call is noted with what it logged."""
+
+    machine: Machine | None = None
+
+    def state_row(self, group: int, layer: int, inputs: RowInput, at: StateIndices) -> tuple[int, ...]:
+        """Convolution and recurrence of one row."""
+        before = len(self.log)
+        with Inside(self.memory):
+            tags = super().state_row(group, layer, inputs, at)
+        if self.machine:
+            self.machine.calls.add_state((group, layer), inputs, at.offset, self.log[before:], self.is_null)
+        return tags
+
+    def write_slots(
+        self, group: int, layer: int, inputs: RowInput, blocks: Sequence[int], size: int
+    ) -> tuple[int, ...]:
+        """Store keys and values of a row's tokens."""
+        before = len(self.log)
+        with Inside(self.memory):
+            tags = super().write_slots(group, layer, inputs, blocks, size)
+        if self.machine:
+            self.machine.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
+        return tags
+
+    def read_slots(
+        self,
+        group: int,
+        layer: int,
+        inputs: RowInput,
+        blocks: Sequence[int],
+        size: int,
+        own: tuple[int, ...],
+        first: int = 0,
+    ) -> tuple[int, ...]:
+        """Attention up to the row's last position."""
+        before = len(self.log)
+        tags = super().read_slots(group, layer, inputs, blocks, size, own, first)
+        if self.machine:
+            self.machine.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
+        return tags
+
+
+class Inside:
+    """While a kernel runs, what it stores is no copy."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
+    def __enter__(self) -> None:
+        if isinstance(self.memory, NumericMemory):
+            self.memory.in_kernel = True
+
+    def __exit__(self, *_: object) -> None:
+        if isinstance(self.memory, NumericMemory):
+            self.memory.in_kernel = False
+
+
+class NumericRunner(Runner):
+    """Puts a `Numeric` before each `Forward`."""
+
+    machine: Machine | None = None
+
+    def execute(self, plan: Plan, event: Step, records: list[Record]) -> Executed:
+        """Run one step."""
+        assert self.machine
+        self.machine.begin(plan.step)
+        before = len(records)
+        executed = super().execute(plan, event, records)
+        self.report(plan.step, records, before)
+        return executed
+
+    def forward(
+        self,
+        plan: Plan,
+        inputs: list[RowInput],
+        indices: dict[int, list[StateIndices]],
+        padded: int,
+        graph: bool,
+    ) -> list[tuple[int, ...]]:
+        """All layers of the model."""
+        outputs = super().forward(plan, inputs, indices, padded, graph)
+        if self.machine:
+            self.machine.forward(inputs, graph)
+        return outputs
+
+    def dummy_run(self, step: int, rows: int, records: list[Record]) -> None:
+        """A decode graph over rows of no request."""
+        assert self.machine
+        before = len(records)
+        super().dummy_run(step, rows, records)
+        self.machine.forward((), graph=True)
+        self.report(step, records, before)
+
+    def report(self, step: int, records: list[Record], before: int) -> None:
+        """What the device found, ahead of what the tags say about the same forward."""
+        assert self.machine
+        for index in range(before, len(records)):
+            record = records[index]
+            if isinstance(record, Forward):
+                names = [row.request for row in record.rows]
+                records.insert(index, self.machine.numeric(step, names, record.accesses, record.dummy))
+                return
+        records.append(self.machine.numeric(step, (), (), False))
+
+
+class NumericPool(BlockPool):
+    """Remembers what it handed out."""
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self.handed_out: list[int] = []
+
+    def allocate(self, count: int) -> list[int]:
+        """Hand out `count` blocks."""
+        blocks = super().allocate(count)
+        self.handed_out += blocks
+        return blocks
+
+
+class NumericScheduler(Scheduler):
+    """Tells the device which blocks died by the time a step was planned."""
+
+    machine: Machine | None = None
+
+    def schedule(self, step: int, budget: int, limits: Mapping[str, int]) -> Plan:
+        """Decide the next step."""
+        plan = super().schedule(step, budget, limits)
+        pool = self.cache.pool
+        assert isinstance(pool, NumericPool)
+        handed_out, pool.handed_out = pool.handed_out, []
+        if self.machine:
+            self.machine.note_plan(plan.step, pool, handed_out)
+        return plan

@@ -1,0 +1,158 @@
+"""One physical pool of bytes, shared by attention and state layers, as real engines lay it out.
+
+Every block has one page per layer slot; layer i of every group uses the same page, whose size is that of the largest
+group (smaller ones leave the rest unused). The key point is that **dead bytes are never neutral**: the pool holds the
+same blocks three times, once for each fill of dead memory, and one launch works on all three. What a layer computes
+must not depend on the copy.
+
+    page 0                  what kernels take for the null block: a guard, nobody may change it
+    1 + f * (blocks + 1)    block 0 of fill f; its own null block is a guard, too
+    ... + blocks            a guard page behind each fill
+
+Poison carries who died: block id and generation, one bit in the sign of each odd byte; all bytes are 0x7f or 0xff, so
+it is NaN in fp32, bf16, fp16 and fp8 e4m3 alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ....reference import tiny_model
+from ....reference.layout import Layout
+from ....reference.tiny_model import TinyModel
+
+FILLS = ("NaN poison", "large finite", "zero")
+LARGE_FINITE = 0x7B
+"""A byte that, repeated, is a large finite number in each of the four data types."""
+GUARD = 0x5A
+ALIGNMENT = 64
+PAYLOAD_BYTES = 64
+"""The payload repeats after this many bytes: 32 bits, one in every second byte."""
+BLOCK_BITS = 12
+
+
+def poison_page(block: int, generation: int, size: int) -> NDArray[np.uint8]:
+    """The NaN page of a dead block."""
+    payload = block | generation << BLOCK_BITS
+    odd = [0xFF if payload >> bit & 1 else 0x7F for bit in range(PAYLOAD_BYTES // 2)]
+    unit = np.full(PAYLOAD_BYTES, 0xFF, np.uint8)
+    unit[1::2] = odd
+    return np.resize(unit, size)
+
+
+def read_poison(page: NDArray[np.uint8]) -> tuple[int, int] | None:
+    """(block, generation) if the beginning of `page` is poison."""
+    unit = page[:PAYLOAD_BYTES]
+    if not (np.all(unit[::2] == 0xFF) and np.all((unit[1::2] | 0x80) == 0xFF) and np.all(unit[1::2] & 0x7F == 0x7F)):
+        return None
+    payload = sum(1 << bit for bit, byte in enumerate(unit[1::2]) if byte == 0xFF)
+    return payload & ((1 << BLOCK_BITS) - 1), payload >> BLOCK_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class PageLayout:
+    """Byte offsets within a page.
+
+    conv_slots   inputs that a convolution buffer holds: a window and one more per draft
+    conv         offset of the convolution buffer, behind the recurrent state
+    size         of every page, padded
+    """
+
+    conv_slots: int
+    conv: int
+    size: int
+
+    @classmethod
+    def of(cls, layout: Layout, model: TinyModel) -> PageLayout:
+        """The largest group decides."""
+        state = torch.finfo(getattr(torch, model.state_dtype)).bits // 8
+        slots = layout.conv_width - 1 + layout.num_speculative_tokens
+        temporal = tiny_model.HEADS * tiny_model.HEAD_DIM * tiny_model.STATE_DIM * state
+        kv = 2 * tiny_model.KV_HEADS * tiny_model.ATTENTION_DIM * getattr(torch, model.kv_dtype).itemsize
+        sizes = [
+            group.block_size * kv if group.kind == "attention" else temporal + slots * tiny_model.CONV_CHANNELS * 2
+            for group in layout.groups
+        ]
+        return cls(slots, temporal, -(-max(sizes) // ALIGNMENT) * ALIGNMENT)
+
+
+class BytePool:
+    """`layers` regions of pages in one tensor of bytes. All methods take block ids and treat the three fills alike."""
+
+    def __init__(self, layout: Layout, model: TinyModel, device: torch.device) -> None:
+        self.layout = layout
+        self.model = model
+        self.pages = PageLayout.of(layout, model)
+        self.layers = max(group.layers for group in layout.groups)
+        self.num_blocks = layout.num_blocks
+        self.stride = layout.num_blocks + 1
+        self.num_pages = 1 + len(FILLS) * self.stride
+        self.bytes = torch.empty(self.layers * self.num_pages * self.pages.size, dtype=torch.uint8, device=device)
+        self.by_page = self.bytes.view(self.layers, self.num_pages, self.pages.size)
+        null = [] if layout.null_block is None else [self.page(fill, layout.null_block) for fill in range(len(FILLS))]
+        guards = [0, *null, *(fill * self.stride for fill in range(1, len(FILLS) + 1))]
+        self.guard_pages = torch.tensor(guards, dtype=torch.int64, device=device)
+        self.guard_names = ["page 0", *["the null block"] * len(null), *(f"the guard behind {name}" for name in FILLS)]
+
+    def page(self, fill: int, block: int) -> int:
+        """Page of a block in one fill."""
+        return 1 + fill * self.stride + block
+
+    def fill_all(self, generations: Sequence[int]) -> None:
+        """All content is lost: every block is dead, every guard is whole."""
+        self.fill_dead({block: generations[block] for block in range(self.num_blocks)})
+        self.by_page[:, self.guard_pages] = GUARD
+
+    def fill_dead(self, dead: Mapping[int, int]) -> None:
+        """Overwrite blocks that hold nothing any more, by block with its generation; each fill in its own way."""
+        if not dead:
+            return
+        poison = np.stack([poison_page(block, generation, self.pages.size) for block, generation in dead.items()])
+        device = self.bytes.device
+        blocks = torch.tensor(list(dead), dtype=torch.int64).to(device)
+        self.by_page[:, blocks + self.page(0, 0)] = torch.from_numpy(poison).to(device)
+        self.by_page[:, blocks + self.page(1, 0)] = LARGE_FINITE
+        self.by_page[:, blocks + self.page(2, 0)] = 0
+
+    def pages_of(self, blocks: Iterable[int]) -> list[int]:
+        """Pages of `blocks` in all fills: those of the first fill, then of the next."""
+        blocks = list(blocks)
+        return [self.page(fill, block) for fill in range(len(FILLS)) for block in blocks]
+
+    def broken_guards(self) -> torch.Tensor:
+        """[guards] bool on the device: whose bytes were changed."""
+        return (self.by_page[:, self.guard_pages] != GUARD).any(dim=-1).any(dim=0)
+
+    def view(self, layer: int, dtype: str, offset: int, shape: Sequence[int]) -> torch.Tensor:
+        """[num_pages, *shape] of `dtype`, `offset` bytes into every page of one layer; a view of the pool's bytes."""
+        kind = getattr(torch, dtype)
+        start, page = layer * self.num_pages * self.pages.size + offset, self.pages.size
+        assert not (start % kind.itemsize or page % kind.itemsize)
+        strides = [1]
+        for size in reversed(shape[1:]):
+            strides.insert(0, strides[0] * size)
+        return torch.as_strided(
+            self.bytes.view(kind), (self.num_pages, *shape), (page // kind.itemsize, *strides), start // kind.itemsize
+        )
+
+    def temporal(self, layer: int) -> torch.Tensor:
+        """[num_pages, HEADS, HEAD_DIM, STATE_DIM]: recurrent states."""
+        shape = (tiny_model.HEADS, tiny_model.HEAD_DIM, tiny_model.STATE_DIM)
+        return self.view(layer, self.model.state_dtype, 0, shape)
+
+    def conv(self, layer: int) -> torch.Tensor:
+        """[num_pages, conv_slots, CONV_CHANNELS] bf16: convolution buffers, oldest input first."""
+        return self.view(layer, "bfloat16", self.pages.conv, (self.pages.conv_slots, tiny_model.CONV_CHANNELS))
+
+    def keys_and_values(self, layer: int, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two views [num_pages, block_size, KV_HEADS, ATTENTION_DIM]; keys first in the page."""
+        shape = (block_size, tiny_model.KV_HEADS, tiny_model.ATTENTION_DIM)
+        half = (
+            block_size * tiny_model.KV_HEADS * tiny_model.ATTENTION_DIM * getattr(torch, self.model.kv_dtype).itemsize
+        )
+        return self.view(layer, self.model.kv_dtype, 0, shape), self.view(layer, self.model.kv_dtype, half, shape)

@@ -1,0 +1,58 @@
+"""A numeric target for any class of embedded target, mutants included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...base.observe import Bytes, Record
+from ...base.trace import Config, Sleep
+from ..target import HybridTarget
+from .backend import Device
+from .machine import Machine
+from .parts import NumericKernels, NumericMemory, NumericPool, NumericRunner, NumericScheduler
+
+PARTS: dict[str, type] = {
+    "pool_class": NumericPool,
+    "scheduler_class": NumericScheduler,
+    "memory_class": NumericMemory,
+    "kernels_class": NumericKernels,
+    "runner_class": NumericRunner,
+}
+
+
+class Numeric(HybridTarget):
+    """The embedded engine, and a machine that does the same with bytes."""
+
+    device: Device
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.machine = Machine(config, self.layout, self.device)
+        parts: tuple[Any, ...] = (self.scheduler, self.memory, self.kernels, self.runner)
+        for part in parts:
+            part.machine = self.machine
+
+    def sleep(self, event: Sleep) -> list[Record]:
+        """The bytes are given back to the device."""
+        records = super().sleep(event)
+        self.machine.drop_pool()
+        return records
+
+    def read_bytes(self, group: int, layer: int, block: int) -> Bytes:
+        """What a page holds, as numbers."""
+        return self.machine.read(group, layer, block)
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        self.machine.drop_pool()
+
+
+def numeric(target_class: type[HybridTarget], device: Device) -> type[Numeric]:
+    """`target_class` with a numeric shadow. The shadow stands before the parts, broken ones too."""
+    parts = {
+        slot: type(
+            f"{shadow.__name__}_{getattr(target_class, slot).__name__}", (shadow, getattr(target_class, slot)), {}
+        )
+        for slot, shadow in PARTS.items()
+    }
+    return type(f"Numeric_{target_class.__name__}", (Numeric, target_class), {"device": device, **parts})

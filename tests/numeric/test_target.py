@@ -1,0 +1,76 @@
+"""The numeric run is silent on the correct target, and finds mutants by their bytes alone."""
+
+import msgspec
+import pytest
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.registry import load_factory, on_device
+from support import arrive, make_trace, steps
+
+
+@pytest.mark.parametrize("mode", ["align", "all", "none"])
+def test_drawn_traces_are_clean(mode: str) -> None:
+    factory = load_factory("hybrid@cpu")
+    exercised: dict[str, int] = {}
+    for index in range(2):
+        trace = draw_trace(factory.capabilities, 21, index, {"mamba_cache_mode": mode}, factory.supports)
+        trace = msgspec.structs.replace(trace, events=trace.events[:20])
+        outcome = run_trace(factory, trace)
+        assert outcome.violation is None, outcome.violation.message
+        for name, times in outcome.exercised.items():
+            exercised[name] = exercised.get(name, 0) + times
+    assert all(exercised[name] for name in ("S7", "S4", "S3", "S6", "M5")), exercised
+
+
+@pytest.mark.parametrize("kv", ["fp8", "fp16", "bf16"])
+@pytest.mark.parametrize("state", ["fp32", "bf16"])
+def test_every_data_type_is_clean(kv: str, state: str) -> None:
+    trace = make_trace(arrive("r0", 20, new=6), *steps(4), options={"kv_dtype": kv, "state_dtype": state})
+    outcome = run_trace(load_factory("hybrid@cpu-bytes"), trace)
+    assert outcome.violation is None
+    assert outcome.exercised["S7"]
+
+
+def test_the_same_trace_gives_the_same_bits_twice() -> None:
+    factory = load_factory("hybrid@cpu")
+    trace = draw_trace(factory.capabilities, 22, 0, supports=factory.supports)
+    assert run_trace(factory, trace).digest == run_trace(factory, trace).digest
+
+
+MUTANTS = {
+    "null-as-state-slot": ("M5", "guard"),
+    "all-mode-partial-block": ("S1", "state-bytes"),
+    "stale-fp32-bytes-nan": ("S7", "nan"),
+}
+
+
+@pytest.mark.parametrize("slug", MUTANTS)
+def test_mutants_are_found_by_their_bytes(slug: str) -> None:
+    factory = load_factory(f"hybrid:{slug}@cpu-bytes")
+    for index in range(4):
+        violation = run_trace(factory, draw_trace(factory.capabilities, 5, index, supports=factory.supports)).violation
+        if violation:
+            assert (violation.oracle, violation.field) == MUTANTS[slug], violation.message
+            return
+    pytest.fail("nobody noticed")
+
+
+def test_a_nan_is_explained_by_tags() -> None:
+    """A page that held another one's state: whose it was, and that nobody zeroed it."""
+    trace = make_trace(arrive("r0", 9, new=1), *steps(2), arrive("r1", 3, new=1), *steps(2), num_blocks=23)
+    violation = run_trace(load_factory("hybrid:stale-fp32-bytes-nan@cpu-bytes"), trace).violation
+    assert violation is not None
+    assert violation.signature == "S7-step-attention-nan"
+    assert "never zeroed" in violation.message
+    assert f"block {violation.block}" in violation.message
+
+
+def test_devices_that_do_not_exist_or_do_not_fit() -> None:
+    assert on_device("hybrid", "symbolic") == "hybrid"
+    assert on_device("hybrid:null-as-state-slot", "cpu") == "hybrid:null-as-state-slot@cpu"
+    for target, device in (("hybrid", "tpu"), ("vllm", "cpu"), ("hybrid@cpu", "cpu"), ("python:a:b", "cpu")):
+        with pytest.raises(TargetError):
+            on_device(target, device)
+    with pytest.raises(TargetError, match="no such device"):
+        load_factory("hybrid@tpu")
