@@ -27,7 +27,7 @@ $(PY):
 $(STAMP): pyproject.toml setup.py constraints.txt | $(PY)
 	$(PIP_INSTALL) setuptools
 	$(PIP_INSTALL) --no-build-isolation -e '.[dev]' \
-		$$(test -e $(VENV)/lib/*/site-packages/torch.pth || echo torch)
+		$$(test -e $(VENV)/lib/*/site-packages/torch.pth || echo torch $(if $(filter Linux,$(shell uname)),triton))
 	touch $@
 
 fuzz: $(STAMP) ## fuzz the built-in target for a minute

@@ -52,8 +52,8 @@ class Stops:
     """After how many of its tokens a row stores its state, and in which block.
 
     starts  int32 [rows + 1]; row r has stops starts[r] .. starts[r + 1] - 1
-    counts  int32 [stops]; tokens of the row after which to store, 0 for the state that it started from; not falling
-            within a row. A count outside 0 .. tokens of the row stores nothing
+    counts  int32 [stops]; tokens of the row after which to store, in any order, 0 for the state that it started from.
+            A count outside 0 .. tokens of the row stores nothing
     blocks  int32 [stops]
     """
 

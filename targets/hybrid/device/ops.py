@@ -264,8 +264,15 @@ class Ops(Protocol):
         """
 
 
-def implementation(device: torch.device | str) -> Ops:
-    """The operations for a device."""
+def implementation(device: torch.device | str, *, interpret: bool = False) -> Ops:
+    """The Triton kernels on a GPU (with `interpret`, in Triton's interpreter on a CPU: slow), else the twins.
+
+    Whether triton interprets is settled when it is first imported: TRITON_INTERPRET=1 has to be set by then.
+    """
+    if interpret or str(device).startswith("cuda"):
+        from . import compiled
+
+        return compiled
     from . import twins
 
     return twins
