@@ -92,6 +92,8 @@ def clause(mark: Mark, status: Status, history: History) -> str:
             return f"{who} writes {content} into {block}{foreign}"
         case "read":
             return f"{who} reads {content} from {block} (column {mark.column}){foreign}"
+        case "load":
+            return f"{who}'s {mark.content} is loaded into {block} from outside the pool"
         case "copy":
             return f"{who}'s {mark.content} is copied from block {mark.other} to {block}"
         case _:

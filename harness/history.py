@@ -25,6 +25,7 @@ What = Literal[
     "zero",
     "copy",
     "copied",
+    "load",
     "violation",
 ]
 

@@ -16,8 +16,6 @@ from msgspec import Struct, msgpack
 
 from ..reference.request import Life
 from ..targets.base.observe import (
-    Access,
-    Copied,
     Delivered,
     Forward,
     Numeric,
@@ -26,7 +24,6 @@ from ..targets.base.observe import (
     SlotWrite,
     StateWrite,
     View,
-    Zeroed,
 )
 from ..targets.base.protocol import Target, TargetError, TargetFactory
 from ..targets.base.trace import (
@@ -46,6 +43,7 @@ from .crash import crash_violation, ended_request
 from .oracles import ORACLES
 from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
 from .reached import ReachedStates
+from .takeover import take_over, take_over_write
 from .violation import Violation
 
 DRAIN_STEPS_PER_TOKEN = 3
@@ -151,16 +149,8 @@ class Lockstep:
         if violation:
             return violation
         self.reached.after_record(record, context)
-        if isinstance(record, Zeroed):
-            for block in record.blocks:
-                reference.ledger.zero(block)
-        elif isinstance(record, Copied):
-            source = record.source if record.source_column >= 0 else None
-            reference.ledger.move(
-                source, record.destination, record.layer, record.request, record.step,
-                record.temporal, record.conv,
-            )  # fmt: skip
-        elif isinstance(record, Numeric):
+        take_over(reference.ledger, record)
+        if isinstance(record, Numeric):
             self._note([output.values.tobytes() for output in record.outputs])
         elif isinstance(record, Delivered):
             self._note(record.outputs)
@@ -170,7 +160,7 @@ class Lockstep:
 
     def _plan(self, planned: Planned) -> None:
         view = planned.view
-        rows = ((row.name, row.hit if row.admitted else None) for row in planned.rows)
+        rows = [(row.name, row.hit if row.admitted else None, row.external) for row in planned.rows]
         self.context.reference.plan(planned.step, rows, view.tables, view.references, view.published)
         self.context.reference.note_published(view.published, planned.step)
         self._planned_view, self._planned_step = view, planned.step
@@ -189,7 +179,7 @@ class Lockstep:
                 if violation:
                     return violation
             if kind is StateWrite or kind is SlotWrite:
-                self._write(access, forward.step)
+                take_over_write(context.reference.ledger, access, context.row_name(access.row), forward.step)
         live = [(row, life) for row, life in zip(forward.rows, context.lives, strict=True) if life is not None]
         violation = self._first("on_forward", forward)
         for row, life in live:
@@ -204,18 +194,6 @@ class Lockstep:
             context.reference.executed(forward.step)
         self._note([(row.request, row.position, row.sampled) for row in forward.rows])
         return None
-
-    def _write(self, access: Access, step: int) -> None:
-        ledger, who = self.context.reference.ledger, self.context.row_name(access.row)
-        if isinstance(access, StateWrite):
-            temporal, conv = access.temporal is not None, access.window is not None
-            ledger.write_state(access.block, access.layer, who, step, temporal, conv)
-        elif isinstance(access, SlotWrite):
-            masks: dict[int, int] = {}
-            for block, slot in zip(access.blocks, access.slots, strict=True):
-                masks[block] = masks.get(block, 0) | 1 << slot
-            for block, mask in masks.items():
-                ledger.write_slots(block, access.layer, mask, who, step)
 
     def _note(self, observed: object) -> None:
         self.digest = zlib.crc32(_encode(observed), self.digest)

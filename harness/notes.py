@@ -16,6 +16,7 @@ from ..targets.base.observe import (
     Access,
     Copied,
     Forward,
+    Loaded,
     Planned,
     Record,
     SlotRead,
@@ -64,6 +65,10 @@ class Notes:
                 self._mark(record.step, block, "zero")
         elif isinstance(record, Copied):
             self._copied(record)
+        elif isinstance(record, Loaded):
+            parts = ("state", record.temporal), ("window", record.conv), ("KV", record.slots)
+            content = " and ".join(name for name, arrived in parts if arrived)
+            self._mark(record.step, record.block, "load", record.request, record.group, record.column, content)
         elif isinstance(record, Forward):
             self._forward(record)
 

@@ -13,6 +13,7 @@ from ..targets.base.observe import (
     Copied,
     Forward,
     ForwardRow,
+    Loaded,
     Planned,
     PlannedRow,
     Record,
@@ -21,7 +22,7 @@ from ..targets.base.observe import (
     View,
     Zeroed,
 )
-from ..targets.base.trace import Abort, Event, ResetPrefixCache
+from ..targets.base.trace import Abort, Event, ResetPrefixCache, Step
 from .oracles.base import Context
 
 
@@ -47,6 +48,8 @@ class ReachedStates:
             self._forward(record, context)
         elif isinstance(record, Zeroed):
             self.counts["blocks zeroed"] += 1
+        elif isinstance(record, Loaded):
+            self.counts["loaded from outside the pool"] += 1
 
     def _planned(self, planned: Planned, context: Context) -> None:
         counts, rows, lives = self.counts, planned.rows, context.reference.lives
@@ -100,6 +103,7 @@ class ReachedStates:
         }
         counts["attention cached beyond the hit"] += "attention" in deeper
         counts["state cached beyond the hit"] += "mamba" in deeper
+        counts["hit extended by a load"] += row.hit > 0 and row.external > 0
         if not row.hit:
             return
         counts["prefix hit"] += 1
@@ -218,6 +222,8 @@ class ReachedStates:
             counts["preempted with a step in flight"] += bool(context.reference.pending)
             for name in gone:
                 self._lost_its_blocks(name, context)
+        if isinstance(event, Step) and len(view.stored) > len(context.before.stored):
+            counts["stored outside the pool"] += 1
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)

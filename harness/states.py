@@ -59,6 +59,10 @@ REQUIRES: dict[str, str] = {
     "snapshot written beside the working state": "snapshots",
     "columns left of a window given back": "sliding-window",
     "hit behind a sliding window": "sliding-window caching",
+    # content outside the pool
+    "loaded from outside the pool": "external_load caching",
+    "hit extended by a load": "external_load caching",
+    "stored outside the pool": "stores caching",
     # speculation
     "window moved by accepted drafts": "speculation align",
     "all drafts accepted": "speculation",

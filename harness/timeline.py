@@ -24,6 +24,7 @@ LETTERS: dict[What, str] = {
     "drop": "d",
     "zero": "z",
     "copy": "c",
+    "load": "l",
     "alloc": "a",
     "write": "w",
     "read": "r",
@@ -32,7 +33,7 @@ LETTERS: dict[What, str] = {
 """Marks that are shown."""
 LEGEND = (
     "a handed out · w written · r read · k key published · d key dropped · h prefix hit · z zeroed · c copied to · "
-    "f freed · x written by a row of no request · ! violation"
+    "l loaded from outside · f freed · x written by a row of no request · ! violation"
 )
 FREE, FREE_KEYED = "·", "#"
 

@@ -26,6 +26,7 @@ from ..targets.base.trace import (
     Config,
     DummyRun,
     Evict,
+    ExternalLoad,
     Group,
     Preempt,
     ResetPrefixCache,
@@ -150,6 +151,7 @@ class Grammar:
             "reset_prefix_cache": (5, lambda: ResetPrefixCache(self.choices.chance(50))),
             "capture_graphs": (3, CaptureGraphs),
             "sleep": (3, Sleep),
+            "external_load": (15, self.external_load),
         }
         return [rare[tag] for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
 
@@ -249,6 +251,11 @@ class Grammar:
                 del self.left[name]
         pad_to = choices.integer(1, 8) if choices.chance(10) else 0
         return Step(budget, chunks, drafts, right, per_request, pad_to)
+
+    def external_load(self) -> ExternalLoad:
+        """A connector holds the beginning of the latest request, which most probably still waits."""
+        length = self.length(self.config.max_model_len)
+        return ExternalLoad(list(self.left or ["r0"])[-1], length, self.choices.chance(85))
 
     def dummy_run(self) -> DummyRun:
         """What an idle data-parallel rank executes."""

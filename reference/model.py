@@ -21,11 +21,13 @@ Table = Sequence[Sequence[int]]
 
 @dataclass(slots=True)
 class PlanFacts:
-    """What is known of one planned step. `lives` and `admitted` (hit lengths) hold its rows only."""
+    """What is known of one planned step. `lives`, `admitted` (tokens it starts from) and `reused` (those of them that
+    the pool held already) are of its rows only."""
 
     step: int
     lives: dict[str, Life]
     admitted: dict[str, int]
+    reused: dict[str, int]
     tables: Mapping[str, Table]
     references: Sequence[int]
     published: Mapping[int, Key]
@@ -60,18 +62,19 @@ class Reference:
     def plan(
         self,
         step: int,
-        rows: Iterable[tuple[str, int | None]],
+        rows: Iterable[tuple[str, int | None, int]],
         tables: Mapping[str, Table],
         references: Sequence[int],
         published: Mapping[int, Key],
     ) -> PlanFacts:
-        """A step was planned; each row is (request, hit length if admitted else None)."""
+        """A step was planned; each row is (request, hit length if admitted else None, tokens loaded behind it)."""
         assert step not in self.pending, "a step is planned once"
         rows = list(rows)
         facts = PlanFacts(
             step,
-            {name: self.lives[name] for name, _ in rows},
-            {name: hit for name, hit in rows if hit is not None},
+            {name: self.lives[name] for name, _, _ in rows},
+            {name: hit + loaded for name, hit, loaded in rows if hit is not None},
+            {name: hit for name, hit, _ in rows if hit is not None},
             tables,
             references,
             published,
@@ -91,10 +94,12 @@ class Reference:
         for block, key in published.items():
             if block not in since or since[block][0] != key:
                 since[block] = (key, step)
-                if key not in self.truths:
-                    self._find_truth(key)
+                self.know(key)
 
-    def _find_truth(self, key: Key) -> None:
+    def know(self, key: Key) -> None:
+        """Find out which prefix a key names; requests that ended in the current step count."""
+        if key in self.truths:
+            return
         ended = self.current.lives.values() if self.current else ()
         for life in (*self.lives.values(), *ended):
             if key.depth <= life.total_length and life.truth.tag(key.depth) == key.tag:
@@ -127,7 +132,7 @@ class Reference:
 
     def _hand_out_new_blocks(self, name: str, facts: PlanFacts) -> None:
         table = facts.tables.get(name, ())
-        hit = facts.admitted.get(name)
+        hit = facts.reused.get(name)
         before = self._entered_tables.get(name) if hit is None else None
         if table == before:
             return

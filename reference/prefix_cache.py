@@ -10,6 +10,10 @@ Contract of a hit of L tokens (vLLM `HybridKVCacheCoordinator.find_longest_cache
     every attention group holds all of its blocks below L; with a sliding window those that position L attends to
     every mamba group holds the state at exactly L
 
+A hit may be extended by a load from outside the pool (a KV connector, another memory tier): the next E tokens of
+every attention group and every state at exactly L + E are loaded, and computing starts at L + E. The pool itself must
+then hold only what is not loaded: the attention blocks below L that position L + E attends to, and no state at L.
+
 `longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
 contract says so: with EAGLE the last matched block of the drafter's attention is given up (of all full attention if
 the drafter has no group of its own), and the hit is the longest valid one that is left.
@@ -34,12 +38,12 @@ class Key(NamedTuple):
         return f"depth {self.depth} of prefix {self.tag % 10_000:04} in group {self.group}"
 
 
-def keys_needed(index: int, group: Group, tags: Sequence[int], length: int) -> list[Key]:
-    """Keys that group `index` must have published for a hit of `length` tokens."""
+def keys_needed(index: int, group: Group, tags: Sequence[int], length: int, loaded: int = 0) -> list[Key]:
+    """Keys that group `index` must have published for a hit of `length` tokens, if `loaded` more come from outside."""
     if group.kind == "mamba":
-        return [Key(index, length, tags[length])] if length else []
+        return [Key(index, length, tags[length])] if length and not loaded else []
     size = group.block_size
-    first = first_attended(group, length) // size
+    first = first_attended(group, length + loaded) // size
     return [Key(index, depth, tags[depth]) for depth in range((first + 1) * size, length + 1, size)]
 
 

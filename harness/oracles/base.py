@@ -19,6 +19,7 @@ from ...targets.base.observe import (
     Delivered,
     Forward,
     ForwardRow,
+    Loaded,
     Numeric,
     Planned,
     SlotRead,
@@ -35,6 +36,7 @@ RECORD_HOOKS = {
     Planned: "on_planned",
     Zeroed: "on_zeroed",
     Copied: "on_copied",
+    Loaded: "on_loaded",
     Numeric: "on_numeric",
     Forward: "on_forward",
     Delivered: "on_delivered",
@@ -101,6 +103,9 @@ class Oracle:
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
         """A state moved."""
+
+    def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
+        """Content came from outside the pool."""
 
     def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
         """A kernel read an initial state."""

@@ -112,13 +112,14 @@ class HitValidity(Oracle):
             violation = self._long_enough(context, planned, row) if context.layout.prefix_caching else None
             if violation:
                 return violation
-            if row.hit >= life.known:
+            start = row.hit + row.external
+            if start >= life.known:
                 return self.violation(
                     context,
                     "whole-request",
-                    f"{row.name} was given a hit of {row.hit} of its {life.known} tokens: nothing is left to compute",
+                    f"{row.name} was given a hit of {start} of its {life.known} tokens: nothing is left to compute",
                     expected=f"at most {life.known - 1}",
-                    observed=row.hit,
+                    observed=start,
                     request=row.name,
                 )
             for index in range(len(context.layout.groups) if row.hit else 0):
@@ -135,7 +136,7 @@ class HitValidity(Oracle):
             return self._state_cached(context, view, row, index, tags)
         if row.hit % group.block_size:
             return None  # a partial hit is a copy: judged by its content (S2), not by a key
-        for key in keys_needed(index, group, tags, row.hit):
+        for key in keys_needed(index, group, tags, row.hit, row.external):
             column = key.depth // group.block_size - 1
             block = columns[column] if column < len(columns) else None
             if block is None or view.published.get(block) != key:
@@ -217,7 +218,7 @@ class Commit(Oracle):
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         for row in planned.rows:
-            if not row.admitted or not row.hit:
+            if not row.admitted or not row.hit or row.external:
                 continue
             for index, group in enumerate(context.layout.groups):
                 block = self._source(context, planned, row, index) if group.kind == "mamba" else None

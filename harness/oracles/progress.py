@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...reference.request import Life
-from ...targets.base.observe import Copied, Delivered, Forward, ForwardRow, Planned, View, Zeroed
+from ...targets.base.observe import Copied, Delivered, Forward, ForwardRow, Loaded, Planned, View, Zeroed
 from ..violation import Violation
 from .base import Context, Oracle
 
@@ -80,6 +80,9 @@ class Order(Oracle):
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
         return self._overtakes(context, copied.step, copied.destination, "is copied to")
+
+    def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
+        return self._overtakes(context, loaded.step, loaded.block, "is loaded")
 
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:
         self.count()

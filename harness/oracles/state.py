@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...reference.layout import first_attended
 from ...reference.prefix_cache import Key
 from ...targets.base.observe import (
@@ -124,7 +126,8 @@ class Continuation(Oracle):
 
 class Checkpoint(Oracle):
     """S1: every block that a lookup can reach holds the content that its key names, once the steps planned before
-    its publication have run. S5: and that content was written, not merely promised."""
+    its publication have run; so does everything that is stored outside the pool. S5: and that content was written, not
+    merely promised."""
 
     ids = ("S1", "S5")
     title = "checkpoint"
@@ -133,6 +136,8 @@ class Checkpoint(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._contents: dict[Key, Content] = {}
+        self._stored: dict[Key, Sequence[Content]] = {}
+        """Content outside the pool that has been judged."""
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         # Every reachable block, after every event: the hottest loop of a run.
@@ -151,7 +156,30 @@ class Checkpoint(Oracle):
                 if content != wanted:
                     return self._wrong(context, block, key, layer, wanted, content)
         self.count("S1", compared)
+        for key, pages in view.stored.items():
+            violation = None if self._stored.get(key) is pages else self._outside(context, key, pages)
+            if violation:
+                return violation
         return None
+
+    def _outside(self, context: Context, key: Key, pages: Sequence[Content]) -> Violation | None:
+        self._stored[key] = pages
+        context.reference.know(key)
+        wanted = self._contents.get(key) or self._expected(context, key)
+        layers = context.layout.groups[key.group].layers
+        self.count("S1", 0 if wanted is None else 1)
+        if wanted is None or list(pages) == [wanted] * layers:
+            return None
+        right = sum(page == wanted for page in pages)
+        what = f"{right} of {layers} layers hold the prefix's content"
+        return self.violation(
+            context,
+            "stored",
+            f"of what is stored outside the pool as {key}, {what}",
+            expected=f"state@{key.depth} in {layers} layers",
+            observed=what,
+            group=key.group,
+        )
 
     def _expected(self, context: Context, key: Key) -> Content | None:
         """What a block with this key must hold; None if no request with that prefix was ever seen."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...targets.base.observe import Copied, Forward, SlotRead, SlotWrite, StateRead, StateWrite
+from ...targets.base.observe import Copied, Forward, Loaded, SlotRead, SlotWrite, StateRead, StateWrite
 from ..violation import Violation
 from .base import Context, Oracle
 
@@ -61,6 +61,9 @@ class TableMirror(Oracle):
             if violation:
                 return violation
         return None
+
+    def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
+        return self._named_column(context, loaded.request, loaded.group, loaded.column, loaded.block, "loads into")
 
     def _column(self, context: Context, row: int, group: int, column: int, block: int, verb: str) -> Violation | None:
         life = context.lives[row]
@@ -184,18 +187,24 @@ class Writer(Oracle):
         return None
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
+        return self._brought(context, copied, copied.destination)
+
+    def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
+        return self._brought(context, loaded, loaded.block)
+
+    def _brought(self, context: Context, record: Copied | Loaded, block: int) -> Violation | None:
         self.count()
-        facts, block = context.facts, copied.destination
+        facts = context.facts
         if facts is None:
             return None
         if block == context.null:
-            return self._null(context, copied.request, copied.group)
+            return self._null(context, record.request, record.group)
         if block in facts.published or facts.references[block] > 1:
             key = facts.published.get(block)
-            life = facts.lives.get(copied.request)
-            own = life and self._is_own(context, copied.request, block)
+            life = facts.lives.get(record.request)
+            own = life and self._is_own(context, record.request, block)
             if key is None or not own or life is None or life.truth.tag(key.depth) != key.tag:
-                return self._shared(context, copied, block)
+                return self._shared(context, record, block)
         return None
 
     def _one_writer(self, context: Context, row: int, group: int, block: int) -> Violation | None:
@@ -234,13 +243,15 @@ class Writer(Oracle):
             block=context.null if context.null is not None else -1,
         )
 
-    def _shared(self, context: Context, write: StateWrite | SlotWrite | Copied, block: int | None = None) -> Violation:
+    def _shared(
+        self, context: Context, write: StateWrite | SlotWrite | Copied | Loaded, block: int | None = None
+    ) -> Violation:
         if block is None:
             assert isinstance(write, StateWrite)
             block = write.block
         facts = context.facts
         assert facts is not None
-        who = write.request if isinstance(write, Copied) else context.row_name(write.row)
+        who = write.request if isinstance(write, Copied | Loaded) else context.row_name(write.row)
         key = facts.published.get(block)
         what = f"published as depth {key.depth}" if key else f"held by {facts.references[block]} requests"
         return self.violation(

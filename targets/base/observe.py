@@ -3,7 +3,7 @@
 `Target.apply` returns an `Effect`: the records of what happened, *in the order in which it happened*. The order
 is itself observed: device work of step 5 before the forward of step 4 is a finding (S8).
 
-A scheduling decision is a `Planned`, device work is `Zeroed`, `Copied` and `Forward`, what the client sees is
+A scheduling decision is a `Planned`, device work is `Zeroed`, `Copied`, `Loaded` and `Forward`, what the client sees is
 `Delivered`. Each carries the number of the step that planned it, so a target may plan ahead of execution.
 """
 
@@ -23,6 +23,22 @@ Table = Sequence[Sequence[int]]
 """Block ids by group, then column."""
 
 
+class StateContent(NamedTuple):
+    """What one layer's page of a state block holds."""
+
+    temporal: int
+    window: tuple[int, ...]
+
+
+class SlotContent(NamedTuple):
+    """What one layer's page of an attention block holds, slot by slot."""
+
+    tags: Sequence[int]
+
+
+Content = StateContent | SlotContent
+
+
 class View(Struct, frozen=True, gc=False):
     """The host's metadata at one moment: a snapshot, which later events leave alone.
 
@@ -35,6 +51,7 @@ class View(Struct, frozen=True, gc=False):
     waiting, running  names, in queue order
     leftovers  sizes of everything that must be empty once no request is alive
     drained    sizes of everything that must be empty after each step
+    stored     content outside the pool that a later load may find, one entry per layer of the key's group
     """
 
     free: Sequence[int]
@@ -47,6 +64,7 @@ class View(Struct, frozen=True, gc=False):
     pins: Mapping[int, int] = field(default_factory=dict)
     leftovers: Mapping[str, int] = field(default_factory=dict)
     drained: Mapping[str, int] = field(default_factory=dict)
+    stored: Mapping[Key, Sequence[Content]] = field(default_factory=dict)
 
 
 class PlannedRow(NamedTuple):
@@ -58,6 +76,7 @@ class PlannedRow(NamedTuple):
     admitted  True if it came from the waiting queue in this step
     hit       prefix-hit length in tokens on admission
     estimated, taken  blocks that the admission check foresaw and that were really taken, -1 if not observed
+    external  tokens behind the hit that are loaded from outside the pool before the step's forward
     """
 
     name: str
@@ -68,6 +87,7 @@ class PlannedRow(NamedTuple):
     hit: int
     estimated: int = -1
     taken: int = -1
+    external: int = 0
 
 
 class Planned(Struct, frozen=True, gc=False):
@@ -106,6 +126,24 @@ class Copied(Struct, frozen=True, gc=False):
     temporal: bool
     conv: bool
     layer: int = 0
+
+
+class Loaded(Struct, frozen=True, gc=False):
+    """Content came from outside the pool into one layer's page of a block in column `column` of a request's table.
+
+    temporal, conv  which parts of a state arrived
+    slots           how many attention slots arrived, from the first
+    """
+
+    step: int
+    request: str
+    group: int
+    layer: int
+    column: int
+    block: int
+    temporal: bool = False
+    conv: bool = False
+    slots: int = 0
 
 
 class StateRead(NamedTuple):
@@ -247,29 +285,13 @@ class Delivered(Struct, frozen=True, gc=False):
     finished: Sequence[str]
 
 
-Record = Planned | Zeroed | Copied | Numeric | Forward | Delivered
+Record = Planned | Zeroed | Copied | Loaded | Numeric | Forward | Delivered
 
 
 class Effect(Struct, frozen=True, gc=False):
     """Everything that one event did; no records for a no-op."""
 
     records: Sequence[Record] = ()
-
-
-class StateContent(NamedTuple):
-    """What one layer's page of a state block holds."""
-
-    temporal: int
-    window: tuple[int, ...]
-
-
-class SlotContent(NamedTuple):
-    """What one layer's page of an attention block holds, slot by slot."""
-
-    tags: Sequence[int]
-
-
-Content = StateContent | SlotContent
 
 
 class Bytes(NamedTuple):

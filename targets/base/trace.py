@@ -106,10 +106,12 @@ class Wake(Event, frozen=True, tag="wake"):
 
 
 class ExternalLoad(Event, frozen=True, tag="external_load"):
-    """The next admission of `name` finds `length` tokens in a KV connector."""
+    """From now on a KV connector holds the first `length` tokens of `name`; `states` tells whether it also holds the
+    recurrent state at the last block boundary among them, or attention content only."""
 
     name: Name
     length: Positive
+    states: bool = True
 
 
 class Fork(Event, frozen=True, tag="fork"):

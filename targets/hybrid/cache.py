@@ -9,20 +9,29 @@ from ...reference.layout import Layout
 from .groups import AttentionGroup, MambaGroup, Span, WindowGroup
 from .pool import BlockPool
 
+TO_LOAD = -1
+"""Stands in an estimate for a block that is not handed out yet."""
+
 
 class Hit(NamedTuple):
-    """A prefix hit of `length` tokens; `blocks` are its columns by group. `defer`: wait one step for it."""
+    """A prefix hit of `length` tokens; `blocks` are its columns by group. `defer`: wait one step for it.
+
+    `external` more tokens are to be loaded from outside the pool.
+    """
 
     length: int
     blocks: tuple[Sequence[int], ...]
     defer: bool = False
+    external: int = 0
 
 
 class Allocation(NamedTuple):
-    """Outcome of `allocate`: blocks foreseen by the admission check and blocks really taken."""
+    """Outcome of `allocate`: blocks foreseen by the admission check, blocks really taken, (column, block) of those that
+    are to be loaded, by group."""
 
     estimated: int
     taken: int
+    to_load: Sequence[Sequence[tuple[int, int]]] = ()
 
 
 class CacheManager:
@@ -62,6 +71,11 @@ class CacheManager:
         defer = any(group.must_defer(hit) for group, hit in zip(self.groups, blocks, strict=True))
         return Hit(length, blocks, defer)
 
+    def extend_hit(self, hit: Hit, tags: Sequence[int], external: int) -> Hit:
+        """The same hit with `external` more tokens to be loaded behind it."""
+        blocks = tuple(group.hit_blocks(tags, hit.length, external) for group in self.groups)
+        return Hit(hit.length, blocks, external=external)
+
     def drop_for_eagle(self, tags: Sequence[int], length: int) -> int:
         """EAGLE drafts need the hidden states of the last block: its attention blocks are computed again."""
         for index in self.layout.eagle_groups:
@@ -73,11 +87,18 @@ class CacheManager:
         """Blocks that leave the free queue if the request gets `span`, revived hit blocks included."""
         total = 0
         for index, group in enumerate(self.groups):
-            table = hit.blocks[index] if hit else group.tables[name]
-            total += group.columns_missing(table, span)
+            table = list(hit.blocks[index]) if hit else group.tables[name]
             if hit:
                 total += sum(1 for block in table if block in self.pool.free)
+                loads = self.blocks_to_load(group, table, hit)
+                total += loads
+                table += [TO_LOAD] * loads
+            total += group.columns_missing(table, span)
         return total
+
+    def blocks_to_load(self, group: AttentionGroup, table: Sequence[int], hit: Hit) -> int:
+        """Blocks that an external hit takes before its first step; a state needs one, too."""
+        return group.columns_to_load(table, hit.length + hit.external) if hit.external else 0
 
     def allocate(self, name: str, tags: Sequence[int], span: Span, hit: Hit | None) -> Allocation | None:
         """Give the request every block of `span`, or nothing and None if the pool cannot.
@@ -94,12 +115,16 @@ class CacheManager:
         if hit is not None:
             for group, blocks in zip(self.groups, hit.blocks, strict=True):
                 group.start(name, blocks, hit.length)
+        to_load: list[list[tuple[int, int]]] = []
+        if hit is not None and hit.external:
+            start = hit.length + hit.external
+            to_load = [group.take_columns_to_load(name, tags, start) for group in self.groups]
         for group in self.groups:
             new = group.extend(name, span)
             self.note_for_zeroing(group, new)
         if self.layout.prefix_caching:
             self.publish(name, tags, span.known)
-        return Allocation(estimated, free_before - len(self.pool.free))
+        return Allocation(estimated, free_before - len(self.pool.free), to_load)
 
     def settle(self, name: str, tags: Sequence[int], span: Span) -> None:
         """Publish what is executed and verified, then release what only other requests may still use."""

@@ -21,6 +21,7 @@ CAPABILITIES = Capabilities(
             "evict",
             "sleep",
             "wake",
+            "external_load",
         }
     ),
     modes=("align", "all", "none"),
@@ -49,7 +50,8 @@ CAPABILITIES = Capabilities(
     conv_widths=(4, 2, 3),
     max_model_len=96,
     traces_per_second=25.0,
-    reaches=frozenset({"padding", "chunks"}),
+    options={"connector_saves": ("no", "no", "yes")},
+    reaches=frozenset({"padding", "chunks", "stores"}),
 )
 
 

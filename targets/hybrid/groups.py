@@ -55,14 +55,26 @@ class AttentionGroup:
             depth += self.block_size
         return depth
 
-    def hit_blocks(self, tags: Sequence[int], length: int) -> list[int]:
-        """Columns of a hit of `length` tokens."""
+    def hit_blocks(self, tags: Sequence[int], length: int, external: int = 0) -> list[int]:
+        """Columns of a hit of `length` tokens, up to the first that is to be loaded for `external` more."""
         blocks = []
         for depth in range(self.block_size, length + 1, self.block_size):
             block = self.pool.lookup(Key(self.index, depth, tags[depth]))
             assert block is not None
             blocks.append(block)
         return blocks
+
+    def columns_to_load(self, table: Sequence[int], start: int) -> int:
+        """How many columns behind those of a hit must be loaded for the request to start at `start` tokens."""
+        return max(start // self.block_size - len(table), 0)
+
+    def take_columns_to_load(self, name: str, tags: Sequence[int], start: int) -> list[tuple[int, int]]:
+        """Give `name` the columns that are to be loaded, under their keys; returns (column, block) for each."""
+        table = self.tables[name]
+        first = len(table)
+        table += self.pool.allocate(self.columns_to_load(table, start))
+        self.publish(name, tags, start)
+        return list(enumerate(table))[first:]
 
     def must_defer(self, blocks: Sequence[int]) -> bool:
         """Attention writes all keys and values of a step before it reads any: a hit in the same step is fine."""
@@ -139,9 +151,9 @@ class WindowGroup(AttentionGroup):
             depth -= self.block_size
         return found
 
-    def hit_blocks(self, tags: Sequence[int], length: int) -> list[int]:
+    def hit_blocks(self, tags: Sequence[int], length: int, external: int = 0) -> list[int]:
         """The window's columns; the columns before them are null."""
-        first = self.first_column(length)
+        first = self.first_column(length + external)
         boundaries = range((first + 1) * self.block_size, length + 1, self.block_size)
         blocks = [self.pool.lookup(Key(self.index, depth, tags[depth])) for depth in boundaries]
         return [NULL_BLOCK] * first + [block for block in blocks if block is not None]
@@ -168,8 +180,10 @@ class MambaGroup(AttentionGroup):
                 return depth
         return 0
 
-    def hit_blocks(self, tags: Sequence[int], length: int) -> list[int]:
-        """The state's column; the columns before it are null."""
+    def hit_blocks(self, tags: Sequence[int], length: int, external: int = 0) -> list[int]:
+        """The state's column; the columns before it are null. A state that is loaded makes the local one useless."""
+        if external:
+            return [NULL_BLOCK] * ((length + external) // self.block_size - 1)
         if length == 0:
             return []
         block = self.pool.lookup(Key(self.index, length, tags[length]))
@@ -204,7 +218,7 @@ class MambaGroup(AttentionGroup):
 
     def is_movable(self, block: int) -> bool:
         """Only a block that nobody else holds and that no lookup reaches may change its role."""
-        return block != NULL_BLOCK and self.pool.references[block] == 1 and block not in self.pool.labels
+        return block > NULL_BLOCK and self.pool.references[block] == 1 and block not in self.pool.labels
 
     def extend(self, name: str, span: Span) -> list[int]:
         """Append null columns up to the first live one, then moved scratch blocks, then new ones."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from ...reference.prefix_cache import Key
 from ...reference.tokens import chain
 from ..base.observe import PlannedRow, Table
 
@@ -40,12 +42,23 @@ class Request:
         self.epoch += 1
 
 
+class Load(NamedTuple):
+    """Content of `key` is to come from outside the pool into `block`, column `column` of its group's table."""
+
+    group: int
+    column: int
+    block: int
+    key: Key
+
+
 @dataclass(slots=True)
 class ScheduledRow:
     """One request of a planned step, as sent to the worker.
 
     fresh     tokens and the whole table, set on admission
     appended  new columns by group otherwise
+    loads     what must come from outside the pool before the forward
+    table     the whole table, for whoever keeps a mirror of it
     """
 
     name: str
@@ -57,6 +70,8 @@ class ScheduledRow:
     observed: PlannedRow
     start: int
     optimistic: int
+    loads: Sequence[Load]
+    table: Table
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from ..base.observe import Forward, ForwardRow, Record, Zeroed
 from ..base.shadow import join, sample
 from ..base.trace import Config, Step
 from .batch import NULL_INDICES, Batch, StateIndices
+from .connector import Connector
 from .drafter import Drafter
 from .kernels import Kernels, RowInput
 from .memory import Memory
@@ -39,6 +40,7 @@ class Runner:
         kernels: Kernels,
         states: States,
         drafter: Drafter,
+        connector: Connector,
     ) -> None:
         self.layout = layout
         self.config = config
@@ -47,13 +49,14 @@ class Runner:
         self.kernels = kernels
         self.states = states
         self.drafter = drafter
+        self.connector = connector
         self.requests: dict[str, DeviceRequest] = {}
         self.attention = [index for index, group in enumerate(layout.groups) if group.kind == "attention"]
 
     def execute(self, plan: Plan, event: Step, records: list[Record]) -> Executed:
         """Run one step; appends what the device did to `records`."""
         self.update_batch(plan)
-        self.zero_blocks(plan, records)
+        self.bring_in(plan, records)
         rows = [row for name in self.batch.names if (row := plan.rows.get(name))]
         inputs = [self.row_input(index, row) for index, row in enumerate(rows)]
         requests = [(row.name, self.requests[row.name]) for row in rows]
@@ -78,6 +81,7 @@ class Runner:
         records.append(Forward(plan.step, observed, log, graph=graph))
         for (name, request), one in zip(requests, inputs, strict=True):
             self.states.settle(plan.step, name, request, one, max(len(sampled[name]) - 1, 0), records)
+            self.connector.save(name, request.tokens, one.position, request.computed)
         return Executed(plan, sampled, drafts)
 
     def update_batch(self, plan: Plan) -> None:
@@ -85,8 +89,10 @@ class Runner:
         for name in plan.removed:
             self.batch.remove(name)
             self.drafter.remove(name)
+            self.connector.remove(name)
             self.requests.pop(name, None)
         for row in plan.rows.values():
+            self.connector.update_mirror(row)
             if row.fresh is None:
                 self.batch.append(row.name, row.appended)
                 self.drafter.append(row.name, row.appended)
@@ -99,6 +105,12 @@ class Runner:
                 [self.states.seed_column(group, row.start) for group in range(len(table))],
                 [0] * len(table),
             )  # fmt: skip
+
+    def bring_in(self, plan: Plan, records: list[Record]) -> None:
+        """What must be in the pool before the forward: zeroes first, then loads, which are never zeroed."""
+        self.zero_blocks(plan, records)
+        for row in plan.rows.values():
+            self.connector.load(plan.step, row, records)
 
     def zero_blocks(self, plan: Plan, records: list[Record]) -> None:
         """Zero what was newly handed out to attention groups."""

@@ -13,16 +13,18 @@ from ...reference.tokens import EMPTY
 from ..base.observe import PlannedRow, Table
 from ..base.trace import Config
 from .cache import Allocation, CacheManager, Hit
+from .connector import Connector
 from .groups import Span
-from .plan import Plan, Request, ScheduledRow
+from .plan import Load, Plan, Request, ScheduledRow
 
 
 class Scheduler:
     """Queues and progress of all requests."""
 
-    def __init__(self, config: Config, cache: CacheManager) -> None:
+    def __init__(self, config: Config, cache: CacheManager, connector: Connector) -> None:
         self.config = config
         self.cache = cache
+        self.connector = connector
         self.requests: dict[str, Request] = {}
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -113,7 +115,10 @@ class Scheduler:
             hit = self.cache.find_hit(request.tags, len(request.tokens))
             if hit.defer:
                 continue
-            request.settled = request.low = request.high = hit.length
+            external = self.connector.find(request.tags, hit.length, len(request.tokens))
+            if external:
+                hit = self.cache.extend_hit(hit, request.tags, external)
+            request.settled = request.low = request.high = hit.length + external
             count, _ = self.wanted(request, plan.budget, limits, fresh=True)
             allocation = None
             if count > 0:
@@ -146,11 +151,16 @@ class Scheduler:
             drafts,
             hit is not None,
             hit.length if hit else 0,
-            *allocation,
+            allocation.estimated,
+            allocation.taken,
+            hit.external if hit else 0,
         )
+        loads: list[Load] = []
+        if hit and hit.external:
+            loads = self.connector.loads(request.tags, hit.length, hit.length + hit.external, allocation.to_load)
         plan.rows[request.name] = ScheduledRow(
             request.name, count, drafts, request.epoch, fresh, appended, observed, request.high,
-            drafts + 1 if samples else 0,
+            drafts + 1 if samples else 0, loads, self.cache.tables(request.name) if self.connector.saves else (),
         )  # fmt: skip
         plan.budget -= count
 

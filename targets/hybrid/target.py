@@ -30,6 +30,7 @@ from ..base.trace import (
     DummyRun,
     Event,
     Evict,
+    ExternalLoad,
     Preempt,
     ResetPrefixCache,
     Sleep,
@@ -39,6 +40,7 @@ from ..base.trace import (
 )
 from .batch import NULL_INDICES, Batch
 from .cache import CacheManager
+from .connector import Connector
 from .drafter import Drafter
 from .kernels import Kernels
 from .memory import Memory
@@ -47,6 +49,7 @@ from .pool import BlockPool
 from .runner import Runner
 from .scheduler import Scheduler
 from .states import States
+from .store import Store
 
 
 def build_layout(config: Config) -> Layout:
@@ -75,6 +78,8 @@ class HybridTarget:
     kernels_class = Kernels
     states_class = States
     drafter_class = Drafter
+    store_class = Store
+    connector_class = Connector
     runner_class = Runner
 
     def __init__(self, config: Config) -> None:
@@ -82,17 +87,26 @@ class HybridTarget:
         self.layout = layout = build_layout(config)
         self.pool = self.pool_class(config.num_blocks)
         self.cache = self.cache_class(layout, self.pool)
-        self.scheduler = self.scheduler_class(config, self.cache)
         self.batch = self.batch_class(layout, config.max_num_seqs, config.longest_span)
         layers = max(group.layers for group in layout.groups)
         self.memory = self.memory_class(
             config.num_blocks, layers, config.conv_width, POISON if layout.zeroing else NO_INPUT
         )
+        self.store = self.store_class(layout, self.memory)
+        self.connector = self.connector_class(layout, self.store, config.options.get("connector_saves") == "yes")
+        self.scheduler = self.scheduler_class(config, self.cache, self.connector)
         self.kernels = self.kernels_class(self.memory, config.conv_width)
         self.states = self.states_class(layout, self.batch, self.memory)
         self.drafter = self.drafter_class(layout, self.kernels, config.max_num_seqs)
         self.runner = self.runner_class(
-            layout, config, self.batch, self.memory, self.kernels, self.states, self.drafter
+            layout,
+            config,
+            self.batch,
+            self.memory,
+            self.kernels,
+            self.states,
+            self.drafter,
+            self.connector,
         )
         self.in_flight: deque[tuple[Plan, Step]] = deque()
         self.names_seen: set[str] = set()
@@ -109,6 +123,7 @@ class HybridTarget:
             Evict: self.evict,
             Sleep: self.sleep,
             Wake: self.wake,
+            ExternalLoad: self.external_load,
         }
 
     def apply(self, event: Event) -> Effect:
@@ -224,6 +239,13 @@ class HybridTarget:
             self.asleep = False
         return []
 
+    def external_load(self, event: ExternalLoad) -> list[Record]:
+        """Another engine has computed the beginning of a request."""
+        request = self.scheduler.requests.get(event.name)
+        if request is not None:
+            self.store.seed(request.tags, min(event.length, len(request.tokens)), event.states)
+        return []
+
     def view(self) -> View:
         """The host's metadata now."""
         scheduler, pool, groups = self.scheduler, self.pool, self.cache.groups
@@ -243,8 +265,10 @@ class HybridTarget:
                 "worker rows": len(self.batch.names),
                 "worker requests": len(self.runner.requests),
                 "drafter slots": len(self.drafter.slots),
+                "mirrored tables": len(self.connector.mirror),
             },
             drained={"blocks to zero": len(self.cache.to_zero)},
+            stored=self.store.pages.copy(),
         )
 
     def read(self, group: int, layer: int, block: int) -> Content:

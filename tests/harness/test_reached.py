@@ -9,6 +9,7 @@ from hybridfuzz.harness.states import REQUIRES, features, missing_states, requir
 from hybridfuzz.targets.base.trace import (
     Abort,
     DummyRun,
+    ExternalLoad,
     Group,
     Preempt,
     ResetPrefixCache,
@@ -73,6 +74,11 @@ TRACES: dict[str, Trace] = {
     "dummy run beside a drafter": make_trace(
         arrive("r0", 5, new=1), *steps(2), DummyRun(2), groups=(MAMBA, DRAFT), **DRAFTS
     ),
+    "loaded from outside the pool": make_trace(arrive("r0", 20), ExternalLoad("r0", 16), *steps(3)),
+    "hit extended by a load": make_trace(
+        arrive("r0", 12), *steps(3), arrive("r1", 30), ExternalLoad("r1", 30), *steps(3)
+    ),
+    "stored outside the pool": make_trace(arrive("r0", 20), *steps(3), options={"connector_saves": "yes"}),
     "planned ahead of execution": make_trace(arrive("r0", 5, new=9), *steps(5), async_depth=1),
     "preempted with a step in flight": make_trace(
         arrive("r0", 5, new=9), *steps(3), Preempt("r0"), async_depth=1

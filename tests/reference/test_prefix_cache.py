@@ -140,3 +140,11 @@ def test_eagle_gives_up_a_block_of_the_drafter_only() -> None:
     published = attention(0, 4, 8, 12, 16) | attention(1, 4, 8, 12)
     assert longest_hit(groups, published, TAGS, 40) == 8
     assert longest_hit(groups, published | attention(1, 16), TAGS, 40) == 12
+
+
+def test_what_is_loaded_the_pool_need_not_hold() -> None:
+    """A hit of 8 and a load of 8 more: attention below 8 as far as the token after 16 attends to it, and no state."""
+    assert keys_needed(0, MAMBA, TAGS, 8, loaded=8) == []
+    assert set(keys_needed(0, ATTENTION, TAGS, 8, loaded=8)) == attention(0, 4, 8)
+    assert set(keys_needed(0, WINDOW, TAGS, 8, loaded=4)) == attention(0, 8)
+    assert keys_needed(0, WINDOW, TAGS, 8, loaded=8) == []

@@ -7,6 +7,16 @@ public number and the mechanism. `MUTANTS` maps slugs to target classes.
 from __future__ import annotations
 
 from ..target import HybridTarget
+from .connector import (
+    AdmissionUndercount,
+    AttentionOnlyHitReported,
+    ConnectorMaxOfPerGroupHits,
+    ConnectorPositionalMirror,
+    MixedLocalExternalHit,
+    MtpScratchBlockStored,
+    TransferredStateCleared,
+    ZeroingWipesLoadedKv,
+)
 from .extra_groups import DraftStepsThroughStaleRows, MinAcrossComponents, SplitOnWrongGrid
 from .null_and_rows import FinishedRowNotCleared, NullAsStateSlot
 from .parts import mutant
@@ -23,6 +33,14 @@ _PARTS: dict[str, type] = {
     "split-on-wrong-grid": SplitOnWrongGrid,
     "draft-steps-through-stale-rows": DraftStepsThroughStaleRows,
     "min-across-components-attaches-later-state": MinAcrossComponents,
+    "connector-positional-mirror": ConnectorPositionalMirror,
+    "mtp-scratch-block-stored-as-checkpoint": MtpScratchBlockStored,
+    "connector-max-of-per-group-hits": ConnectorMaxOfPerGroupHits,
+    "zeroing-wipes-loaded-kv": ZeroingWipesLoadedKv,
+    "transferred-state-cleared": TransferredStateCleared,
+    "attention-only-hit-reported": AttentionOnlyHitReported,
+    "mixed-local-external-hit": MixedLocalExternalHit,
+    "admission-undercount": AdmissionUndercount,
 }
 
 MUTANTS: dict[str, type[HybridTarget]] = {slug: mutant(slug, part) for slug, part in _PARTS.items()}

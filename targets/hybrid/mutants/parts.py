@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..batch import Batch
 from ..cache import CacheManager
+from ..connector import Connector
 from ..drafter import Drafter
 from ..groups import AttentionGroup, MambaGroup, WindowGroup
 from ..kernels import Kernels
@@ -12,6 +13,7 @@ from ..pool import BlockPool
 from ..runner import Runner
 from ..scheduler import Scheduler
 from ..states import States
+from ..store import Store
 from ..target import HybridTarget
 
 _SLOTS: dict[type, str] = {
@@ -23,6 +25,8 @@ _SLOTS: dict[type, str] = {
     Kernels: "kernels_class",
     States: "states_class",
     Drafter: "drafter_class",
+    Store: "store_class",
+    Connector: "connector_class",
     Runner: "runner_class",
 }
 

@@ -1,0 +1,34 @@
+"""How the reference's ledger takes over what the device did, once the oracles are content with it."""
+
+from __future__ import annotations
+
+from ..reference.ledger import Ledger
+from ..targets.base.observe import Access, Copied, Loaded, Record, SlotWrite, StateWrite, Zeroed
+
+
+def take_over(ledger: Ledger, record: Record) -> None:
+    """Zeroing, copies and loads; other records leave the ledger alone."""
+    if isinstance(record, Zeroed):
+        for block in record.blocks:
+            ledger.zero(block)
+    elif isinstance(record, Copied):
+        source = record.source if record.source_column >= 0 else None
+        ledger.move(source, record.destination, record.layer, record.request, record.step, record.temporal, record.conv)
+    elif isinstance(record, Loaded):
+        if record.slots:
+            ledger.write_slots(record.block, record.layer, (1 << record.slots) - 1, record.request, record.step)
+        else:
+            ledger.write_state(record.block, record.layer, record.request, record.step, record.temporal, record.conv)
+
+
+def take_over_write(ledger: Ledger, access: Access, who: str, step: int) -> None:
+    """One write of a kernel; reads leave the ledger alone."""
+    if isinstance(access, StateWrite):
+        temporal, conv = access.temporal is not None, access.window is not None
+        ledger.write_state(access.block, access.layer, who, step, temporal, conv)
+    elif isinstance(access, SlotWrite):
+        masks: dict[int, int] = {}
+        for block, slot in zip(access.blocks, access.slots, strict=True):
+            masks[block] = masks.get(block, 0) | 1 << slot
+        for block, mask in masks.items():
+            ledger.write_slots(block, access.layer, mask, who, step)
