@@ -123,7 +123,7 @@ def test_a_known_trace_is_no_proof_where_the_bug_is_not() -> None:
 
 def test_command_line(hybridfuzz: Cli) -> None:
     """A campaign against a mutant plants one, too; --no-canary does not."""
-    words = ["fuzz", "--target", QUICK, "--seed", "1", "--traces", "1", "--reduce", "1s", "--json"]
+    words = ["fuzz", "--target", QUICK, "--seed", "1", "--traces", "4", "--reduce", "1s", "--json"]
     ran = hybridfuzz(*words)
     assert ran.status == 1
     assert ran.json["canary"]["found"]
