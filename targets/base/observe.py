@@ -129,11 +129,7 @@ class Copied(Struct, frozen=True, gc=False):
 
 
 class Loaded(Struct, frozen=True, gc=False):
-    """Content came from outside the pool into one layer's page of a block in column `column` of a request's table.
-
-    temporal, conv  which parts of a state arrived
-    slots           how many attention slots arrived, from the first
-    """
+    """Content came from outside the pool into one layer's page of a block: parts of a state, or the first `slots`."""
 
     step: int
     request: str
