@@ -19,7 +19,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +30,8 @@ from msgspec import Struct
 
 from .launch import Launch
 from .protocol import TargetError, TargetFactory
+from .repro import Failure, Script
+from .trace import Trace
 
 PACKAGE = __package__.rpartition(".")[0]
 FOLDERS = Path(__file__).parents[1]
@@ -94,6 +96,15 @@ def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
         return Launch(sys.executable, {})
     launch: Launch = _module(parsed.name, "environment").prepare(parsed.version, progress)
     return launch
+
+
+def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]:
+    """Stand-alone reproducers, the plainest first. TargetError where the engine has none for this failure."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "repro"):
+        raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
+    scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
+    return scripts
 
 
 def engines() -> list[str]:

@@ -1,0 +1,134 @@
+"""Every reproducer, on the bad code and on good code: docs/repros.md.
+
+    python benchmarks/repros.py                    the mutants of the embedded target
+    python benchmarks/repros.py --engines          the findings in released vLLM as well (a quarter of an hour)
+
+Good code is the correct embedded target, and for vLLM a copy of the release in which the cause is mended, or the later
+release that has the fix (docs/vllm.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hybridfuzz.harness.codec import load_trace
+from hybridfuzz.harness.repro import Verdict, failure_of, run_script
+from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.registry import prepare, write_scripts
+from hybridfuzz.targets.base.repro import Script
+from trees import edited_tree
+from vllm_campaign import MENDS, unpacked
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "repros.md"
+HEAD = """\
+# Reproducers
+
+Each was made by `hybridfuzz repro` from a trace of the corpus and run: on the code with the bug, where it has to fail
+as promised, and on good code, where it has to pass. Lines are those of the script; for vLLM about 500 of them are the
+inlined small engine, for the embedded target the script uses its package. Seconds are wall time on 2 shared cores,
+imports included; vLLM's small kernels run in Triton's own interpreter.
+
+Written by `python benchmarks/repros.py{options}`.
+
+| target | finding | lines | bad code | seconds | good code | seconds |
+| --- | --- | ---: | --- | ---: | --- | ---: |
+"""
+
+
+class Row(NamedTuple):
+    """One reproducer."""
+
+    target: str
+    finding: str
+    script: Script
+    bad: Verdict
+    good_name: str
+    good: Verdict
+
+    def text(self) -> str:
+        """A line of the table."""
+        bad = "fails as promised" if self.bad.promised else f"**does not fail as promised** ({self.bad.status})"
+        good = "passes" if self.good.status == 0 else f"**does not pass** ({self.good.status})"
+        lines = self.script.text.count("\n")
+        return (
+            f"| `{self.target}` | {self.finding} | {lines} | {bad} | {self.bad.seconds:.1f} "
+            f"| {good} on {self.good_name} | {self.good.seconds:.1f} |"
+        )
+
+
+def script_of(spec: str, path: Path, launch: Launch) -> list[Script]:
+    """Scripts for a trace that fails."""
+    trace = load_trace(path)
+    with Worker(spec, launch, trace_seconds=300) as worker:
+        worker.start()
+        history = worker.explain(trace)[1]
+    if history.violation is None:
+        raise SystemExit(f"{path.name} runs clean on {spec}")
+    return list(write_scripts(spec, trace, failure_of(trace, history, history.violation)))
+
+
+def tried(folder: Path, scripts: list[Script], launch: Launch) -> tuple[Script, Verdict]:
+    """The first script that does what it promises, or the last."""
+    script, verdict = scripts[0], None
+    for script in scripts:
+        (folder / "repro.py").write_text(script.text, encoding="utf-8")
+        verdict = run_script(folder / "repro.py", script, launch)
+        if verdict.promised:
+            break
+    assert verdict is not None
+    return script, verdict
+
+
+def mutants(folder: Path) -> Iterator[Row]:
+    """The embedded target."""
+    for path in sorted((ROOT / "corpus").glob("*.json")):
+        slug, _, signature = path.stem.partition("--")
+        spec = f"hybrid:{slug}"
+        launch = prepare(spec, print)
+        script, bad = tried(folder, script_of(spec, path, launch), launch)
+        (folder / "repro.py").write_text(script.text.replace(f"make_factory('{slug}')", "make_factory('')"))
+        yield Row(spec, signature, script, bad, "`hybrid`", run_script(folder / "repro.py", script, launch))
+
+
+def releases(folder: Path) -> Iterator[Row]:
+    """Released vLLM."""
+    for path in sorted((ROOT / "corpus" / "vllm").glob("*.json")):
+        release, cause, signature = path.stem.split("--")
+        spec = f"vllm@{release}"
+        launch = prepare(spec, print)
+        script, bad = tried(folder, script_of(spec, path, launch), launch)
+        mend = next((name for name in MENDS if cause.startswith(name)), None)
+        if mend:
+            tree = edited_tree(unpacked(spec), list(MENDS[mend]), unpacked(spec).parent / f"mended-{mend}")
+            better, name = prepare(f"vllm@{tree}", print), f"{release} with the cause mended"
+        else:
+            better, name = prepare("vllm@0.33.0", print), "0.33.0"
+        yield Row(spec, f"{cause}: {signature}", script, bad, name, run_script(folder / "repro.py", script, better))
+
+
+def main() -> int:
+    """Run, print, write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--engines", action="store_true", help="released vLLM as well")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for rows_of in (mutants, releases)[: 1 + options.engines]:
+            for row in rows_of(Path(folder)):
+                rows.append(row)
+                print(row.text(), flush=True)
+                if not (row.bad.promised and row.good.status == 0):
+                    print(row.bad.tail, row.good.tail, sep="\n", flush=True)
+    head = HEAD.format(options=" --engines" if options.engines else "")
+    PAGE.write_text(head + "\n".join(row.text() for row in rows) + "\n", encoding="utf-8")
+    return int(not all(row.bad.promised and row.good.status == 0 for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,102 @@
+"""hybridfuzz repro: make one failure run elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...targets.base.launch import Launch
+    from ...targets.base.repro import Script
+    from ...targets.base.trace import Trace
+    from ..history import History
+    from ..repro import Verdict
+    from ..violation import Violation
+
+EXAMPLES = """\
+DIR gets repro.py (needs only the target's own package), test_repro.py, REPORT.md, timeline.svg and trace.json.
+The script is run before it is handed out.
+Exit status: 0 it fails as it should, 2 usage, or the trace is clean, 4 no script fails as promised.
+example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    from .common import add_target
+
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails; reduce it first")
+    add_target(parser)
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="where the folder goes")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the trace, write the script, run the script, write the rest."""
+    from ...targets.base.trace import TraceError
+    from ..cli import CLEAN, INTERNAL
+    from ..codec import load_trace
+    from ..findings import OutputError
+    from ..repro_folder import Case, write_folder
+    from .common import launch_target, open_worker, print_json, say
+
+    trace, line, folder = load_trace(options.trace), say(options.json), options.out
+    launch = launch_target(options.target)
+    with open_worker(options) as worker:
+        worker.start()
+        history = worker.explain(trace)[1]
+    violation = history.violation
+    if violation is None:
+        raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reproduce")
+    line(f"{violation.signature}\n{violation.message}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        script, verdict = tried(folder, options.target, launch, (trace, history, violation), line)
+        write_folder(folder, Case(options.target, launch, trace, history, violation, script, verdict))
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
+    good = verdict is not None and verdict.promised
+    if good and verdict:
+        line(f"repro.py fails as promised ({verdict.seconds:.1f} s)")
+    elif verdict:
+        line(
+            f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too\n{verdict.tail}"
+        )
+    line(f"wrote {folder}")
+    if options.json:
+        seconds = round(verdict.seconds, 1) if verdict else None
+        lines = script.text.count("\n") if script else None
+        reason = "promised" if good else "not-promised"
+        result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
+        print_json({**result, "lines": lines, "seconds": seconds})
+    return CLEAN if good else INTERNAL
+
+
+def tried(
+    folder: Path,
+    spec: str,
+    launch: Launch,
+    case: tuple[Trace, History, Violation],
+    line: Callable[[str], None],
+) -> tuple[Script | None, Verdict | None]:
+    """The first script that fails as it promises, or else the last one; (None, None) where there is none."""
+    from ...targets.base.protocol import TargetError
+    from ...targets.base.registry import write_scripts
+    from ..codec import write_atomically
+    from ..repro import failure_of, run_script
+
+    trace, _, _ = case
+    try:
+        scripts = write_scripts(spec, trace, failure_of(*case))
+    except TargetError as error:
+        line(f"no stand-alone script: {error}")
+        return None, None
+    script, verdict = None, None
+    for script in scripts:
+        write_atomically(folder / "repro.py", script.text.encode())
+        verdict = run_script(folder / "repro.py", script, launch)
+        if verdict.promised:
+            break
+    return script, verdict

@@ -1,0 +1,179 @@
+"""Writes stand-alone reproducers for vLLM: calls to an inlined small engine, one after the other, and an assertion.
+
+The script needs vLLM, torch and nothing of ours. It can show what a state layer finds, what a block holds, and which
+block has a key; other failures are refused, never approximated.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib.resources import files
+
+from ...reference.tokens import Truth
+from ..base.protocol import TargetError
+from ..base.repro import Failure, Script
+from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Step, Trace
+
+ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
+ENVIRONMENT = """\
+os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+"""
+PLACES = {
+    "M2": (
+        "vllm/v1/core/kv_cache_manager.py: allocate_slots (when keys are published)",
+        "vllm/v1/core/sched/scheduler.py: schedule (what is undone when a request is taken out of a step)",
+        "vllm/v1/core/block_pool.py: cache_full_blocks",
+    ),
+    "S1": (
+        "vllm/v1/worker/mamba_utils.py: copies at block boundaries",
+        "vllm/v1/core/single_type_kv_cache_manager.py: MambaManager (which column is published)",
+    ),
+    "S2": (
+        "vllm/v1/core/single_type_kv_cache_manager.py: MambaManager.find_longest_cache_hit",
+        "vllm/v1/worker/mamba_utils.py: preprocess_mamba",
+    ),
+    "S3": (
+        "vllm/v1/worker/gpu_input_batch.py, vllm/v1/worker/gpu/model_states/mamba_hybrid.py: num_accepted_tokens",
+        "vllm/v1/attention/backends/gdn_attn.py: which rows speculate, decode or prefill",
+        "vllm/v1/core/sched/scheduler.py: schedule (how many tokens a row gets)",
+    ),
+    "S4": (
+        "vllm/v1/attention/backends/gdn_attn.py: has_initial_state, and which rows speculate, decode or prefill",
+        "vllm/v1/core/sched/scheduler.py: schedule (how many tokens a row gets)",
+    ),
+}
+
+
+def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
+    """The reproducer. TargetError where a failure cannot be shown without hybridfuzz."""
+    del variant
+    assertion, promise = _assertion(failure)
+    calls = [line for event in failure.events for line in _calls(event, trace.config)]
+    sources = ["layers", "config", "engine"]
+    parts = [_source(name) for name in sources]
+    imports = sorted({line for part, _ in parts for line in part if line.startswith("import ")} | {"import os"})
+    imports += sorted({line for part, _ in parts for line in part if line.startswith("from ")})
+    text = "\n".join(
+        [
+            f'"""{failure.message}\n\n{ABOUT}"""\n',
+            "import os\n",
+            ENVIRONMENT,
+            *(f"{line}  # noqa: E402" for line in imports if line != "import os"),
+            "",
+            *(body for _, body in parts),
+            "\n# ---- What happens, call by call.\n",
+            _opening(trace.config),
+            *calls,
+            "",
+            assertion,
+            'print("passed: the bug is not here")',
+            "",
+        ]
+    )
+    return [Script(text, promise, "vllm, torch", PLACES.get(failure.oracle, ()))]
+
+
+def _source(name: str) -> tuple[list[str], str]:
+    """(imports of others' packages, one a line; everything behind the imports) of an inlined file."""
+    text = (files(__package__) / "standin" / f"{name}.py").read_text(encoding="utf-8")
+    lines, imports, last = text.splitlines(), [], 0
+    for node in ast.parse(text).body[1:]:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            break
+        last = node.end_lineno or node.lineno
+        if not (isinstance(node, ast.ImportFrom) and node.level):
+            imports.append(ast.unparse(node))
+    return imports, "\n".join(lines[last:]).strip("\n") + "\n\n"
+
+
+def _opening(config: Config) -> str:
+    fields = {
+        "runner": config.options.get("runner", "v2"),
+        "num_blocks": config.num_blocks,
+        "groups": [(group.kind, group.layers) for group in config.groups],
+        "block_size": config.groups[0].block_size,
+        "mode": config.mamba_cache_mode,
+        "num_drafts": config.num_speculative_tokens,
+        "async_depth": config.async_depth,
+        "eagle": config.eagle_block_drop,
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "long_prefill": config.long_prefill_token_threshold,
+        "policy": config.policy,
+        "conv_width": config.conv_width,
+        "every_boundary": config.options.get("retention", "dense") == "dense",
+    }
+    return "engine = Engine(\n" + "".join(f"    {name}={value!r},\n" for name, value in fields.items()) + ")"
+
+
+def _calls(event: Event, config: Config) -> Iterator[str]:
+    match event:
+        case Arrive():
+            truth = Truth(event.prompt)
+            truth.reach(truth.prompt_length + event.max_new_tokens + 2 * (config.num_speculative_tokens + 1))
+            prompt, says = truth.tokens[: truth.prompt_length], truth.tokens[truth.prompt_length :]
+            priority = f", priority={event.priority}" if event.priority else ""
+            yield f"engine.add({event.name!r}, {prompt}, says={says}, new_tokens={event.max_new_tokens}{priority})"
+        case Step():
+            names = ("budget", "drafts", "right", "per_request")
+            given = [f"{name}={getattr(event, name)!r}" for name in names if getattr(event, name)]
+            yield f"engine.step({', '.join(given)})"
+        case Preempt():
+            yield f"engine.preempt({event.name!r})"
+        case Abort():
+            yield f"engine.abort({event.name!r})"
+        case DummyRun() if event.uniform_decode:
+            yield f"engine.dummy_run({event.rows})"
+        case ResetPrefixCache():
+            yield f"engine.reset_prefix_cache({event.preempt_running})"
+        case Evict():
+            yield f"engine.evict({event.blocks})"
+        case _:
+            yield f"# {event.__struct_config__.tag}: nothing happens"
+
+
+def _assertion(failure: Failure) -> tuple[str, str]:
+    """(the last lines of the script, the beginning of what they say when they fail)."""
+    if failure.oracle in ("S2", "S3", "S4") and failure.field in ("temporal", "phantom-state") and failure.depth >= 0:
+        return _state_assertion(failure)
+    if failure.oracle == "S1" and failure.field == "temporal" and failure.holder:
+        promise = f"block {failure.block} is published as the state of {failure.holder} after {failure.depth} tokens"
+        lines = [
+            f"expected = engine.state({failure.holder!r}, {failure.depth})",
+            f"for state in engine.content({failure.group}, {failure.block}):",
+            f'    assert state == expected, f"{promise}, but holds {{engine.describe(state)}}"',
+        ]
+        return "\n".join(lines), f"AssertionError: {promise}"
+    if (failure.oracle, failure.field) == ("M2", "key"):
+        promise = f"block {failure.block} can be hit, but nobody has computed what its key says"
+        lines = [
+            f"block = engine.scheduler.kv_cache_manager.block_pool.blocks[{failure.block}]",
+            f'assert block.block_hash is None, f"{promise} ({{block.ref_cnt}} references)"',
+        ]
+        return "\n".join(lines), f"AssertionError: {promise}"
+    if failure.oracle == "CRASH":
+        return "# It must get here without an exception.", ""
+    raise TargetError(f"no stand-alone script can show {failure.oracle} ({failure.field}) on vLLM yet")
+
+
+def _state_assertion(failure: Failure) -> tuple[str, str]:
+    name, step, depth = failure.request, failure.step, failure.depth
+    found = f"found = engine.initial_states(step={step}, name={name!r}, group={failure.group})"
+    if not depth:
+        promise = f"step {step} starts {name} from a state, and nothing of it is computed yet"
+        lines = [found, f'assert not found, f"{promise}: {{engine.describe(found[0][2])}} in block {{found[0][1]}}"']
+    else:
+        promise = f"step {step} continues {name} from the wrong state"
+        lines = [
+            f"# {depth} tokens of {name} are computed before step {step}.",
+            found,
+            f"expected = engine.state({name!r}, {depth})",
+            "for layer, block, state in found:",
+            "    was, wanted = engine.describe(state), engine.describe(expected)",
+            f'    assert state == expected, f"{promise}: {{layer}} finds {{was}} in block {{block}}, not {{wanted}}"',
+            'assert found, "no state layer took any state"',
+        ]
+    return "\n".join(lines), f"AssertionError: {promise}"

@@ -1,0 +1,267 @@
+"""A small engine: vLLM's own scheduler, cache manager and model runner on a CPU, around stand-in layers.
+
+(This file is inlined into reproducers, behind `layers`; nothing imports it.)
+"""
+
+import pickle
+import sys
+import time
+import types
+
+import torch
+import vllm.v1.worker.cpu.shm  # noqa: F401  vLLM's own stand-ins for CUDA events, streams and pinned memory
+from vllm.config import set_current_vllm_config
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.worker import cpu_model_runner
+from vllm.v1.worker.cpu.model_runner import CPUModelRunner
+from vllm.v1.worker.gpu import model_runner
+
+from .config import configure, prepare
+from .layers import Model, fold, takes
+
+
+class Engine:
+    """Scheduler and model runner, step by step as `EngineCore` drives them."""
+
+    def __init__(self, runner, num_blocks, groups, block_size, mode, num_drafts=0, async_depth=0, eagle=False, **more):
+        self.is_v2, self.k, self.async_depth = runner == "v2", num_drafts, async_depth
+        self.budget = more["max_num_batched_tokens"]
+        self.tokens, self.batch, self.computed, self.reads, self.in_flight = {}, [], [], [], []
+        self.drafts = self.right = self.steps = self.executing = 0
+        self.per_request = {}
+        folder = prepare(runner)
+        self.config = configure(folder, runner, mode, block_size, num_drafts, async_depth, eagle, **more)
+        width = more["conv_width"]
+        head_size = -(-(width + num_drafts) // (2 * block_size))
+        cache = self.config.cache_config
+        # What the platform would choose from the sizes of a real model's states.
+        cache.block_size = block_size
+        cache.mamba_block_size = more["max_model_len"] if mode == "none" else block_size
+        cache.mamba_page_size_padded = block_size * 2 * head_size * 8
+        cache.num_gpu_blocks_override = num_blocks
+        if more["every_boundary"] and hasattr(cache, "prefix_cache_retention_interval"):
+            cache.prefix_cache_retention_interval = None
+        with set_current_vllm_config(self.config):
+            self.build(Model(self, self.pattern(groups), width, head_size, num_drafts))
+
+    def pattern(self, groups):
+        """State layers, then an attention layer, and so on, as real hybrids have them."""
+        mamba = sum(layers for kind, layers in groups if kind == "mamba")
+        attention = sum(layers for kind, layers in groups if kind == "attention")
+        each = -(-mamba // attention)
+        return "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
+
+    def build(self, model):
+        """The runner with its caches, full of random bytes, and the scheduler."""
+        self.build_v2(model) if self.is_v2 else self.build_v1(model)
+        runner, config = self.runner, self.config
+        specs = runner.get_kv_cache_spec()
+        try:
+            from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+            from vllm.v1.core import kv_cache_planning as planning
+
+            layout = resolve_kv_cache_layout(config, [["LBHNC"]], list(specs.values()))
+            config.cache_config.kv_cache_layout = layout.name
+            groups = planning.get_global_kv_cache_groups(config, [specs])
+            [worker] = planning.get_kv_cache_configs(config, [specs], [1 << 30], groups)
+            worker.kv_cache_layout = layout.name
+        except ImportError:
+            [worker] = kv_cache_utils.get_kv_cache_configs(config, [specs], [1 << 30])
+        plan = kv_cache_utils.generate_scheduler_kv_cache_config([worker])
+        config.cache_config.num_gpu_blocks = plan.num_blocks
+        block_size, hash_size = kv_cache_utils.resolve_kv_cache_block_sizes(plan, config)
+        for one in (worker, plan):
+            if hasattr(one, "hash_block_size"):
+                one.hash_block_size = hash_size
+        runner.initialize_kv_cache(worker)
+        if worker.needs_kv_cache_zeroing and hasattr(runner, "_init_kv_zero_meta"):
+            runner._init_kv_zero_meta()
+        self.groups = [group.layer_names for group in worker.kv_cache_groups]
+        generator = torch.Generator().manual_seed(1)
+        for layer in model.layers:
+            cache = layer.kv_cache if isinstance(layer.kv_cache, torch.Tensor) else layer.kv_cache[0]
+            torch.empty(0, dtype=torch.uint8).set_(cache.untyped_storage()).random_(0, 256, generator=generator)
+        self.scheduler = config.scheduler_config.get_scheduler_cls()(
+            vllm_config=config, kv_cache_config=plan, structured_output_manager=StructuredOutputManager(config),
+            block_size=block_size, hash_block_size=hash_size, log_stats=False,
+        )  # fmt: skip
+        self.hasher = self.build_hasher(hash_size) if config.cache_config.enable_prefix_caching else None
+
+    def build_hasher(self, hash_size):
+        """Prefix hashes, as `EngineCore` makes them."""
+        function = get_hash_fn_by_name(self.config.cache_config.prefix_caching_hash_algo)
+        kv_cache_utils.init_none_hash(function)
+        arguments = [hash_size, function]
+        if takes(kv_cache_utils.get_request_block_hasher, "num_hash_lookahead_tokens"):
+            arguments.append(self.config.num_hash_lookahead_tokens)
+        return kv_cache_utils.get_request_block_hasher(*arguments)
+
+    def build_v2(self, model):
+        engine, loader = self, types.SimpleNamespace(load_model=lambda **_: model)
+
+        class Drafter:
+            num_query_per_req, num_extra_query_per_req, supports_mm_inputs = 1, 0, False
+            draft_logits = pcp_manager = None
+
+            def init_cudagraph_manager(self, *_):
+                pass
+
+            def propose(self, batch, *_, dummy_run=False, **__):
+                lengths = [0] * len(batch.req_ids)
+                if not dummy_run:
+                    lengths = engine.runner.req_states.total_len.gpu[batch.idx_mapping].tolist()
+                rows = [
+                    engine.propose(name, length, engine.k) for name, length in zip(batch.req_ids, lengths, strict=True)
+                ]
+                return torch.tensor(rows, dtype=torch.int64)
+
+        model_runner.init_speculator = lambda *_: Drafter()
+        model_runner.get_model_loader = lambda config: loader
+        self.runner = runner = CPUModelRunner(self.config, torch.device("cpu"))
+        runner.load_model(**({"model": model} if takes(type(runner).load_model, "model") else {}))
+        prepare = runner.prepare_inputs
+
+        def prepare_inputs(*arguments, **keywords):
+            batch = prepare(*arguments, **keywords)
+            self.batch = list(batch.req_ids)
+            return batch
+
+        runner.prepare_inputs = prepare_inputs
+
+    def build_v1(self, model):
+        engine = self
+
+        class Proposer:
+            def __init__(self, *_, **__):
+                pass
+
+            def load_model(self, *_, **__):
+                pass
+
+            def propose(self, *arguments, **_):
+                sampled, lengths = arguments[1:3] if isinstance(arguments[0], int) else arguments[:2]
+                names = engine.runner.input_batch.req_ids
+                rows = [(name, int(lengths[row]), bool(sampled[row])) for row, name in enumerate(names)]
+                return [engine.propose(name, length, engine.wanted(name)) if one else [] for name, length, one in rows]
+
+        module = types.ModuleType("vllm.v1.spec_decode.ngram_proposer")  # the real one needs numba
+        module.NgramProposer = Proposer
+        sys.modules[module.__name__] = module
+        cpu_model_runner.get_model = lambda **_: model
+        self.runner = cpu_model_runner.CPUModelRunner(self.config, torch.device("cpu"))
+        self.runner.load_model()
+
+    def begin_forward(self, computed):
+        if not self.is_v2:
+            self.batch = list(self.runner.input_batch.req_ids)
+        self.batch, self.computed = self.batch[: len(computed)], computed
+
+    def note(self, layer, row, block, state):
+        """A state layer took its initial state."""
+        name = self.batch[row] if row < len(self.batch) else None
+        self.reads.append((self.executing, name, layer, block, state))
+
+    def says(self, name, position):
+        """The token at a position of a request, whoever asks."""
+        known = self.tokens.get(name, ())
+        return known[position] if position < len(known) else 0
+
+    def wanted(self, name):
+        """How many drafts this step asks for."""
+        return min(self.per_request.get(name, (self.drafts, self.right))[0], self.k)
+
+    def propose(self, name, length, count):
+        """Drafts, the first few of them what the model will say."""
+        right = self.per_request.get(name, (self.drafts, self.right))[1]
+        said = [self.says(name, length + index) for index in range(count)]
+        return [one if index < right else (one - 1) % 126 + 2 for index, one in enumerate(said)]
+
+    def state(self, name, depth):
+        """What a recurrent state of a request must be after `depth` tokens."""
+        return fold(self.tokens[name][:depth])
+
+    def initial_states(self, step, name, group):
+        """(layer, block, state) that the state layers of a group took for a request in a step."""
+        layers = self.groups[group]
+        return [(one[2], one[3], one[4]) for one in self.reads if one[:2] == (step, name) and one[2] in layers]
+
+    def content(self, group, block):
+        """The states that the layers of a group hold in a block now."""
+        caches = [
+            self.config.compilation_config.static_forward_context[name].kv_cache[1] for name in self.groups[group]
+        ]
+        return [int(cache.view(len(cache), -1)[block, 0]) for cache in caches]
+
+    def describe(self, state):
+        """A state in words."""
+        for name, tokens in self.tokens.items():
+            for depth in range(1, len(tokens) + 1):
+                if fold(tokens[:depth]) == state:
+                    return f"the state of {name} after {depth} tokens"
+        return f"bytes that are nobody's state ({state:#x})"
+
+    def add(self, name, prompt, says, new_tokens, priority=0):
+        """A request arrives; the model is going to say `says`."""
+        self.tokens[name] = prompt + says
+        wanted = {"pooling_params": None, "block_hasher": self.hasher, "priority": priority, "eos_token_id": None}
+        wanted |= {"arrival_time": float(len(self.tokens))}
+        known = {key: value for key, value in wanted.items() if takes(Request.__init__, key)}
+        sampling = SamplingParams(max_tokens=new_tokens, temperature=0.0, ignore_eos=True)
+        self.scheduler.add_request(Request(name, prompt, sampling, **known))
+
+    def step(self, budget=None, drafts=0, right=0, per_request=()):
+        """Schedule and, when due, execute and update; the drafter proposes `drafts` tokens, the first `right` right."""
+        self.drafts, self.right, self.per_request = drafts, right, dict(per_request)
+        self.scheduler.max_num_scheduled_tokens = min(budget or self.budget, self.budget)
+        plan = self.scheduler.schedule()
+        # With asynchronous scheduling the worker, another process, gets a copy.
+        self.in_flight.append((self.steps, plan, pickle.loads(pickle.dumps(plan)) if self.async_depth else plan))
+        self.steps += 1
+        while len(self.in_flight) > (self.async_depth if plan.total_num_scheduled_tokens else 0):
+            self.complete()
+
+    def complete(self):
+        """Execute the oldest planned step and hand over its results."""
+        self.executing, plan, sent = self.in_flight.pop(0)
+        output = self.runner.execute_model(sent)
+        if output is None:
+            output = self.runner.sample_tokens(None)
+        output = output.get_output() if hasattr(output, "get_output") else output
+        self.scheduler.update_from_output(plan, output)
+        if self.k and not self.async_depth and plan.total_num_scheduled_tokens:
+            proposals = self.runner.take_draft_token_ids()
+            if proposals is not None:
+                self.scheduler.update_draft_token_ids(proposals)
+
+    def preempt(self, name):
+        """Between two steps."""
+        request = self.scheduler.requests.get(name)
+        if request in self.scheduler.running:
+            self.scheduler.running.remove(request)
+            self.scheduler._preempt_request(request, time.monotonic())
+
+    def abort(self, name):
+        """The client gives up."""
+        self.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
+
+    def dummy_run(self, rows):
+        """A step for nobody, as on an idle data-parallel rank."""
+        while self.scheduler.has_requests():
+            self.step()
+        query = getattr(self.runner, "uniform_decode_query_len", 0) or getattr(self.runner, "decode_query_len", 1)
+        more = {"force_attention": True} if takes(self.runner._dummy_run, "force_attention") else {}
+        self.runner._dummy_run(max(min(rows, self.budget // query), 1) * query, uniform_decode=True, **more)
+        self.steps += 1
+
+    def reset_prefix_cache(self, preempt_running):
+        self.scheduler.reset_prefix_cache(reset_running_requests=preempt_running)
+
+    def evict(self, count):
+        """Up to `count` free blocks lose their keys, oldest first."""
+        pool = self.scheduler.kv_cache_manager.block_pool
+        free = [block for block in pool.free_block_queue.get_all_free_blocks() if block.block_hash is not None]
+        pool.evict_blocks({block.block_id for block in free[:count]})
