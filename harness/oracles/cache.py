@@ -226,7 +226,7 @@ class Commit(Oracle):
                     continue
                 self.count()
                 key = planned.view.published.get(block)
-                if key != context.before.published.get(block) and not self._exists(context, block, row.hit):
+                if key != context.before.published.get(block) and not self._exists(context, planned, block, row.hit):
                     return self.violation(
                         context,
                         "early-hit",
@@ -248,11 +248,14 @@ class Commit(Oracle):
         size = context.layout.groups[index].block_size
         return None if row.hit % size else planned.view.tables[row.name][index][row.hit // size - 1]
 
-    def _exists(self, context: Context, block: int, depth: int) -> bool:
-        """Whether an executed step has written the state already: it is published late, not early."""
+    def _exists(self, context: Context, planned: Planned, block: int, depth: int) -> bool:
+        """Whether an executed step has written the state already: it is published late, not early. A state slot that
+        was published is out of its writer's hands, so it was written, or will be by an earlier step."""
+        if context.layout.mode == "slots":
+            tables = [planned.view.tables[row.name] for row in planned.rows]
+            return not any(block in columns for table in tables for columns in table)
         for name, table in context.before.tables.items():
             life = context.reference.lives.get(name)
-            held = context.layout.mode == "slots" or any(block in columns for columns in table)
-            if life is not None and life.settled >= depth and held:
+            if life is not None and life.settled >= depth and any(block in columns for columns in table):
                 return True
         return False

@@ -1,0 +1,91 @@
+"""Where an engine comes from: a release (fetched once), a checkout, or what is installed beside us.
+
+All releases of an engine share one venv with whatever its Python code imports (`requirements.txt` beside the
+adapter); a release itself is its unpacked wheel, less the files that nobody needs on a CPU.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec import Struct
+
+from .environment import STAMP, cache_folder, importable, make_venv, unpack_wheel
+from .launch import Launch
+from .pip import Progress
+from .protocol import TargetError
+
+_RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
+
+
+class Engine(Struct, frozen=True):
+    """An engine that can be had from a package index.
+
+    name       of the distribution, its import package and the target alike
+    title      how people write it
+    example    a release that is known to work
+    unwanted   paths in the wheel that are not unpacked
+    variables  the environment that its worker needs, given a folder of its own
+    """
+
+    name: str
+    title: str
+    example: str
+    requirements: Path
+    venv_gigabytes: float
+    release_gigabytes: float
+    unwanted: re.Pattern[str]
+    variables: Callable[[Path], dict[str, str]]
+
+
+def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
+    """`wanted` is a release, a path, or "" for the engine installed here."""
+    home = cache_folder() / engine.name
+    if not wanted:
+        return _installed(engine, home)
+    if _RELEASE.fullmatch(wanted):
+        tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
+        return _launch(engine, tree, wanted, home / wanted, progress)
+    tree = Path(wanted).expanduser().absolute()
+    if not (tree / engine.name / "__init__.py").is_file():
+        known = ", ".join(available(engine)) or f"{engine.name}@{engine.example}"
+        raise TargetError(
+            f"target '{engine.name}@{wanted}': neither a release number nor a folder with {engine.name}/__init__.py; "
+            f"say {known}"
+        )
+    key = sha256(str(tree).encode()).hexdigest()[:12]
+    return _launch(engine, tree, str(tree), home / f"path-{key}", progress)
+
+
+def available(engine: Engine) -> dict[str, str]:
+    """Releases that are on this machine."""
+    try:
+        trees = sorted((cache_folder() / engine.name).glob("*/tree"))
+    except TargetError:
+        return {}
+    return {f"{engine.name}@{tree.parent.name}": "ready" for tree in trees if (tree / STAMP).exists()}
+
+
+def _installed(engine: Engine, home: Path) -> Launch:
+    if find_spec(engine.name) is None:
+        raise TargetError(
+            f"target '{engine.name}': {engine.title} is not installed for {sys.executable}; "
+            f"{engine.name}@{engine.example} makes an environment of its own"
+        )
+    try:
+        number = version(engine.name)
+    except PackageNotFoundError:
+        number = "of unknown version"
+    return Launch(sys.executable, engine.variables(home / "installed"), number)
+
+
+def _launch(engine: Engine, tree: Path, number: str, home: Path, progress: Progress) -> Launch:
+    what = f"the environment for {engine.title}"
+    python = make_venv(engine.requirements, what, engine.venv_gigabytes, progress)
+    return Launch(str(python), {"PYTHONPATH": f"{importable()}:{tree}", **engine.variables(home)}, number)

@@ -1,0 +1,145 @@
+"""Builds SGLang's own pools, allocator, tree cache and scheduler for the configuration of one trace.
+
+Sizes follow what the server itself computes (`_calculate_mamba_ratio`: state slots per running request), so that a
+pool that runs dry is the engine's doing and not ours. State slots and KV pages get one numbering for the reference:
+slots first, then pages; number 0 of each is SGLang's padding sink.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...reference.layout import Group, Layout, cdiv
+from ..base.trace import Config
+from . import parts
+
+STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
+SPARE_PAGES = 2
+"""Admission reserves one page more than a request needs, and takes a strictly larger pool for enough."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A configuration in SGLang's terms; lengths in tokens.
+
+    chunk   grid of prefill snapshots (`mamba_cache_chunk_size`)
+    track   grid of decode snapshots (`mamba_track_interval`)
+    drafts  tokens of one verification, 0 without speculation
+    """
+
+    strategy: str
+    overlap: bool
+    tree_core: str
+    page: int
+    chunk: int
+    track: int
+    rows: int
+    slots: int
+    pages: int
+    context: int
+    state_layers: int
+    attention_layers: int
+    window: int
+    drafts: int
+
+    @property
+    def request_slots(self) -> int:
+        """State slots that one request holds at most: the working one and those for snapshots."""
+        if self.strategy == "no_buffer":
+            return 1
+        return 3 if self.overlap else 2
+
+    @property
+    def first_page(self) -> int:
+        """Number of KV page 0."""
+        return self.slots + 1
+
+
+def sizes_of(config: Config) -> Sizes:
+    """What a configuration asks for."""
+    states = [group for group in config.groups if group.kind == "mamba"]
+    attention = [group for group in config.groups if group.kind == "attention"]
+    options = config.options
+    strategy = options.get("strategy", "no_buffer")
+    page, chunk = attention[0].block_size, states[0].block_size
+    overlap = bool(config.async_depth)
+    drafts = config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
+    per_request = parts.slots_per_request(strategy, overlap)
+    return Sizes(
+        strategy=strategy,
+        overlap=overlap,
+        tree_core=options.get("tree_core", "python"),
+        page=page,
+        chunk=chunk,
+        track=max(chunk, page) * int(options.get("track", "1")),
+        rows=config.max_num_seqs,
+        slots=per_request * config.max_num_seqs + int(options.get("spare_states", "0")),
+        pages=config.num_blocks - 1 + SPARE_PAGES + cdiv(2 * drafts, page),
+        context=config.max_model_len,
+        state_layers=states[0].layers,
+        attention_layers=attention[0].layers,
+        window=config.conv_width - 1,
+        drafts=drafts,
+    )
+
+
+def layout_of(config: Config, sizes: Sizes) -> Layout:
+    """What was built, in the reference's terms."""
+    return Layout(
+        groups=(
+            Group("mamba", sizes.chunk, sizes.state_layers, slots=sizes.request_slots),
+            Group("attention", sizes.page, sizes.attention_layers),
+        ),
+        num_blocks=sizes.first_page + sizes.pages + 1,
+        conv_width=config.conv_width,
+        mode="slots",
+        prefix_caching=True,
+        num_speculative_tokens=config.num_speculative_tokens,
+        null_block=0,
+        reserved=frozenset({sizes.first_page}),
+        zeroing=False,
+        hit_unit=sizes.page,
+        cache_owns=True,
+        zeroed_start=True,
+        overallocation=2 * sizes.drafts + sizes.page,
+    )
+
+
+class Engine:
+    """Everything of SGLang that one trace needs."""
+
+    def __init__(self, config: Config) -> None:
+        self.sizes = sizes = sizes_of(config)
+        self.layout = layout_of(config, sizes)
+        parts.publish(sizes)
+        layers = range(sizes.state_layers + sizes.attention_layers)
+        state_layers, attention_layers = list(layers[: sizes.state_layers]), list(layers[sizes.state_layers :])
+        self.rows = parts.make_row_pool(sizes, state_layers)
+        self.kv = parts.make_kv_pool(sizes, attention_layers, self.rows.mamba_pool)
+        self.allocator = parts.make_allocator(sizes, self.kv)
+        self.cache = parts.make_cache(sizes, self.rows, self.allocator)
+        self.states = Storage(self.rows, self.kv, sizes)
+
+
+class Storage:
+    """SGLang's tensors as arrays over the same memory: what is written to one is seen in the other.
+
+    temporal  [layer, slot]                window  [layer, slot, tap]
+    keys, values  per attention layer [token slot]
+    """
+
+    def __init__(self, rows: Any, kv: Any, sizes: Sizes) -> None:
+        state = rows.mamba_pool.mamba_cache
+        layers, slots = sizes.state_layers, sizes.slots + 1
+        self.temporal: Any = state.temporal.numpy().reshape(layers, slots)
+        self.window: Any = state.conv[0].numpy().reshape(layers, slots, sizes.window)
+        pool = kv.full_kv_pool
+        self.keys: Any = [buffer.numpy().reshape(-1) for buffer in pool.k_buffer]
+        self.values: Any = [buffer.numpy().reshape(-1) for buffer in pool.v_buffer]
+        # With zeroed memory real bugs are invisible.
+        noise = np.random.default_rng(0)
+        for array in (self.temporal, self.window, *self.keys, *self.values):
+            array[...] = noise.integers(1, 1 << 62, array.shape)

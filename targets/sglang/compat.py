@@ -1,0 +1,220 @@
+"""What differs between SGLang's releases in the parts that exist; parts.py makes them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ...reference.tokens import VOCABULARY
+
+if TYPE_CHECKING:
+    from .bringup import Sizes
+
+ABSENT = frozenset(
+    {
+        "dllm_config",
+        "prefill_delayer",
+        "min_free_slots_delayer",
+        "dynamic_chunk_sizer",
+        "truncation_align_size",
+        "_pending_chunked_abort_req",
+        "hisparse_coordinator",
+        "decode_offload_manager",
+        "rust_server",
+        "scripted_scheduler_hook",
+        "mm_receiver",
+        "lora_drainer",
+        "draft_worker",
+        "metrics_collector",
+    }
+)
+"""Attributes of the scheduler that are tested with `is None`."""
+
+
+class _Pass:
+    """The data-parallel adapter of a single rank, and the manager of n-gram embeddings: batches pass through."""
+
+    def maybe_prepare_mlp_sync_batch(self, batch: Any, need_sync: Any = None) -> Any:
+        return batch
+
+    def maybe_convert_decode_to_extend(self, batch: Any) -> Any:
+        return batch
+
+    def prepare_for_forward(self, batch: Any, chunked_req: Any = None) -> Any:
+        return batch
+
+
+def complete(scheduler: Any, sizes: Sizes) -> None:
+    """Attributes that only some releases have or that are built by the scheduler's own methods."""
+    from sglang.srt.disaggregation.utils import DisaggregationMode
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    scheduler.disaggregation_mode = DisaggregationMode.NULL
+    scheduler.spec_algorithm = SpeculativeAlgorithm.from_string(None)
+    scheduler.dp_attn_adapter = scheduler.ngram_embedding_manager = _Pass()
+    scheduler.prefill_decode_interval = scheduler._prefill_decode_interval_remaining = 0
+    scheduler.priority_scheduling_preemption_threshold = 0
+    scheduler.enable_priority_scheduling = False
+    scheduler.abort_on_priority_when_disabled = False
+    scheduler.schedule_low_priority_values_first = False
+    scheduler.max_queued_requests = None
+    scheduler.init_schedule_policy()
+    scheduler.init_batch_result_processor()
+
+
+def process_result(scheduler: Any, batch: Any, result: Any) -> None:
+    """The part of `Scheduler.process_batch_result` that changes anything but reports."""
+    processor = scheduler.batch_result_processor
+    if batch.forward_mode.is_decode():
+        processor.process_batch_result_decode(batch, result)
+    elif batch.forward_mode.is_extend():
+        processor.process_batch_result_prefill(batch, result)
+    scheduler.tree_cache.flush_pending_backups()
+
+
+def release_arguments(scheduler: Any) -> tuple[Any, ...]:
+    """What `ScheduleBatch.release_req` wants besides an index and a count."""
+    return ()
+
+
+def client_tokens(request: Any) -> Any:
+    """Output tokens that a client may see."""
+    return request.output_ids_through_stop
+
+
+def make_request(name: str, tokens: list[int], max_new_tokens: int) -> Any:
+    """A request as the tokenizer would hand it over. The mark behind the name keeps r1 apart from r10, since aborts
+    name requests by prefix."""
+    from array import array
+
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    sampling = SamplingParams(temperature=0, max_new_tokens=max_new_tokens)
+    sampling.normalize(None)
+    request = Req(
+        rid=f"{name}.",
+        origin_input_text="",
+        origin_input_ids=array("q", tokens),
+        sampling_params=sampling,
+        vocab_size=VOCABULARY,
+    )
+    request.hybridfuzz_name = name
+    return request
+
+
+def make_result(tokens: Any, done: Any) -> Any:
+    """What a forward hands back; `tokens` are filled in by the time that `done` has been waited for."""
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from sglang.srt.managers.utils import GenerationBatchResult
+
+    logits = LogitsProcessorOutput(next_token_logits=None)
+    return GenerationBatchResult(logits_output=logits, next_token_ids=tokens, copy_done=done)
+
+
+def abort_message(name: str) -> Any:
+    """A client gave a request up."""
+    from sglang.srt.managers.io_struct import AbortReq
+
+    return AbortReq(rid=f"{name}.")
+
+
+def slots_of(kv: Any) -> tuple[int, ...]:
+    """State slots of a request by role: the working one, then those for snapshots; 0 where there is none."""
+    if kv.mamba_pool_idx is None and kv.mamba_ping_pong_track_buffer is None:
+        return ()
+    working = 0 if kv.mamba_pool_idx is None else int(kv.mamba_pool_idx)
+    tracks = kv.mamba_ping_pong_track_buffer
+    return (working, *(() if tracks is None else (0 if slot == -1 else slot for slot in tracks.tolist())))
+
+
+def deferred(batch: Any) -> tuple[Any, Any, Any]:
+    """Slots to clear, and sources and destinations of copies, before the forward."""
+    return batch.mamba_clear_indices, batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices
+
+
+def copy_states(rows: Any, sources: Any, destinations: Any) -> None:
+    """What the model runner does with the pairs of a batch."""
+    rows.copy_mamba_state(sources, destinations)
+
+
+def root_of(cache: Any) -> Any:
+    """The root node of the tree."""
+    return cache.tree_core.root_node
+
+
+def tokens_of(node: Any) -> tuple[int, ...]:
+    """A node's own tokens."""
+    return tuple(node.key.raw_token_ids())
+
+
+def values_of(node: Any) -> tuple[Any, int, Any, int]:
+    """KV locations, their lock count, state slot, its lock count."""
+    from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
+
+    full, state = node.component_data[ComponentType.FULL], node.component_data[ComponentType.MAMBA]
+    return full.value, full.lock_ref, state.value, state.lock_ref
+
+
+def state_lock_of(request: Any) -> Any:
+    """The node whose state a request has locked, by id; None if none."""
+    from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
+
+    lock = request.lock
+    if lock is None or ComponentType.MAMBA in lock.receipt.skipped_lock_components:
+        return None
+    return lock.node
+
+
+def free_pages(allocator: Any) -> list[int]:
+    """Free KV pages."""
+    pages: list[int] = allocator.free_pages.tolist()
+    staged = getattr(allocator, "staged_pages", None)
+    for waiting in (*(staged or ()), getattr(allocator, "release_pages", None)):
+        if waiting is not None:
+            pages += waiting.tolist()
+    return pages
+
+
+def flush(scheduler: Any) -> None:
+    """Scheduler.flush_cache, whose own test of idleness asks for parts that are switched off."""
+    scheduler.last_batch = None
+    scheduler.tree_cache.reset()
+    scheduler.req_to_token_pool.clear()
+    scheduler.token_to_kv_pool_allocator.clear()
+
+
+def evict(cache: Any, tokens: int, states: int) -> None:
+    """Evict what no request has locked."""
+    from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+
+    cache.evict(EvictParams(num_tokens=tokens, mamba_num=states))
+
+
+def backend_batch(batch: Any) -> Any:
+    """The fields of a `ForwardBatch` that planning reads, for an extend batch."""
+    from types import MethodType
+
+    import torch
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+    lengths = torch.tensor(batch.extend_lens)
+    seen = SimpleNamespace(
+        batch_size=len(batch.reqs),
+        forward_mode=batch.forward_mode,
+        logical_forward_mode=batch.forward_mode,
+        req_pool_indices=batch.req_pool_indices.clone(),
+        mamba_track_indices=batch.mamba_track_indices.clone(),
+        mamba_track_mask=batch.mamba_track_mask.clone(),
+        mamba_track_seqlens=batch.mamba_track_seqlens.clone(),
+        mamba_track_seqlens_cpu=batch.mamba_track_seqlens_cpu,
+        mamba_prefill_track_mask_cpu=batch.mamba_prefill_track_mask_cpu,
+        extend_seq_lens=lengths,
+        extend_seq_lens_cpu=list(batch.extend_lens),
+        extend_prefix_lens=torch.tensor(batch.prefix_lens),
+        extend_prefix_lens_cpu=list(batch.prefix_lens),
+        extend_start_loc=torch.cumsum(lengths, 0) - lengths,
+        tbo_parent_token_range=None,
+    )
+    seen.mamba_track_aligned_lens = MethodType(ForwardBatch.mamba_track_aligned_lens, seen)
+    return seen

@@ -1,0 +1,218 @@
+"""The device: shadow layers that keep tags in SGLang's own tensors, executed when their result is waited for.
+
+A batch is *launched* when the scheduler runs it: then everything that SGLang's forward reads from tables shared with
+the scheduler is read (SGLang fences those reads before the scheduler goes on). It is *executed*, deferred clears and
+copies first, when the result processor waits for it: with overlapped scheduling that is after the next batch was
+planned and launched.
+
+Snapshots of a prefill are planned and stored by SGLang's own backend code (snapshots.py); those of a decode are
+copied from the working slot under SGLang's mask, which is what its Triton kernel does (`track_mamba_states_if_needed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...reference.tokens import EMPTY, window_of
+from ..base.observe import (
+    Access,
+    Copied,
+    Forward,
+    ForwardRow,
+    Record,
+    SlotRead,
+    SlotWrite,
+    StateRead,
+    StateWrite,
+    Zeroed,
+)
+from ..base.shadow import join, run_chain, sample
+from . import compat, snapshots
+from .bringup import Engine
+
+STATES, ATTENTION = 0, 1
+
+
+class Row(NamedTuple):
+    """One row of a batch. `tokens` is None if the token is the one that the row's last forward sampled."""
+
+    name: str
+    pool_row: int
+    prefix: int
+    num_tokens: int
+    tokens: tuple[int, ...] | None
+    samples: bool
+    slot: int
+    slots: tuple[int, ...]
+    locations: Sequence[int]
+    written: Sequence[int]
+
+
+class Launch:
+    """A batch on its way, and the event that SGLang waits for."""
+
+    def __init__(self, step: int, rows: list[Row], execute: Callable[[Launch], None]) -> None:
+        self.step = step
+        self.rows = rows
+        self.sampled = torch.zeros(len(rows), dtype=torch.int64)
+        self.clears: list[int] = []
+        self.copies: list[tuple[int, int]] = []
+        self.moves: Callable[[], None] = lambda: None
+        self.tracks: Any = None
+        self._execute: Callable[[Launch], None] | None = execute
+
+    def synchronize(self) -> None:
+        """Wait: whatever has not run runs now."""
+        execute, self._execute = self._execute, None
+        if execute is not None:
+            execute(self)
+
+
+class Device:
+    """Executes launches in order. `records` gets what happens."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.sizes = engine.sizes
+        self.states = engine.states
+        self.tracker = snapshots.Tracker(engine)
+        self.records: list[Record] = []
+        self.step = -1
+        self._relay: dict[int, int] = {}
+        """Request row -> token that its last forward sampled."""
+
+    def launch(self, batch: Any) -> Any:
+        """Read what is shared, put the rest off."""
+        extend = batch.forward_mode.is_extend()
+        tokens = batch.prefill_input_ids_cpu.tolist() if extend else None
+        rows, first = [], 0
+        written = batch.out_cache_loc.tolist()
+        for index, request in enumerate(batch.reqs):
+            length = int(batch.seq_lens_cpu[index])
+            count = batch.extend_lens[index] if extend else 1
+            rows.append(self._row(batch, index, length, count, tokens, first, written, request))
+            first += count
+        launch = Launch(self.step, rows, self.execute)
+        launch.tracks = self.tracker.plan(batch, rows)
+        self._defer(batch, launch)
+        return compat.make_result(launch.sampled, launch)
+
+    def _row(
+        self, batch: Any, index: int, length: int, count: int, tokens: Any, first: int, written: Any, request: Any
+    ) -> Row:
+        pools = self.engine.rows
+        pool_row = int(batch.req_pool_indices[index])
+        kv = request.kv
+        return Row(
+            name=request.hybridfuzz_name,
+            pool_row=pool_row,
+            prefix=length - count,
+            num_tokens=count,
+            tokens=None if tokens is None else tuple(tokens[first : first + count]),
+            samples=tokens is None or length >= len(request.full_untruncated_fill_ids),
+            slot=int(pools.req_index_to_mamba_index_mapping[pool_row]),
+            slots=compat.slots_of(kv),
+            locations=pools.req_to_token[pool_row, :length].tolist(),
+            written=written[first : first + count],
+        )
+
+    def _defer(self, batch: Any, launch: Launch) -> None:
+        """The clears and copies that SGLang's model runner executes before the forward of an extend batch."""
+        pools = self.engine.rows
+        clears, sources, destinations = compat.deferred(batch)
+        if not batch.forward_mode.is_extend() or (clears is None and sources is None):
+            return
+        launch.clears = clears.tolist() if clears is not None else []
+        if sources is not None:
+            launch.copies = list(zip(sources.tolist(), destinations.tolist(), strict=True))
+
+        def moves() -> None:
+            if clears is not None:
+                pools.mamba_pool.clear_slots(clears)
+            if sources is not None:
+                compat.copy_states(pools, sources, destinations)
+
+        launch.moves = moves
+
+    def execute(self, launch: Launch) -> None:
+        """Clears, copies, forward."""
+        launch.moves()
+        if launch.clears:
+            self.records.append(Zeroed(launch.step, launch.clears))
+        self._report_copies(launch)
+        accesses: list[Access] = []
+        inputs = [row.tokens if row.tokens is not None else (self._relay[row.pool_row],) for row in launch.rows]
+        hidden: list[tuple[int, ...] | None] = [None] * len(launch.rows)
+        for layer in range(self.sizes.state_layers):
+            self._state_layer(layer, launch, inputs, hidden, accesses)
+        self._snapshot(launch, accesses)
+        for layer in range(self.sizes.attention_layers):
+            self._attention_layer(layer, launch, inputs, hidden, accesses)
+        out = []
+        for index, row in enumerate(launch.rows):
+            tags = hidden[index]
+            assert tags is not None
+            token = sample(tags[-1])
+            launch.sampled[index] = self._relay[row.pool_row] = token
+            out.append(ForwardRow(row.name, row.prefix, inputs[index], 0, (token,) if row.samples else ()))
+        self.records.append(Forward(launch.step, tuple(out), accesses))
+
+    def _report_copies(self, launch: Launch) -> None:
+        owners = {row.slot: row.name for row in launch.rows}
+        for source, destination in launch.copies:
+            for layer in range(self.sizes.state_layers):
+                name = owners.get(destination, "")
+                self.records.append(
+                    Copied(launch.step, name, STATES, -1, source, 0, destination, 0, True, True, layer=layer)
+                )
+
+    def _state_layer(self, layer: int, launch: Launch, inputs: Any, hidden: list[Any], accesses: list[Access]) -> None:
+        """Prefills take the convolution window only if something is computed already, the recurrent state always:
+        it was cleared when the slot was handed out (SGLang's GDN backend)."""
+        states, width = self.states, self.sizes.window + 1
+        chains = []
+        for index, row in enumerate(launch.rows):
+            slot = row.slot
+            temporal = int(states.temporal[layer, slot])
+            window = tuple(states.window[layer, slot].tolist()) if row.prefix else None
+            accesses.append(StateRead(index, STATES, layer, 0, slot, temporal, window))
+            start = EMPTY if not temporal and not row.prefix else temporal
+            tags = run_chain(start, inputs[index])
+            chains.append((start, tags))
+            hidden[index] = join(hidden[index], tags)
+            window = window_of((*(window or ()), *tags), width)
+            states.temporal[layer, slot] = tags[-1]
+            states.window[layer, slot] = window
+            accesses.append(StateWrite(index, STATES, layer, 0, slot, row.prefix + row.num_tokens, tags[-1], window))
+        self.tracker.store(layer, launch.tracks, chains)
+
+    def _snapshot(self, launch: Launch, accesses: list[Access]) -> None:
+        """What SGLang's code has put beside the working states."""
+        for index, slot, depth in self.tracker.stored(launch.tracks):
+            column = launch.rows[index].slots.index(slot) if slot in launch.rows[index].slots else -1
+            for layer in range(self.sizes.state_layers):
+                temporal = int(self.states.temporal[layer, slot])
+                window = tuple(self.states.window[layer, slot].tolist())
+                accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
+
+    def _attention_layer(
+        self, layer: int, launch: Launch, inputs: Any, hidden: list[Any], accesses: list[Access]
+    ) -> None:
+        keys, values = self.states.keys[layer], self.states.values[layer]
+        page, first = self.sizes.page, self.sizes.first_page
+        for index, row in enumerate(launch.rows):
+            start = int(keys[row.locations[row.prefix - 1]]) if row.prefix else EMPTY
+            tags = run_chain(start, inputs[index])
+            hidden[index] = join(hidden[index], tags)
+            for location, tag in zip(row.written, tags, strict=True):
+                keys[location] = values[location] = tag
+            pages = [first + location // page for location in row.written]
+            places = [location % page for location in row.written]
+            accesses.append(SlotWrite(index, ATTENTION, layer, row.prefix, pages, places, tags))
+        for index, row in enumerate(launch.rows):
+            pages = [first + location // page for location in row.locations[::page]]
+            tags = keys[row.locations].tolist()
+            accesses.append(SlotRead(index, ATTENTION, layer, pages, tags))

@@ -1,0 +1,44 @@
+"""Where SGLang comes from. The Rust tree core is the only compiled part that is kept of a release."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..base import releases
+from ..base.launch import Launch
+from ..base.pip import Progress
+
+
+def _variables(home: Path) -> dict[str, str]:
+    """No GPU, no network, no just-in-time compiler writing into another version's folder."""
+    return {
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "SGLANG_CACHE_DIR": str(home / "cache"),
+        "TRITON_CACHE_DIR": str(home / "triton"),
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+ENGINE = releases.Engine(
+    name="sglang",
+    title="SGLang",
+    example="0.5.23",
+    requirements=Path(__file__).parent / "requirements.txt",
+    venv_gigabytes=2.5,
+    release_gigabytes=0.3,
+    unwanted=re.compile(r"/rust_extensions/.*\.so$|/(multimodal_gen|jit_kernel/csrc)/"),
+    variables=_variables,
+)
+
+
+def prepare(wanted: str, progress: Progress) -> Launch:
+    """`wanted` is a release, a path, or "" for the SGLang installed here."""
+    return releases.prepare(ENGINE, wanted, progress)
+
+
+def available() -> dict[str, str]:
+    """Releases that are on this machine."""
+    return releases.available(ENGINE)

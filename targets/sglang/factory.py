@@ -1,0 +1,77 @@
+"""What the SGLang target can do. Importable where SGLang is not: everything else is imported when an engine is
+opened."""
+
+from __future__ import annotations
+
+from ..base.protocol import Capabilities, Target, TargetError
+from ..base.trace import Config
+
+
+class SglangFactory:
+    """Opens engines of the SGLang that is importable here."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.capabilities = Capabilities(
+            events=frozenset({"arrive", "step", "preempt", "abort", "reset_prefix_cache", "evict"}),
+            modes=("slots",),
+            observes=frozenset({"pool", "tables", "accesses", "content", "device_order", "leftovers"}),
+            # (grid of snapshots, KV page)
+            block_sizes=((4, 1), (8, 1), (4, 4), (8, 4), (8, 2)),
+            group_counts=((1, 1),),
+            layers_per_group=(1, 2),
+            speculative_modes=(),
+            max_async_depth=1,
+            conv_widths=(4,),
+            options={
+                "strategy": ("no_buffer", "extra_buffer", "extra_buffer_lazy"),
+                "tree_core": ("python",),
+                "track": ("1", "2"),
+                "spare_states": ("0", "0", "1", "2", "6"),
+            },
+        )
+
+    def supports(self, config: Config) -> str:
+        """Empty, or why this configuration cannot be had; the workload draws another one then."""
+        strategy = config.options.get("strategy", "no_buffer")
+        sizes = {group.kind: group.block_size for group in config.groups}
+        if sorted(sizes) != ["attention", "mamba"] or len(config.groups) != 2:
+            return "it has one group of each kind"
+        if config.mamba_cache_mode != "slots":
+            return "its states have slots of their own (mamba_cache_mode=slots)"
+        if strategy == "no_buffer" and (sizes["attention"] > 1 or config.async_depth):
+            return "strategy no_buffer needs pages of one token and no overlap"
+        if strategy == "extra_buffer_lazy" and not config.async_depth:
+            return "strategy extra_buffer_lazy needs overlap (async_depth=1)"
+        if sizes["mamba"] % sizes["attention"] or sizes["mamba"] < config.conv_width:
+            return "the grid of snapshots is a multiple of the page and no shorter than the convolution"
+        if config.async_depth > 1:
+            return "at most one step is in flight"
+        return ""
+
+    def open(self, config: Config) -> Target:
+        """Build an engine for one trace."""
+        reason = self.supports(config)
+        if reason:
+            raise TargetError(f"{self.name}: {reason}; change the configuration")
+        from .target import SglangTarget
+
+        return SglangTarget(config)
+
+
+def make_factory(variant: str) -> SglangFactory:
+    """The factory, for a process that runs in the engine's environment. There are no variants.
+
+    Imports SGLang: ten seconds and more, to be spent before a campaign's clock runs.
+    """
+    from . import stubs
+
+    try:
+        stubs.install()
+        from . import target
+    except ImportError as error:
+        raise TargetError(
+            f"SGLang cannot be imported here ({error}); say sglang@0.5.23 for an environment of its own"
+        ) from error
+    del target
+    return SglangFactory(variant or "sglang")

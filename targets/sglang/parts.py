@@ -1,0 +1,163 @@
+"""Makes SGLang's own parts: pools, allocator, tree cache, attention backend. Together with compat.py the only place
+that asks which release it runs on.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ...reference.tokens import VOCABULARY
+from .stubs import OFF
+
+if TYPE_CHECKING:
+    from .bringup import Sizes
+
+BASE_SLOTS = 3
+"""`MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO`: state slots of a running request without those for snapshots."""
+
+
+def slots_per_request(strategy: str, overlap: bool) -> int:
+    """State slots that the server provides for each running request (`_calculate_mamba_ratio`)."""
+    return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": 1 + overlap, "extra_buffer_lazy": 1}[strategy]
+
+
+def publish(sizes: Sizes) -> None:
+    """Tell SGLang's process-wide configuration."""
+    from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
+
+    arguments = ServerArgs(
+        model_path="dummy",
+        page_size=sizes.page,
+        mamba_radix_cache_strategy=sizes.strategy,
+        mamba_track_interval=sizes.track,
+        chunked_prefill_size=max(sizes.page, 16),
+        max_running_requests=sizes.rows,
+        disable_overlap_schedule=not sizes.overlap,
+    )
+    arguments._mamba_cache_chunk_size = sizes.chunk
+    set_global_server_args_for_scheduler(arguments)
+    from sglang.srt.runtime_context import get_context
+
+    get_context().override("hybridfuzz", pp_max_micro_batch_size=sizes.rows)
+
+
+def _state_parameters(sizes: Sizes, layers: list[int]) -> Any:
+    import torch
+    from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateDType, Mamba2StateShape
+
+    shape = Mamba2StateShape(
+        conv=[(1, sizes.window)],
+        temporal=(1, 1, 1),
+        intermediate_size=1,
+        conv_dim=1,
+        ssm_state_size=1,
+        num_heads=1,
+        head_dim=1,
+        state_size=1,
+        conv_kernel=sizes.window + 1,
+    )
+    return Mamba2CacheParams(shape=shape, layers=layers, dtype=Mamba2StateDType(conv=torch.int64, temporal=torch.int64))
+
+
+def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
+    """Request rows and state slots."""
+    from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
+
+    return HybridReqToTokenPool(
+        size=sizes.rows,
+        mamba_size=sizes.slots,
+        mamba_spec_state_size=sizes.rows,
+        max_context_len=sizes.context + 4 * sizes.drafts + 2 * sizes.page + 8,
+        device="cpu",
+        enable_memory_saver=False,
+        cache_params=_state_parameters(sizes, layers),
+        mamba_layer_ids=layers,
+        enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
+        enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
+        speculative_num_draft_tokens=sizes.drafts or None,
+        enable_overlap_schedule=sizes.overlap,
+    )
+
+
+def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
+    """Keys and values of the attention layers: one 64-bit integer each."""
+    import torch
+    from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool
+
+    return HybridLinearKVPool(
+        size=sizes.pages * sizes.page,
+        dtype=torch.int64,
+        page_size=sizes.page,
+        head_num=1,
+        head_dim=1,
+        full_attention_layer_ids=layers,
+        device="cpu",
+        enable_memory_saver=False,
+        mamba_pool=states,
+    )
+
+
+def make_allocator(sizes: Sizes, kv: Any) -> Any:
+    """Token slots, in pages if they are larger than one token."""
+    import torch
+    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+
+    tokens = sizes.pages * sizes.page
+    if sizes.page == 1:
+        return TokenToKVPoolAllocator(size=tokens, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=False)
+    return PagedTokenToKVPoolAllocator(
+        size=tokens, page_size=sizes.page, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=False
+    )
+
+
+def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
+    """The radix tree with its components."""
+    from sglang.srt.environ import envs
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    parameters = CacheInitParams(
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=allocator,
+        page_size=sizes.page,
+        disable=False,
+        tree_components=(ComponentType.FULL, ComponentType.MAMBA),
+        enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
+        enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
+    )
+    with envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.override(sizes.tree_core):
+        return UnifiedRadixCache(params=parameters)
+
+
+def model_config(sizes: Sizes) -> Any:
+    """What the scheduler asks of a model; everything else is off."""
+
+    class Model(SimpleNamespace):
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return OFF
+
+    return Model(
+        vocab_size=VOCABULARY,
+        is_encoder_decoder=False,
+        is_multimodal=False,
+        hf_text_config=SimpleNamespace(mamba_chunk_size=sizes.chunk),
+        context_len=sizes.context,
+    )
+
+
+def make_backend(rows: Any, sizes: Sizes) -> Any:
+    """The linear-attention backend without its kernels: it plans where snapshots come from and stores them."""
+    from sglang.srt.layers.attention.linear.gdn_backend import GDNAttnBackend
+
+    backend = object.__new__(GDNAttnBackend)
+    backend.device = "cpu"
+    backend.topk = 0
+    backend.req_to_token_pool = rows
+    backend.conv_states_shape = (1, sizes.window)
+    backend._mamba_chunk_size = sizes.chunk
+    backend.is_draft_worker = backend.enable_unified_memory = False
+    return backend

@@ -1,0 +1,165 @@
+"""SGLang's own `Scheduler` without its constructor, which would load a model and open sockets.
+
+Its methods plan, admit, chunk, retract, abort and process results; its result processor finishes requests and
+publishes checkpoints. Replaced are the model (`run_batch`: see device.py) and the way out to the client
+(`stream_output`, `send_abort_output`). What it asks for beyond the attributes set here is a feature that is switched
+off. The two event loops are endless in SGLang; `Skeleton.step` is one turn of them, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.managers.scheduler import Scheduler
+
+from . import compat, parts
+from .bringup import Engine
+from .stubs import OFF
+
+
+class Client:
+    """What the clients of all requests have got."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, int] = {}
+        self.outputs: list[tuple[str, list[int]]] = []
+        self.ended: list[str] = []
+        self._over: set[str] = set()
+
+    def stream_output(self, requests: Any, return_logprob: Any = False, skip: Any = None) -> None:
+        """New tokens of a processed batch."""
+        for request in requests:
+            name = request.hybridfuzz_name
+            if request is skip or name in self._over:
+                continue
+            tokens = list(compat.client_tokens(request))
+            if len(tokens) > self.sent.get(name, 0):
+                self.outputs.append((name, tokens[self.sent.get(name, 0) :]))
+                self.sent[name] = len(tokens)
+            if request.finished():
+                self.end(name)
+
+    def end(self, name: str) -> None:
+        """The request is over, one way or the other."""
+        if name not in self._over:
+            self._over.add(name)
+            self.ended.append(name)
+
+    def take(self) -> tuple[list[tuple[str, list[int]]], list[str]]:
+        """What came since the last call."""
+        taken = self.outputs, self.ended
+        self.outputs, self.ended = [], []
+        return taken
+
+
+class Skeleton(Scheduler):
+    """The scheduler of one engine."""
+
+    def __init__(self, engine: Engine, device: Any, max_tokens: int) -> None:
+        sizes = engine.sizes
+        self.device_model = device
+        self.client = Client()
+        self.req_to_token_pool = engine.rows
+        self.token_to_kv_pool_allocator = engine.allocator
+        self.tree_cache = engine.cache
+        self.model_config = parts.model_config(sizes)
+        self.page_size = sizes.page
+        self.max_running_requests = sizes.rows
+        self.max_prefill_tokens = 1 << 14
+        self.chunked_prefill_size = max_tokens
+        self.enable_overlap = sizes.overlap
+        self.enable_skip_finishing_decode = sizes.overlap
+        self.is_generation = True
+        self.schedule_policy = "fcfs"
+        self.device = "cpu"
+        self.forward_ct = 0
+        self.processed_tokens_counter = 0
+        self.waiting_queue: list[Any] = []
+        self.running_batch = ScheduleBatch(reqs=[], batch_is_full=False)
+        self.last_batch: Any = None
+        self.chunked_req: Any = None
+        self.result_queue: deque[Any] = deque()
+        self.retract_next: list[str] = []
+        self.output_streamer = self.client
+        compat.complete(self, sizes)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None if name in compat.ABSENT else OFF
+
+    def run_batch(self, batch: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Hand a batch to the device."""
+        self.forward_ct += 1
+        batch.forward_iter, batch.launch_ts = self.forward_ct, float(self.forward_ct)
+        return self.device_model.launch(batch)
+
+    def send_abort_output(self, abort: Any, request: Any) -> None:
+        """A request ends outside of the output stream."""
+        self.client.end(request.hybridfuzz_name)
+
+    def process_batch_result(self, batch: Any, result: Any, *arguments: Any) -> None:
+        """Scheduler.process_batch_result without its reports."""
+        compat.process_result(self, batch, result)
+
+    def update_running_batch(self, batch: Any) -> Any:
+        """Before the next decode is prepared, retract whom the trace names, as if memory had run out there."""
+        wanted, self.retract_next = self.retract_next, []
+        for name in wanted:
+            batch = self._retract(batch, name)
+        return batch if batch.is_empty() else super().update_running_batch(batch)
+
+    def _retract(self, batch: Any, name: str) -> Any:
+        """One turn of `ScheduleBatch.retract_decode`'s loop, for a chosen request."""
+        for index, request in enumerate(batch.reqs):
+            if request.hybridfuzz_name == name and not request.finished():
+                batch.release_req(index, len(batch.reqs) - 1, *compat.release_arguments(self))
+                batch.filter_batch(keep_indices=[other for other in range(len(batch.reqs)) if other != index])
+                batch.batch_is_full = False
+                self._add_request_to_queue(request, is_retracted=True)
+                break
+        return batch
+
+    def plan(self) -> Any:
+        """The next batch, None if there is none."""
+        plan = self.get_next_batch_to_run(running_batch=self.running_batch, last_batch=self.last_batch)
+        self.running_batch = plan.running_batch
+        return plan.batch_to_run
+
+    def turn(self, batch: Any) -> None:
+        """One turn of `event_loop_normal` or `event_loop_overlap`, from behind the plan on."""
+        if not self.enable_overlap:
+            if batch:
+                self.process_batch_result(batch, self.run_batch(batch))
+            self.last_batch = batch
+            return
+        early = self.is_disable_overlap_for_batch(batch, last_batch=self.last_batch)
+        if early:
+            self._process_oldest()
+        if batch:
+            self.result_queue.append((batch.copy(), self.run_batch(batch)))
+        if self.last_batch and not early:
+            self._process_oldest()
+        self.last_batch = batch
+
+    def _process_oldest(self) -> None:
+        batch, result = self.result_queue.popleft()
+        self.process_batch_result(batch, result)
+
+    def live(self) -> list[Any]:
+        """Unfinished requests that are not waiting, in batch order."""
+        batches = [self.running_batch.reqs]
+        batches += [self.last_batch.reqs] if self.last_batch else []
+        batches += [[self.chunked_req]] if self.chunked_req else []
+        seen: dict[int, Any] = {id(one): one for reqs in batches for one in reqs}
+        waiting = {id(one) for one in self.waiting_queue}
+        return [one for key, one in seen.items() if not one.finished() and key not in waiting]
+
+    @property
+    def busy(self) -> bool:
+        """Whether another turn would do anything."""
+        return bool(
+            self.waiting_queue or self.chunked_req or self.last_batch or self.result_queue or self.running_batch.reqs
+        )

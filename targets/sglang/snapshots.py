@@ -1,0 +1,76 @@
+"""Snapshots beside the working state (strategies extra_buffer and extra_buffer_lazy).
+
+A prefill's snapshots are planned by SGLang's own attention backend (`MambaAttnBackendBase._forward_metadata`) and its
+recurrent states are stored by it (`_track_mamba_state_extend`), from per-chunk states that hold our tags. Two lines
+that SGLang has inside of a forward with kernels are written again here: the gather of convolution windows
+(`GDNAttnBackend.forward_extend`) and the masked copy after a decode (`track_mamba_states_if_needed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from . import compat, parts
+from .bringup import Engine
+
+Chain = tuple[int, tuple[int, ...]]
+"""The tag that a row starts from, and those after each of its tokens."""
+
+
+class Plan(NamedTuple):
+    """Rows that leave a snapshot: (row, slot, depth); `metadata` is SGLang's for a prefill, None for a decode."""
+
+    rows: list[tuple[int, int, int]]
+    working: list[int]
+    metadata: Any
+    batch: Any
+
+
+class Tracker:
+    """Plans and stores snapshots of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.states = engine.states
+        self.pool = engine.rows.mamba_pool
+        self.chunk = engine.sizes.chunk
+        self.tracks = engine.sizes.strategy != "no_buffer"
+        self.backend: Any = parts.make_backend(engine.rows, engine.sizes) if self.tracks else None
+
+    def plan(self, batch: Any, rows: Sequence[Any]) -> Plan | None:
+        """At launch: which rows leave a snapshot, and where."""
+        if not self.tracks or batch.mamba_track_mask is None:
+            return None
+        mask, slots = batch.mamba_track_mask.tolist(), batch.mamba_track_indices.tolist()
+        depths = [row.prefix + row.num_tokens for row in rows]
+        metadata = seen = None
+        if batch.forward_mode.is_extend():
+            seen = compat.backend_batch(batch)
+            metadata = self.backend._forward_metadata(seen)
+            depths = [request.kv.mamba_last_track_seqlen for request in batch.reqs]
+        tracked = [(index, slots[index], depths[index]) for index, marked in enumerate(mask) if marked]
+        return Plan(tracked, [row.slot for row in rows], metadata, seen) if tracked else None
+
+    def store(self, layer: int, plan: Plan | None, chains: Sequence[Chain]) -> None:
+        """After a layer's working states were written."""
+        if plan is None:
+            return
+        if plan.metadata is None:
+            for index, slot, _ in plan.rows:
+                working = plan.working[index]
+                self.states.temporal[layer, slot] = self.states.temporal[layer, working]
+                self.states.window[layer, slot] = self.states.window[layer, working]
+            return
+        inputs = torch.tensor([tag for _, tags in chains for tag in tags], dtype=torch.int64)
+        slots = torch.tensor([slot for _, slot, _ in plan.rows])
+        windows = inputs[plan.metadata.track_conv_indices.long()]
+        self.pool.mamba_cache.conv[0][layer][slots] = windows.unsqueeze(1)
+        starts = [(start, *tags)[at] for start, tags in chains for at in range(0, len(tags), self.chunk)]
+        chunks = torch.tensor(starts, dtype=torch.int64).reshape(1, -1, 1, 1, 1)
+        self.backend._track_mamba_state_extend(plan.batch, chunks, self.pool.mamba_cache.temporal[layer], plan.metadata)
+
+    def stored(self, plan: Plan | None) -> list[tuple[int, int, int]]:
+        """(row, slot, depth) of every snapshot."""
+        return plan.rows if plan else []

@@ -1,0 +1,128 @@
+"""SGLang behind the `Target` protocol: one turn of its event loop per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...reference.tokens import Truth
+from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
+from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Step, fits
+from . import compat
+from .bringup import Engine
+from .device import STATES, Device
+from .scheduling import Skeleton
+from .views import Host
+
+
+class SglangTarget:
+    """One engine for one trace."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.engine = Engine(config)
+        self.layout = self.engine.layout
+        self.device = Device(self.engine)
+        self.scheduler = Skeleton(self.engine, self.device, config.max_num_batched_tokens)
+        self.host = Host(self.engine, self.scheduler)
+        self.step = 0
+        self._names: set[str] = set()
+        self._processing = -1
+        self._handlers: dict[type[Event], Callable[[Any], list[Record]]] = {
+            Arrive: self.arrive,
+            Step: self.run_step,
+            Preempt: self.preempt,
+            Abort: self.abort,
+            ResetPrefixCache: self.reset_prefix_cache,
+            Evict: self.evict,
+        }
+
+    def apply(self, event: Event) -> Effect:
+        """Let the event happen."""
+        return Effect(self._handlers[type(event)](event))
+
+    def arrive(self, event: Arrive) -> list[Record]:
+        """Queue a request; a name is used once."""
+        if event.name in self._names or not fits(self.config, event):
+            return []
+        self._names.add(event.name)
+        truth = Truth(event.prompt)
+        request = compat.make_request(event.name, truth.tokens[: truth.prompt_length], event.max_new_tokens)
+        self.host.requests[event.name] = request
+        self.scheduler._add_request_to_queue(request)
+        return []
+
+    def run_step(self, event: Step) -> list[Record]:
+        """Plan, execute, process: with overlap, the batch that is processed is the one before."""
+        scheduler = self.scheduler
+        if not scheduler.busy:
+            return []
+        most = self.config.max_num_batched_tokens
+        page = self.engine.sizes.page
+        # The server insists on a multiple of the page.
+        budget = max(min(event.budget or most, most) // page, 1) * page
+        scheduler.chunked_prefill_size = budget
+        records = self.device.records = []
+        waiting = {one.hybridfuzz_name for one in scheduler.waiting_queue}
+        before = {one.hybridfuzz_name for one in scheduler.live()}
+        batch = scheduler.plan()
+        self.device.step = self.step
+        queued = [one.hybridfuzz_name for one in scheduler.waiting_queue]
+        preempted = tuple(name for name in queued if name in before)
+        rows = tuple(self._row(batch, index, waiting) for index in range(len(batch.reqs))) if batch else ()
+        records.append(Planned(self.step, rows, preempted, budget, self.view()))
+        scheduler.turn(batch)
+        outputs, ended = scheduler.client.take()
+        if outputs or ended:
+            records.append(Delivered(self.step, outputs, ended))
+        self.step += 1
+        return records
+
+    def _row(self, batch: Any, index: int, waiting: set[str]) -> PlannedRow:
+        name = batch.reqs[index].hybridfuzz_name
+        length = int(batch.seq_lens_cpu[index])
+        if not batch.forward_mode.is_extend():
+            return PlannedRow(name, length - 1, 1, 0, False, 0)
+        count = batch.extend_lens[index]
+        admitted = name in waiting
+        return PlannedRow(name, length - count, count, 0, admitted, length - count if admitted else 0)
+
+    def preempt(self, event: Preempt) -> list[Record]:
+        """Retract a request when the next decode is prepared."""
+        if event.name in self.host.requests:
+            self.scheduler.retract_next.append(event.name)
+        return []
+
+    def abort(self, event: Abort) -> list[Record]:
+        """A client gives up. A waiting request ends at once, a running one with its next result."""
+        if event.name in self.host.requests:
+            self.scheduler.abort_request(compat.abort_message(event.name))
+            self.scheduler.client.take()
+        return []
+
+    def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
+        """SGLang flushes its cache only when it is idle."""
+        if not self.scheduler.busy:
+            compat.flush(self.scheduler)
+        return []
+
+    def evict(self, event: Evict) -> list[Record]:
+        """Pool pressure: so many pages' worth of tokens, and as many states."""
+        compat.evict(self.engine.cache, event.blocks * self.engine.sizes.page, event.blocks)
+        return []
+
+    def view(self) -> View:
+        """The host's metadata now."""
+        return self.host.view()
+
+    def read(self, group: int, layer: int, block: int) -> Content:
+        """What a slot or page holds."""
+        states, sizes = self.engine.states, self.engine.sizes
+        if group == STATES:
+            window = tuple(states.window[layer, block].tolist())
+            return StateContent(int(states.temporal[layer, block]), window)
+        start = (block - sizes.first_page) * sizes.page
+        return SlotContent(states.keys[layer][start : start + sizes.page].tolist())
+
+    def close(self) -> None:
+        """Everything is garbage."""

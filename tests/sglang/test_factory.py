@@ -1,0 +1,40 @@
+"""What the SGLang target says of itself where SGLang is not installed."""
+
+import msgspec
+import pytest
+from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.targets.base.trace import Config, Group
+from hybridfuzz.targets.sglang.factory import SglangFactory
+
+PLAIN = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 1)), mamba_cache_mode="slots")
+FACTORY = SglangFactory("sglang")
+
+
+def config(strategy: str, **changes: object) -> Config:
+    return msgspec.structs.replace(PLAIN, options={"strategy": strategy}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (config("no_buffer"), ""),
+        (config("extra_buffer", async_depth=1), ""),
+        (config("extra_buffer_lazy", async_depth=1), ""),
+        (config("no_buffer", async_depth=1), "overlap"),
+        (config("no_buffer", groups=(Group("mamba", 4), Group("attention", 4))), "pages of one token"),
+        (config("extra_buffer_lazy"), "needs overlap"),
+        (config("extra_buffer", groups=(Group("mamba", 6), Group("attention", 4))), "multiple of the page"),
+        (config("extra_buffer", mamba_cache_mode="align"), "slots"),
+    ],
+)
+def test_combinations_that_the_server_refuses_are_refused_with_a_reason(wanted: Config, reason: str) -> None:
+    answer = FACTORY.supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+
+
+def test_all_strategies_and_pages_are_drawn() -> None:
+    drawn = [draw_trace(FACTORY.capabilities, 1, index, {}, FACTORY.supports).config for index in range(60)]
+    assert {one.options["strategy"] for one in drawn} == set(FACTORY.capabilities.options["strategy"])
+    assert {one.groups[1].block_size for one in drawn} >= {1, 4}
+    assert {one.async_depth for one in drawn} == {0, 1}
