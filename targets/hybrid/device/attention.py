@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .language import column_block, exists, rounded
-from .metadata import Rows
+from .metadata import Rows, check_vectors
 from .ops import Masking
 
 
@@ -80,6 +80,7 @@ def paged_attention(
     window: int = 0,
 ) -> None:
     """See Ops."""
+    check_vectors(rows.starts, lengths)
     table = table if table.shape[1] else table.new_zeros(table.shape[0], 1)
     blocks, size, kv_heads, head_dim = key_cache.shape
     heads = query.shape[1]

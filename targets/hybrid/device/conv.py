@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .language import exists, rounded
-from .metadata import Rows, Stops
+from .metadata import Rows, Stops, check_vectors
 
 CHANNELS_PIECE = 128
 
@@ -149,6 +149,7 @@ def conv_prefill(
     output: Tensor,
 ) -> None:
     """See Ops."""
+    check_vectors(rows.starts, blocks, offsets, stops.starts, stops.counts, stops.blocks)
     channels, width = weight.shape
     piece = min(CHANNELS_PIECE, triton.next_power_of_2(channels))
     if rows.count:
@@ -171,6 +172,7 @@ def conv_update(
     output: Tensor,
 ) -> None:
     """See Ops."""
+    check_vectors(rows.starts, blocks, offsets, write_blocks)
     channels, width = weight.shape
     piece = min(CHANNELS_PIECE, triton.next_power_of_2(channels))
     if rows.count:

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .language import INTEGERS
-from .metadata import Regions
+from .metadata import Regions, check_vectors
 
 PIECE, PROGRAMS = 1024, 32
 
@@ -42,6 +42,7 @@ def move(pool, sources, destinations, lengths, size, KIND: tl.constexpr, UNIT: t
 
 def copy_regions(pool: Tensor, regions: Regions) -> None:
     """See Ops."""
+    check_vectors(pool, regions.sources, regions.destinations, regions.lengths)
     count = len(regions.sources)
     if not count or not regions.longest:
         return

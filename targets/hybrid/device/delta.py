@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .language import column_block, rounded
-from .metadata import Rows, Stops
+from .metadata import Rows, Stops, check_vectors
 from .ssm import at_least_one_column, load_state, store_stops
 
 VALUE_PIECE = 32
@@ -67,6 +67,7 @@ def delta_rule(
     output: Tensor,
 ) -> None:
     """See Ops."""
+    check_vectors(rows.starts, columns, stops.starts, stops.counts, stops.blocks)
     blocks = at_least_one_column(blocks)
     pool, heads, key_dim, value_dim = state.shape
     piece = min(VALUE_PIECE, triton.next_power_of_2(value_dim))

@@ -5,6 +5,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .language import rounded
+from .metadata import check_vectors
 
 
 @triton.jit
@@ -21,7 +22,7 @@ def store_tokens(
         inside = (head < HEADS) & (dim < HEAD_DIM)
         values = tl.load(source + token * source_token + head * source_head + dim * source_dim, mask=inside, other=0.0)
         at = cache + slot // SIZE * cache_block + slot % SIZE * cache_slot + head * cache_head + dim * cache_dim
-        tl.store(at, rounded(values.to(tl.float32) / scale, cache.dtype.element_ty), mask=inside)
+        tl.store(at, rounded(tl.div_rn(values.to(tl.float32), scale), cache.dtype.element_ty), mask=inside)
 
 
 def write_kv(
@@ -35,10 +36,11 @@ def write_kv(
     value_scale: float = 1.0,
 ) -> None:
     """See Ops."""
+    check_vectors(slots)
     for source, cache, scale in ((key, key_cache, key_scale), (value, value_cache, value_scale)):
         blocks, size, heads, head_dim = cache.shape
         if len(slots):
             store_tokens[(len(slots),)](
-                source, cache, slots.contiguous(), scale, blocks, *source.stride(), *cache.stride(),
+                source, cache, slots, scale, blocks, *source.stride(), *cache.stride(),
                 size, heads, head_dim, triton.next_power_of_2(heads), triton.next_power_of_2(head_dim),
             )  # fmt: skip

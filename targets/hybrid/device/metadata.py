@@ -22,6 +22,12 @@ NULL_BLOCK = 0
 NO_SLOT = -1
 
 
+def check_vectors(*vectors: Tensor) -> None:
+    """Raise ValueError for an index vector that is not contiguous: kernels would read something else."""
+    if not all(vector.is_contiguous() for vector in vectors):
+        raise ValueError("vectors of indices must be contiguous")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """Which tokens of the flattened batch belong to which row.

@@ -1,6 +1,7 @@
 """The contract of the operations, and which implementation a device gets.
 
-Tensors may have any strides, unless said otherwise; offsets are 64 bits wide, so a pool may exceed 2**31 bytes.
+Tensors may have any strides, except one-dimensional index tensors, which are contiguous (ValueError). Offsets are 64
+bits wide, so a pool may exceed 2**31 bytes.
 Floating point operands are float32, float16 or bfloat16, caches and states those or (keys and values) float8_e4m3fn;
 all arithmetic is float32. `output` is written in place, at the tokens of the rows and nowhere else. Every operation
 can be captured in a CUDA graph, except through the twins.

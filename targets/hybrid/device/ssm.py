@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .language import column_block, exists, rounded
-from .metadata import Rows, Stops
+from .metadata import Rows, Stops, check_vectors
 
 DIM_PIECE = 32
 
@@ -92,6 +92,7 @@ def state_update(
     output: Tensor,
 ) -> None:
     """See Ops."""
+    check_vectors(rows.starts, columns)
     blocks, write_blocks = at_least_one_column(blocks), at_least_one_column(write_blocks)
     pool, heads, head_dim, entries = state.shape
     piece = min(DIM_PIECE, triton.next_power_of_2(head_dim))
@@ -195,6 +196,7 @@ def chunk_scan(
     chunk: int = 16,
 ) -> None:
     """See Ops. Matrix products need tiles of at least 16, so small dimensions are padded."""
+    check_vectors(rows.starts, blocks, stops.starts, stops.counts, stops.blocks)
     pool, heads, head_dim, entries = state.shape
     piece = max(16, min(DIM_PIECE, triton.next_power_of_2(head_dim)))
     if rows.count:

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .metadata import NO_SLOT, Rows
+from .metadata import NO_SLOT, Rows, check_vectors
 from .ops import CacheMode
 
 
@@ -94,6 +94,7 @@ def boundaries(
 
 def gather_columns(table: Tensor, row_map: Tensor, first: Tensor, output: Tensor) -> None:
     """See Ops."""
+    check_vectors(row_map, first)
     rows, width = output.shape
     if rows and width:
         gather[(rows,)](
@@ -106,6 +107,7 @@ def slot_mapping(
     table: Tensor, row_map: Tensor, rows: Rows, computed: Tensor, output: Tensor, *, block_size: int
 ) -> None:
     """See Ops."""
+    check_vectors(row_map, rows.starts, computed, output)
     output.fill_(NO_SLOT)
     piece = min(64, triton.next_power_of_2(rows.longest))
     if rows.count:
@@ -129,6 +131,7 @@ def state_indices(
     block_size: int,
 ) -> None:
     """See Ops."""
+    check_vectors(row_map, computed, scheduled, state_columns, offsets, sources, windows)
     rows, width = outputs.shape
     if rows:
         indices[(rows,)](
@@ -149,6 +152,7 @@ def boundary_stops(
     block_size: int,
 ) -> None:
     """See Ops."""
+    check_vectors(row_map, computed, scheduled, counts, blocks)
     rows, capacity = counts.shape
     if rows and capacity:
         boundaries[(rows,)](

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .language import INTEGERS, exists
-from .metadata import ZeroPlan
+from .metadata import ZeroPlan, check_vectors
 
 PIECE = 1024
 
@@ -35,12 +35,13 @@ def zero_pieces(addresses, strides, lengths, ids, blocks, pieces,
 
 def zero_blocks(plan: ZeroPlan, ids: Tensor) -> None:
     """See Ops."""
+    check_vectors(ids)
     if not len(ids) or not plan.longest:
         return
     elements = triton.cdiv(plan.longest, min(plan.unit, 8))
     piece = min(PIECE, triton.next_power_of_2(elements))
     pieces = triton.cdiv(elements, piece)
     zero_pieces[(len(ids) * pieces, len(plan.views))](
-        plan.addresses, plan.strides, plan.lengths, ids.contiguous(), plan.blocks, pieces, INTEGERS[min(plan.unit, 8)],
+        plan.addresses, plan.strides, plan.lengths, ids, plan.blocks, pieces, INTEGERS[min(plan.unit, 8)],
         plan.unit, piece,
     )  # fmt: skip
