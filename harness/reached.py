@@ -22,7 +22,7 @@ from ..targets.base.observe import (
     View,
     Zeroed,
 )
-from ..targets.base.trace import Abort, Event, ResetPrefixCache, Step
+from ..targets.base.trace import Abort, Event, MoveTier, ResetPrefixCache, Step
 from .oracles.base import Context
 
 
@@ -222,8 +222,9 @@ class ReachedStates:
             counts["preempted with a step in flight"] += bool(context.reference.pending)
             for name in gone:
                 self._lost_its_blocks(name, context)
-        if isinstance(event, Step) and len(view.stored) > len(context.before.stored):
-            counts["stored outside the pool"] += 1
+        if len(view.stored) > len(context.before.stored):
+            counts["stored outside the pool"] += isinstance(event, Step)
+            counts["cached content moved to another tier"] += isinstance(event, MoveTier)
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)

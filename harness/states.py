@@ -63,6 +63,7 @@ REQUIRES: dict[str, str] = {
     "loaded from outside the pool": "external_load caching",
     "hit extended by a load": "external_load caching",
     "stored outside the pool": "stores caching",
+    "cached content moved to another tier": "move_tier caching",
     # speculation
     "window moved by accepted drafts": "speculation align",
     "all drafts accepted": "speculation",

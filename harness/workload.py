@@ -28,6 +28,7 @@ from ..targets.base.trace import (
     Evict,
     ExternalLoad,
     Group,
+    MoveTier,
     Preempt,
     ResetPrefixCache,
     Sleep,
@@ -152,6 +153,7 @@ class Grammar:
             "capture_graphs": (3, CaptureGraphs),
             "sleep": (3, Sleep),
             "external_load": (15, self.external_load),
+            "move_tier": (6, lambda: MoveTier(self.live_name(), "host")),
         }
         return [rare[tag] for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
 

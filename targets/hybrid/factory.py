@@ -22,6 +22,7 @@ CAPABILITIES = Capabilities(
             "sleep",
             "wake",
             "external_load",
+            "move_tier",
         }
     ),
     modes=("align", "all", "none"),

@@ -39,7 +39,7 @@ class Store:
                 state = StateContent(tags[boundary], window)
                 self.pages.setdefault(Key(index, boundary, tags[boundary]), (state,) * group.layers)
 
-    def layers(self, group: int) -> range:
+    def layers(self, group: int) -> Sequence[int]:
         """Layers of a group that are carried."""
         return range(self.layout.groups[group].layers)
 
@@ -64,14 +64,22 @@ class Store:
         for layer, page in zip(self.layers(load.group), pages, strict=False):
             where = (step, request, load.group, layer, load.column, load.block)
             if isinstance(page, StateContent):
-                self.memory.store_temporal(layer, load.block, page.temporal)
+                self.load_temporal(layer, load.block, page.temporal)
                 records.append(Loaded(*where, temporal=True))
                 self.load_window(layer, load.block, page.window)
                 records.append(Loaded(*where, conv=True))
-            else:
-                for slot, tag in enumerate(page.tags):
-                    self.memory.store_slot(layer, load.block, len(page.tags), slot, tag)
+            elif isinstance(page, SlotContent):
+                self.load_slots(layer, load.block, page.tags)
                 records.append(Loaded(*where, slots=len(page.tags)))
+
+    def load_temporal(self, layer: int, block: int, tag: int) -> None:
+        """Carry a recurrent state into a state page."""
+        self.memory.store_temporal(layer, block, tag)
+
+    def load_slots(self, layer: int, block: int, tags: Sequence[int]) -> None:
+        """Carry keys and values into an attention page."""
+        for slot, tag in enumerate(tags):
+            self.memory.store_slot(layer, block, len(tags), slot, tag)
 
     def load_window(self, layer: int, block: int, window: tuple[int, ...]) -> None:
         """Carry a convolution window into a state page."""

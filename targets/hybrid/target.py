@@ -31,6 +31,7 @@ from ..base.trace import (
     Event,
     Evict,
     ExternalLoad,
+    MoveTier,
     Preempt,
     ResetPrefixCache,
     Sleep,
@@ -124,6 +125,7 @@ class HybridTarget:
             Sleep: self.sleep,
             Wake: self.wake,
             ExternalLoad: self.external_load,
+            MoveTier: self.move_tier,
         }
 
     def apply(self, event: Event) -> Effect:
@@ -245,6 +247,19 @@ class HybridTarget:
         if request is not None:
             self.store.seed(request.tags, min(event.length, len(request.tokens)), event.states)
         return []
+
+    def move_tier(self, event: MoveTier) -> list[Record]:
+        """Carry what is cached of a request's prefix out of the pool; what nobody holds is forgotten in it."""
+        request = self.scheduler.requests.get(event.name)
+        if request is None:
+            return []
+        records = self.drain()
+        for block, key in list(self.pool.labels.items()):
+            if key.depth < len(request.tags) and request.tags[key.depth] == key.tag:
+                self.store.save(key, block)
+                if not self.pool.references[block]:
+                    self.pool.unpublish(block)
+        return records
 
     def view(self) -> View:
         """The host's metadata now."""

@@ -11,6 +11,7 @@ from hybridfuzz.targets.base.trace import (
     DummyRun,
     ExternalLoad,
     Group,
+    MoveTier,
     Preempt,
     ResetPrefixCache,
     Step,
@@ -78,6 +79,7 @@ TRACES: dict[str, Trace] = {
     "hit extended by a load": make_trace(
         arrive("r0", 12), *steps(3), arrive("r1", 30), ExternalLoad("r1", 30), *steps(3)
     ),
+    "cached content moved to another tier": make_trace(arrive("r0", 20, new=9), *steps(3), MoveTier("r0", "host")),
     "stored outside the pool": make_trace(arrive("r0", 20), *steps(3), options={"connector_saves": "yes"}),
     "planned ahead of execution": make_trace(arrive("r0", 5, new=9), *steps(5), async_depth=1),
     "preempted with a step in flight": make_trace(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.targets.base.observe import Loaded, Planned, View
-from hybridfuzz.targets.base.trace import AnyEvent, Evict, ExternalLoad, Group, Preempt
+from hybridfuzz.targets.base.trace import AnyEvent, Evict, ExternalLoad, Group, MoveTier, Preempt
 from hybridfuzz.targets.hybrid.store import Store
 from support import ATTENTION, MAMBA, arrive, broken, change_view, make_trace, steps, watch
 
@@ -60,6 +60,14 @@ def test_what_was_stored_is_found_again_after_eviction() -> None:
 def test_loads_with_steps_in_flight_and_preemption(depth: int) -> None:
     events = (arrive("r0", 30, new=9), ExternalLoad("r0", 30), *steps(2), Preempt("r0"), Evict(99), *steps(4))
     assert hits(*events, async_depth=depth) == [(0, 24), (0, 24)]
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_what_moved_to_another_tier_comes_back(depth: int) -> None:
+    """Preempted, moved out, and loaded again: nothing of it is left in the pool."""
+    events = (arrive("r0", 30, new=9), *steps(3), Preempt("r0"), MoveTier("r0", "host"), *steps(3))
+    assert hits(*events, async_depth=depth) == [(0, 0), (0, 24)]
+    assert hits(*events[:5], *events[6:], async_depth=depth) == [(0, 0), (24, 0)]
 
 
 class Forgets(Store):

@@ -18,6 +18,7 @@ from .connector import (
     ZeroingWipesLoadedKv,
 )
 from .extra_groups import DraftStepsThroughStaleRows, MinAcrossComponents, SplitOnWrongGrid
+from .movers import Int8DtypeMismatchStride, LayerSpaceSizedByCount, SideStateNotCarried
 from .null_and_rows import FinishedRowNotCleared, NullAsStateSlot
 from .parts import mutant
 from .states import AllModePartialBlock, AllSpecTableWidth
@@ -41,6 +42,9 @@ _PARTS: dict[str, type] = {
     "attention-only-hit-reported": AttentionOnlyHitReported,
     "mixed-local-external-hit": MixedLocalExternalHit,
     "admission-undercount": AdmissionUndercount,
+    "side-state-not-carried-by-one-mover": SideStateNotCarried,
+    "layer-space-sized-by-count": LayerSpaceSizedByCount,
+    "int8-dtype-mismatch-stride": Int8DtypeMismatchStride,
 }
 
 MUTANTS: dict[str, type[HybridTarget]] = {slug: mutant(slug, part) for slug, part in _PARTS.items()}
