@@ -23,6 +23,7 @@ from .records import (
     Finding,
     Found,
     Improved,
+    Notice,
     Record,
     Summary,
     Tick,
@@ -71,6 +72,8 @@ class Console:
                     f"warning: worker {record.worker}, trace {record.index}: {record.reason}",
                     "yellow",
                 )
+            case Notice(text):
+                self.line(f"warning: {text}", "yellow")
             case CanaryDone(canary):
                 self.line(canary_line(canary), "" if canary.found else "yellow")
             case Tick():
@@ -85,6 +88,8 @@ class Console:
         version = f" ({record.version})" if record.version and record.version not in record.target else ""
         jobs, out = plural(record.jobs, "worker"), record.out
         self.line(f"fuzzing {record.target}{version}, seed {record.seed}, {jobs}; findings to {out}")
+        if record.resumed:
+            self.line(f"continuing a campaign that did not end, after {record.resumed:,} traces")
         if record.earlier:
             self.line(f"earlier findings in this folder ({len(record.earlier)}):")
             for finding in record.earlier:

@@ -94,8 +94,8 @@ class Store:
         earlier = None
         with suppress(TraceError):
             earlier = load_trace(path)
-        self.findings[signature] = finding
         self._save(finding, violation, trace)
+        self.findings[signature] = finding
         return finding, earlier if earlier and len(earlier.events) < len(trace.events) else None
 
     def improve(self, signature: str, trace: Trace, violation: Violation | None) -> Finding:
@@ -103,8 +103,8 @@ class Store:
         finding = structs.replace(self.findings[signature], events=len(trace.events))
         if violation:
             finding = structs.replace(finding, message=violation.message, step=violation.step, event=violation.event)
-        self.findings[signature] = finding
         self._save(finding, violation, trace)
+        self.findings[signature] = finding
         return finding
 
     def explain(self, signature: str, violation: Violation, history: History) -> None:

@@ -6,6 +6,7 @@ worker       ready (once, unasked) · began · done · drawn · explained · fai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -44,7 +45,8 @@ class Explain(Struct, frozen=True, tag="explain"):
 class Fuzz(Struct, frozen=True, tag="fuzz"):
     """Draw and run up to `count` traces, ending with the first violation.
 
-    Every `twice_every`-th of them (by index) is run twice, 0 for none.
+    Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
+    back with its result.
     """
 
     seed: int
@@ -52,6 +54,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     count: int
     overrides: Overrides
     twice_every: int = 0
+    wanted: Sequence[str] = ()
 
 
 class Ready(Struct, frozen=True, tag="ready"):
@@ -68,7 +71,7 @@ class Began(Struct, frozen=True, tag="began"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """A trace has ended. `trace` comes with a violation.
+    """A trace has ended. `trace` comes with a violation, or if it is wanted.
 
     `seconds` is the CPU time that it took the worker to draw and to run it.
     """

@@ -60,6 +60,7 @@ class Summary(Struct, frozen=True):
     exercised, reached                every applicable oracle and required state, those with 0
     included never_exercised, never_reached    those with 0: not empty means vacuous
     canary                            None if none was asked for, or while it has not ended
+    done, beyond                      trace numbers that are counted: all below, and these
     """
 
     target: str
@@ -77,6 +78,8 @@ class Summary(Struct, frozen=True):
     never_reached: Sequence[str]
     lost_workers: int = 0
     canary: Canary | None = None
+    done: int = 0
+    beyond: Sequence[int] = ()
 
     @property
     def blind(self) -> bool:
@@ -92,7 +95,8 @@ class Summary(Struct, frozen=True):
 class Began(Struct, frozen=True):
     """The first worker is ready; the clock runs.
 
-    `earlier` are findings of an earlier campaign in this folder.
+    `earlier` are findings of an earlier campaign in this folder; `resumed` traces of this one ran before it was
+    interrupted or killed.
     """
 
     target: str
@@ -101,6 +105,7 @@ class Began(Struct, frozen=True):
     jobs: int
     out: str
     earlier: Sequence[Finding]
+    resumed: int = 0
 
 
 class WorkerState(Struct, frozen=True):
@@ -145,6 +150,12 @@ class CanaryDone(Struct, frozen=True):
     canary: Canary
 
 
+class Notice(Struct, frozen=True):
+    """Something that people should know, and that is no finding: a broken file was put aside."""
+
+    text: str
+
+
 class Tick(Struct, frozen=True):
     """Time has passed. `summary` is the state of things."""
 
@@ -158,4 +169,4 @@ class Ended(Struct, frozen=True):
     summary: Summary
 
 
-Record = Began | WorkerState | TraceDone | Found | Improved | WorkerLost | CanaryDone | Tick | Ended
+Record = Began | WorkerState | TraceDone | Found | Improved | WorkerLost | CanaryDone | Notice | Tick | Ended

@@ -157,7 +157,7 @@ class Worker:
         """
         first, end, waiting = request.first, request.first + request.count, time.monotonic()
         while first < end:
-            asked = Fuzz(request.seed, first, end - first, request.overrides, request.twice_every)
+            asked = structs.replace(request, first=first, count=end - first)
             try:
                 self._send(asked)
                 while first < end:

@@ -109,7 +109,8 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
             twice = bool(request.twice_every) and index % request.twice_every == 0
             outcome = run(factory, trace, twice=twice)
             seconds = time.process_time() - began
-            send(Done(outcome, trace if outcome.violation else None, seconds))
+            back = outcome.violation or not outcome.reached.keys().isdisjoint(request.wanted)
+            send(Done(outcome, trace if back else None, seconds))
             if outcome.violation:
                 return
 

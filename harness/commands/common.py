@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -39,13 +39,25 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="a trace that takes longer hangs (60s)",
     )
-    parser.add_argument("--memory", type=size, default=0, metavar="SIZE", help="limit for each worker (none)")
+    parser.add_argument(
+        "--memory", type=size, metavar="SIZE", help="limit for each worker (its share of four fifths; 0: none)"
+    )
 
 
 def open_worker(options: argparse.Namespace) -> Worker:
     """A worker for --target, not yet started."""
     launch = launch_target(options.target)
-    return Worker(options.target, launch, options.timeout, options.memory)
+    return Worker(options.target, launch, options.timeout, memory_limit(options))
+
+
+def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:
+    """Bytes for each worker: as asked for, or so many that all together leave a fifth of the machine alone."""
+    if options.memory is not None:
+        return int(options.memory)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no control group, or one without a limit ("max")
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return memory * 4 // 5 // workers
 
 
 def launch_target(target: str) -> Launch:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..campaign import Settings
+    from ..desk import Settings
     from ..records import Summary
     from ..triage import Bug
 
 EXAMPLES = """\
-The same seed gives the same traces. Findings are on disk as soon as they are made.
+The same seed gives the same traces. Findings are on disk as soon as they are made; a campaign that was
+killed or interrupted goes on where it was when the same command (with -o or --seed) is given again.
 Every campaign first plants a known bug, the canary: if that is not found, it ends as "blind".
 Exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error.
 example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m --config mamba_cache_mode=align
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
     parser.add_argument("--seed", type=int, metavar="S", help="of the traces (random, and printed)")
-    parser.add_argument("--jobs", "-j", type=count, metavar="N", help="worker processes (one for each core)")
+    parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="worker processes (auto: one for each core)")
     parser.add_argument(
         "--config",
         type=settings,
@@ -65,7 +66,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--known", type=Path, metavar="FILE", help="acknowledged bugs, no reason to fail (DIR/known.toml)"
     )
+    parser.add_argument("--events", type=Path, metavar="FILE", help="what happens, as it happens: a line of JSON each")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="end with a JUnit file")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+
+
+def jobs(text: str) -> int:
+    """A number of workers; "auto" for one on each core."""
+    from ..units import count
+    from .common import cores
+
+    return cores() if text == "auto" else count(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -74,57 +85,79 @@ def run(options: argparse.Namespace) -> int:
 
     from ..campaign import Campaign
     from ..console import open_console
+    from ..events import EventLog
+    from ..junit import write_junit
     from ..rates import Rates
     from ..records import Ended
     from ..wrapup import close_book, known_bugs, leave_report
     from .common import ending_on_signals, print_json, say
 
     known_bugs(options.known, options.out or Path())  # a broken file is said before the campaign
-    campaign = Campaign(settings_of(options))
+    settings = settings_of(options)
+    campaign = Campaign(settings)
     summary, rates = None, Rates()
     with (
         ending_on_signals(campaign),
+        EventLog(options.events, append=settings.earlier is not None) if options.events else nullcontext() as log,
         open_console(on_stderr=options.json) as console,
         closing(campaign.run()) as records,
     ):
         for record in records:
             console.show(record)
             rates.take(record)
+            if log:
+                log.show(record)
             if isinstance(record, Ended):
                 summary = record.summary
     assert summary is not None
-    out = campaign.settings.out
-    bugs = close_book(out, summary, known_bugs(options.known, out))
+    bugs = close_book(settings.out, summary, known_bugs(options.known, settings.out))
     line = say(options.json)
     say_states(bugs, line)
-    line(f"report: {leave_report(out, rates)}")
+    line(f"report: {leave_report(settings.out, rates)}")
+    if options.junit:
+        write_junit(options.junit, summary, {bug.signature: bug.reason for bug in bugs if bug.state == "known"})
     if options.json:
         print_json({**as_json(summary), "bugs": msgspec.to_builtins(bugs)})
     return status(summary, bugs)
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """What the options ask for. Makes the target's environment if need be."""
-    from ..campaign import Settings
-    from ..canary import canaries
-    from .common import cores, launch_target, output_folder
+    """What the options ask for; a campaign that did not end in this folder is continued.
 
-    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    Makes the target's environment if need be.
+    """
+    from ..canary import canaries
+    from ..desk import Settings
+    from ..resume import unfinished
+    from .common import cores, launch_target, memory_limit, output_folder
+
+    launch = launch_target(options.target)
+    overrides = {key: value for pairs in options.config for key, value in pairs.items()}
+    seed, earlier = options.seed, None
+    if options.out or seed is not None:
+        folder = options.out or output_folder(f"{options.target}-{seed}")
+        earlier = unfinished(folder, options.target, launch.version, overrides, seed)
+    if earlier:
+        seed = earlier.seed
+    elif seed is None:
+        seed = random.SystemRandom().randrange(1 << 32)
     unlimited = options.time is None and options.steps is None and options.traces is None
+    workers = options.jobs or min(cores(), options.traces or cores())
     return Settings(
         target=options.target,
-        launch=launch_target(options.target),
+        launch=launch,
         seed=seed,
         out=options.out or output_folder(f"{options.target}-{seed}"),
-        jobs=options.jobs or min(cores(), options.traces or cores()),
+        jobs=workers,
         seconds=DEFAULT_SECONDS if unlimited else options.time,
         steps=options.steps,
         traces=options.traces,
-        overrides={key: value for pairs in options.config for key, value in pairs.items()},
+        overrides=overrides,
         trace_seconds=options.timeout,
         reduce_seconds=options.reduce,
-        memory_limit=options.memory,
+        memory_limit=memory_limit(options, workers),
         canaries=() if options.no_canary else canaries(seed),
+        earlier=earlier,
     )
 
 
