@@ -22,8 +22,8 @@ from .findings import Store
 from .keepsakes import Keepsakes
 from .messages import Fuzz, Overrides, Ready
 from .oracles import applicable
-from .states import required_states
 from .records import Canary, Finding, Reason, Record, Summary
+from .states import required_states
 from .supervisor import Ran
 from .tally import Tally
 from .violation import Violation

@@ -41,7 +41,7 @@ class EventLog:
         if isinstance(record, WorkerState) or (isinstance(record, TraceDone) and not record.signature):
             return
         if isinstance(record, Tick):
-            if time.monotonic() - self._ticked < TICK_SECONDS:
+            if not record.summary.seconds or time.monotonic() - self._ticked < TICK_SECONDS:
                 return
             self._ticked = time.monotonic()
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(record).__name__).lower()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from threading import Event
 
 from msgspec import Struct, structs
 
@@ -37,6 +38,8 @@ START_SECONDS = 600.0
 """A cold engine on a busy machine imports for a minute; its very first start inspects and caches
 more.
 """
+RESTART_WAITS = (1.0, 10.0)
+"""Seconds before the second and the third try to replace a lost process."""
 FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit", "memory-limit"})
 """What a busy machine or another process can do to a worker.
 
@@ -84,7 +87,8 @@ class Worker:
         self.trace_seconds = trace_seconds
         self.memory_limit = memory_limit
         self._process: Process | None = None
-        self._stopped = False
+        self._stopped = Event()
+        self._has_started = False
 
     def __enter__(self) -> Worker:
         return self
@@ -101,7 +105,19 @@ class Worker:
     def start(self) -> Ready:
         """A new process, instead of the old one if there is one; returns what the target says about
         itself.
+
+        A target that has started before is given more than one try: a busy machine may have been short of something.
         """
+        for wait in RESTART_WAITS if self._has_started else ():
+            try:
+                return self._start()
+            except TargetError:
+                self._stopped.wait(wait)
+        ready = self._start()
+        self._has_started = True
+        return ready
+
+    def _start(self) -> Ready:
         if self._process:
             self._process.close()
         self._process = Process(self.spec, self.launch, self.memory_limit)
@@ -115,7 +131,7 @@ class Worker:
 
     def stop(self) -> None:
         """End it now, whatever it does."""
-        self._stopped = True
+        self._stopped.set()
         if self._process:
             self._process.kill()
 
@@ -200,13 +216,13 @@ class Worker:
     def _receive(self, seconds: float = 0.0) -> Reply:
         """The next reply that is not a failure."""
         assert self._process
-        if self._stopped:
+        if self._stopped.is_set():
             self._process.kill()
             raise Stopped
         try:
             reply = self._process.receive(seconds or self.trace_seconds)
         except Lost:
-            if self._stopped:
+            if self._stopped.is_set():
                 raise Stopped from None
             raise
         if isinstance(reply, Failed):

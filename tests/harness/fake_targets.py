@@ -96,6 +96,11 @@ def eat_memory() -> None:
     time.sleep(60)
 
 
+def leak_memory() -> None:
+    """64 MiB a trace, never given back."""
+    hoard.append(bytearray(b"x" * (1 << 26)))
+
+
 def raise_error() -> None:
     raise IndexError("block 7 of 5")
 
@@ -107,6 +112,7 @@ ONCE = Fake(once_only_exit)
 HANG = Fake(lambda: time.sleep(3600))
 NONSENSE = Fake(talk_nonsense)
 HUNGRY = Fake(eat_memory)
+LEAKING = Fake(leak_memory)
 RAISES = Fake(raise_error)
 FICKLE = Fickle()
 REFUSING = Refusing(lambda: None)
