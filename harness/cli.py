@@ -32,6 +32,7 @@ COMMANDS = {
 }
 EPILOG = """\
 exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error
+in pytest: pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
 example: hybridfuzz fuzz --target hybrid --time 60s
 """
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ...targets.base.launch import Launch
-from ...targets.base.registry import prepare
-from ..records import Reason
-from ..supervisor import Worker
 from ..units import duration, size
+
+if TYPE_CHECKING:  # --help has to come at once
+    from ...targets.base.launch import Launch
+    from ..records import Reason
+    from ..supervisor import Worker
 
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
 
@@ -46,6 +47,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def open_worker(options: argparse.Namespace) -> Worker:
     """A worker for --target, not yet started."""
+    from ..supervisor import Worker
+
     launch = launch_target(options.target)
     return Worker(options.target, launch, options.timeout, memory_limit(options))
 
@@ -62,6 +65,8 @@ def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:
 
 def launch_target(target: str) -> Launch:
     """Make the target's environment if need be; progress goes to standard error."""
+    from ...targets.base.registry import prepare
+
     return prepare(target, progress_line)
 
 

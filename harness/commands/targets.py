@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
 
 EXAMPLES = """\
 Naming a target makes its environment if that is missing, starts it, and says what it can do.
@@ -28,10 +31,33 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(known)
         return CLEAN
+    for line in listing(known, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0):
+        print(line)
+    return CLEAN
+
+
+def listing(known: Mapping[str, str], columns: int) -> Iterator[str]:
+    """A line for each target, variants under a head of their own; cut to so many columns, 0 for not."""
+    engines = {target: title for target, title in known.items() if not _is_variant(target)}
+    yield from _table(engines, columns)
+    for engine in dict.fromkeys(target.partition(":")[0] for target in known if _is_variant(target)):
+        variants = {
+            target: title for target, title in known.items() if _is_variant(target) and target.startswith(f"{engine}:")
+        }
+        yield ""
+        yield f"{engine} with one known bug put back in ({len(variants)}):"
+        yield from _table(variants, columns)
+
+
+def _is_variant(target: str) -> bool:
+    return ":" in target and not target.startswith("python:")
+
+
+def _table(known: Mapping[str, str], columns: int) -> Iterator[str]:
     width = max(map(len, known))
     for target, title in known.items():
-        print(f"{target:{width}}  {title}"[:118].rstrip())
-    return CLEAN
+        line = f"  {target:{width}}  {title}".rstrip()
+        yield line if not 0 < columns < len(line) else f"{line[: columns - 4].rstrip()} ..."
 
 
 def describe(options: argparse.Namespace) -> int:

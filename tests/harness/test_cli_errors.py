@@ -2,11 +2,15 @@
 
 import json
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from hybridfuzz.harness.cli import COMMANDS
 from hybridfuzz.harness.codec import encode_trace
+from hybridfuzz.harness.commands.targets import listing
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.registry import load_factory
 
@@ -126,10 +130,45 @@ def test_internal_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert "ZeroDivisionError" in log.read_text()
 
 
-@pytest.mark.parametrize("words", [[], ["fuzz"], ["replay"], ["reduce"], ["targets"], ["doctor"]])
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
 def test_help_fits_a_screen(hybridfuzz: Cli, words: list[str]) -> None:
-    ran = hybridfuzz(*words, "--help")
+    ran = hybridfuzz(*words, "--help", env={"COLUMNS": "100"})
     lines = ran.out.splitlines()
     assert ran.status == 0
     assert len(lines) <= 40
+    assert max(map(len, lines)) <= 120
     assert lines[-1].startswith("example: hybridfuzz")
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
+def test_help_comes_at_once(hybridfuzz: Cli, words: list[str]) -> None:
+    """Nothing heavy is imported for it: a time would measure the machine."""
+    script = "import sys; from hybridfuzz.harness import cli; {}".format(
+        "\ntry: cli.main(sys.argv[1:])\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, *words, "-h"], capture_output=True, text=True, check=True)
+    modules = ran.stderr.split()
+    assert len(modules) < 170
+    assert not {"msgspec", "numpy", "rich", "hypothesis", "torch"} & set(modules)
+    assert not [name for name in modules if name.startswith("hybridfuzz.targets")]
+
+
+def test_replay_commands_survive_a_shell(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """A folder's name may be anything."""
+    folder = "my run; $HOME 'x'"
+    ran = hybridfuzz("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "2", "--no-canary", "-o", folder)
+    [line, *_] = [line.strip() for line in ran.out.splitlines() if line.startswith("  hybridfuzz replay")]
+    command = line.replace("hybridfuzz", f"{sys.executable} -m hybridfuzz.harness.cli", 1)
+    again = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode == 1, again.stderr
+
+
+def test_targets_of_a_long_list() -> None:
+    """Fifty mutants: engines first, one line each, cut only where somebody reads."""
+    known = {"hybrid": "embedded", "vllm@1.0": "ready", "python:MODULE:NAME": "yours"}
+    known |= {f"hybrid:mutant-{number}": "a long title " * 12 for number in range(50)}
+    wide, narrow = list(listing(known, 0)), list(listing(known, 80))
+    assert len(wide) == len(narrow) == 3 + 2 + 50
+    assert wide.index("hybrid with one known bug put back in (50):") == 4
+    assert max(map(len, narrow)) <= 80
+    assert wide[-1].endswith("a long title")
