@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--known", type=Path, metavar="FILE", help="acknowledged bugs, no reason to fail (DIR/known.toml)"
     )
+    parser.add_argument("--fresh", action="store_true", help="do not continue a campaign that was cut off")
     parser.add_argument("--events", type=Path, metavar="FILE", help="what happens, as it happens: a line of JSON each")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="end with a JUnit file")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
@@ -89,11 +90,14 @@ def run(options: argparse.Namespace) -> int:
     from ..junit import write_junit
     from ..rates import Rates
     from ..records import Ended
+    from ..resume import load_state
     from ..wrapup import close_book, known_bugs, leave_report
     from .common import ending_on_signals, print_json, say
 
     known_bugs(options.known, options.out or Path())  # a broken file is said before the campaign
     settings = settings_of(options)
+    if settings.earlier is None and (cut_off := load_state(settings.out)):
+        close_book(settings.out, cut_off, ())  # it had no time to do so
     campaign = Campaign(settings)
     summary, rates = None, Rates()
     with (
@@ -113,9 +117,9 @@ def run(options: argparse.Namespace) -> int:
     bugs = close_book(settings.out, summary, known_bugs(options.known, settings.out))
     line = say(options.json)
     say_states(bugs, line)
-    line(f"report: {leave_report(settings.out, rates)}")
     if options.junit:
         write_junit(options.junit, summary, {bug.signature: bug.reason for bug in bugs if bug.state == "known"})
+    line(f"report: {leave_report(settings.out, rates)}")
     if options.json:
         print_json({**as_json(summary), "bugs": msgspec.to_builtins(bugs)})
     return status(summary, bugs)
@@ -134,7 +138,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     launch = launch_target(options.target)
     overrides = {key: value for pairs in options.config for key, value in pairs.items()}
     seed, earlier = options.seed, None
-    if options.out or seed is not None:
+    if not options.fresh and (options.out or seed is not None):
         folder = options.out or output_folder(f"{options.target}-{seed}")
         earlier = unfinished(folder, options.target, launch.version, overrides, seed)
     if earlier:

@@ -22,7 +22,7 @@ MUTANT = "hybrid:null-as-state-slot"
     [
         (["--target", "hybird"], ["unknown target 'hybird'", "did you mean hybrid?"]),
         (["--target", "hybrid:null-as-state"], ["did you mean hybrid:null-as-state-slot?"]),
-        (["--target", "hybrid@1.0"], ["has no versions"]),
+        (["--target", "hybrid@1.0"], ["no such device", "known: symbolic"]),
         (
             ["--target", "python:no_such_module:X"],
             ["No module named 'no_such_module'", "PYTHONPATH"],

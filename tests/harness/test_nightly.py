@@ -134,6 +134,17 @@ class TestCutOff:
         file.write_text(json.dumps({**json.loads(file.read_text()), "exit_reason": None}))
         assert "continuing" not in hybridfuzz(*NIGHT, "--seed", "2", "--traces", "4", "-o", "out").err
 
+    def test_fresh(self, tmp_path: Path, hybridfuzz: Cli) -> None:
+        """A new campaign, though the last one did not end; what that one found is in the book."""
+        hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
+        file = tmp_path / "out" / "campaign.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "exit_reason": None}))
+        (tmp_path / "out" / "triage.json").unlink()
+        ran = hybridfuzz(*NIGHT, "--target", "hybrid", "--traces", "2", "-o", "out", "--fresh")
+        assert "continuing" not in ran.err
+        assert ran.json["traces"] == 2
+        assert MUTANT in (tmp_path / "out" / "triage.json").read_text()
+
     def test_one_campaign_in_a_folder(self, environment: dict[str, str], tmp_path: Path, hybridfuzz: Cli) -> None:
         with start(environment, tmp_path, "--time", "60s", "-o", "out") as process:
             wait_for(process, "fuzzing hybrid")
