@@ -18,11 +18,11 @@ from msgspec import Struct
 from ..targets.base.launch import Launch
 from ..targets.base.protocol import Capabilities
 from ..targets.base.trace import Trace
-from .findings import Store
+from .findings import OutputError, Store
 from .keepsakes import Keepsakes
 from .messages import Fuzz, Overrides, Ready
 from .oracles import applicable
-from .records import Canary, Finding, Reason, Record, Summary
+from .records import Canary, Finding, Notice, Reason, Record, Summary
 from .states import required_states
 from .supervisor import Ran
 from .tally import Tally
@@ -77,6 +77,7 @@ class Desk:
         self._tally = Tally(settings.earlier)
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
+        self._keeping = True
         if settings.earlier:
             self.canary = settings.earlier.canary
             self.store.findings = {finding.signature: finding for finding in settings.earlier.findings}
@@ -113,7 +114,7 @@ class Desk:
         settings = self.settings
         with self.lock:
             batch = range(0) if self.stopping.is_set() else self._tally.allot(BATCH, settings.traces)
-            wanted = self.keepsakes.wanted(self._states())
+            wanted = self.keepsakes.wanted(self._states()) if self._keeping else []
         if not batch:
             return None
         return Fuzz(settings.seed, batch.start, len(batch), settings.overrides, settings.twice_every, wanted)
@@ -125,7 +126,7 @@ class Desk:
             claim = self._claim(violation, trace, ran.index) if violation and trace else None
             self._tally.count(ran)
             if trace and not violation:
-                self.keepsakes.offer(trace, ran.outcome.reached, self._states())
+                self._keep(trace, ran.outcome.reached, None)
             if claim:
                 self.store.save_state(self._summary())
         return claim
@@ -142,7 +143,17 @@ class Desk:
     def keep(self, trace: Trace, reached: dict[str, int], path: Path) -> None:
         """Decide anew about a trace of the corpus."""
         with self.lock:
+            self._keep(trace, reached, path)
+
+    def _keep(self, trace: Trace, reached: dict[str, int], path: Path | None) -> None:
+        """A corpus that cannot be written costs the next campaign time: no reason to end this one."""
+        if not self._keeping:
+            return
+        try:
             self.keepsakes.offer(trace, reached, self._states(), path)
+        except OutputError as error:
+            self._keeping = False
+            self.say(Notice(f"{error}: no more traces are kept in the corpus"))
 
     @property
     def out_of_steps(self) -> bool:
