@@ -42,16 +42,20 @@ class Explanation(Struct, frozen=True):
 
 
 def contract(oracle: str) -> str:
-    """The rule behind an oracle's name: the part of its class's docstring that follows "S3: "."""
-    for one in ORACLES:
-        if oracle in one.ids:
-            words = " ".join((one.__doc__ or "").split())
-            parts = re.split(r"\b([MS]\d)(?: \([^)]*\))?: ", words)
-            rules = [rule for name, rule in zip(parts[1::2], parts[2::2], strict=True) if name == oracle]
-            if rules:
-                rule = rules[0].strip()
-                return f"{oracle} {one.title}: {rule}" + ("" if rule.endswith((".", ".)")) else ".")
-    return _RULES.get(oracle, oracle)
+    """The rule behind an oracle's name: what follows "S3: " in the docstrings of its classes, the one that judges
+    the fewest other rules first.
+    """
+    judges = sorted((one for one in ORACLES if oracle in one.ids), key=lambda one: len(one.ids))
+    rules = [rule for one in judges for rule in _rules(oracle, one.__doc__ or "")]
+    return f"{oracle} {judges[0].title}: {' '.join(rules)}" if rules else _RULES.get(oracle, oracle)
+
+
+def _rules(oracle: str, docstring: str) -> Iterator[str]:
+    parts = re.split(r"\b([MS]\d(?:, [MS]\d)*)(?: \([^)]*\))?: ", " ".join(docstring.split()))
+    for names, rule in zip(parts[1::2], parts[2::2], strict=True):
+        if oracle in names.split(", "):
+            said = rule[0].upper() + rule[1:].strip()
+            yield said if said.endswith((".", ".)")) else f"{said}."
 
 
 def explain(history: History) -> Explanation | None:
@@ -61,6 +65,8 @@ def explain(history: History) -> Explanation | None:
         return None
     subjects = subject_blocks(history, violation)
     sentences = list(_story(history, subjects, violation))
+    if violation.block == history.null_block >= 0:
+        sentences.insert(0, f"The null block, block {violation.block}, is a placeholder in tables and holds nothing.")
     if len(sentences) > FIRST_SHOWN + LAST_SHOWN:
         left_out = len(sentences) - FIRST_SHOWN - LAST_SHOWN
         sentences[FIRST_SHOWN:-LAST_SHOWN] = [f"({left_out} more steps.)"]
