@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ..targets.base.protocol import Capabilities
 from ..targets.base.trace import Trace
+from .differential import Sight
 from .history import History
 from .lockstep import Outcome
 
@@ -38,6 +39,12 @@ class Run(Struct, frozen=True, tag="run"):
 
 class Explain(Struct, frozen=True, tag="explain"):
     """Run one trace and keep the lives of its blocks."""
+
+    trace: Trace
+
+
+class Testify(Struct, frozen=True, tag="testify"):
+    """Run one trace and say what each event showed, for a comparison."""
 
     trace: Trace
 
@@ -94,6 +101,13 @@ class Explained(Struct, frozen=True, tag="explained"):
     history: History
 
 
+class Testified(Struct, frozen=True, tag="testified"):
+    """Answer to `testify`."""
+
+    outcome: Outcome
+    sights: list[Sight]
+
+
 class Failed(Struct, frozen=True, tag="failed"):
     """The request cannot be served. "internal" is our own fault and comes with a traceback."""
 
@@ -102,8 +116,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Run | Explain | Fuzz
-Reply = Ready | Began | Done | Drawn | Explained | Failed
+Request = Draw | Run | Explain | Testify | Fuzz
+Reply = Ready | Began | Done | Drawn | Explained | Testified | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from ..targets.base.launch import Launch
 from ..targets.base.protocol import TargetError
 from ..targets.base.trace import Step, Trace, TraceError
+from .differential import Sight
 from .history import History
 from .lockstep import Outcome
 from .messages import (
@@ -30,6 +31,8 @@ from .messages import (
     Reply,
     Request,
     Run,
+    Testified,
+    Testify,
 )
 from .process import Lost, Process
 from .violation import Violation
@@ -166,6 +169,18 @@ class Worker:
             outcome = lost_outcome(lost, trace, event)
             self.start()
             return outcome, History(violation=outcome.violation)
+
+    def witness(self, trace: Trace) -> tuple[Outcome, list[Sight]]:
+        """Run one trace and say what each event showed; of a lost process nothing but its violation is left."""
+        try:
+            self._send(Testify(trace))
+            reply = self._receive()
+            assert isinstance(reply, Testified)
+            return reply.outcome, reply.sights
+        except Lost as lost:
+            outcome = lost_outcome(lost, trace, 0)
+            self.start()
+            return outcome, []
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
         """Draw and run many traces. Between two results the worker may be used for other things if

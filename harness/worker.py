@@ -21,6 +21,7 @@ from msgspec import structs
 from ..targets.base.protocol import TargetError, TargetFactory
 from ..targets.base.registry import load_factory
 from ..targets.base.trace import Trace, TraceError
+from .differential import witness
 from .lockstep import Outcome, run_trace, unobserved
 from .messages import (
     Began,
@@ -35,6 +36,8 @@ from .messages import (
     Reply,
     Request,
     Run,
+    Testified,
+    Testify,
     decode_request,
     encode,
 )
@@ -100,6 +103,8 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
         send(Done(run(factory, request.trace, twice=request.twice, on_event=on_event)))
     elif isinstance(request, Explain):
         send(Explained(*record_history(factory, request.trace, lambda index: send(Began(index)))))
+    elif isinstance(request, Testify):
+        send(Testified(*witness(factory, request.trace)))
     elif isinstance(request, Draw):
         send(Drawn(_draw(factory, request, request.index)))
     else:

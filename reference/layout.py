@@ -68,6 +68,7 @@ class Layout:
                  borrow it, and an unpublished block has one owner. Otherwise a published block without owners waits
                  in the free queue.
     zeroed_start a request's first step reads a zeroed state, which stands for "no tokens yet"
+    sinks        reserved ids that padding rows may write to: nobody ever reads them
     overallocation  tokens beyond a step's own for which blocks may be held
     """
 
@@ -84,6 +85,7 @@ class Layout:
     eagle_drop: bool = False
     cache_owns: bool = False
     zeroed_start: bool = False
+    sinks: frozenset[int] = frozenset()
     overallocation: int = 0
 
     def __post_init__(self) -> None:

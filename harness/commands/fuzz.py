@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="budget for reducing each finding (20s)",
     )
+    parser.add_argument("--against", metavar="T", help="a second target that must show the same")
     parser.add_argument("--no-canary", action="store_true", help="do not test the alarm with a planted bug")
     parser.add_argument(
         "-o",
@@ -94,6 +95,10 @@ def run(options: argparse.Namespace) -> int:
     from ..wrapup import close_book, known_bugs, leave_report
     from .common import ending_on_signals, print_json, say
 
+    if options.against:
+        from .against import fuzz_against
+
+        return fuzz_against(options, options.time or DEFAULT_SECONDS)
     known_bugs(options.known, options.out or Path())  # a broken file is said before the campaign
     settings = settings_of(options)
     if settings.earlier is None and (cut_off := load_state(settings.out)):

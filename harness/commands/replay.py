@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, or folders of them")
     add_target(parser)
+    parser.add_argument("--against", metavar="T", help="a second target that must show the same")
     parser.add_argument(
         "--explain",
         action=argparse.BooleanOptionalAction,
@@ -37,6 +38,10 @@ def run(options: argparse.Namespace) -> int:
     from ..codec import load_trace
     from .common import open_worker, print_json, say, trace_files
 
+    if options.against:
+        from .against import replay_against
+
+        return replay_against(options, trace_files(options.paths))
     traces = [(file, load_trace(file)) for file in trace_files(options.paths)]
     explained = len(traces) == 1 if options.explain is None else options.explain
     line = say(options.json)

@@ -102,7 +102,7 @@ class TableMirror(Oracle):
 
 
 class DeadRows(Oracle):
-    """M4: padding, dummy and vacated rows expose only the null block to a kernel that writes state."""
+    """M4: padding, dummy and vacated rows expose only the null block, or a sink, to a kernel that writes state."""
 
     ids = ("M4",)
     title = "rows"
@@ -113,7 +113,7 @@ class DeadRows(Oracle):
         return None
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
-        if context.lives[write.row] is not None:
+        if context.lives[write.row] is not None or write.block in context.layout.sinks:
             return None
         return self._dead_write(context, write.row, write.group, write.block)
 
@@ -121,7 +121,7 @@ class DeadRows(Oracle):
         if context.lives[write.row] is not None:
             return None
         for block in write.blocks:
-            if block != context.null:
+            if block != context.null and block not in context.layout.sinks:
                 return self._dead_write(context, write.row, write.group, block)
         return None
 
@@ -209,6 +209,8 @@ class Writer(Oracle):
 
     def _one_writer(self, context: Context, row: int, group: int, block: int) -> Violation | None:
         self.count()
+        if block in context.layout.sinks and context.lives[row] is None:
+            return None
         if block == context.null:
             return self._null(context, context.row_name(row), group)
         if context.step != self._step:

@@ -103,6 +103,7 @@ def layout_of(config: Config, sizes: Sizes) -> Layout:
         zeroing=False,
         hit_unit=sizes.page,
         cache_owns=True,
+        sinks=frozenset({0, sizes.first_page}),
         zeroed_start=True,
         overallocation=2 * sizes.drafts + sizes.page,
     )

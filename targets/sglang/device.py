@@ -34,12 +34,13 @@ from . import compat, snapshots
 from .bringup import Engine
 
 STATES, ATTENTION = 0, 1
+_PADDING_TOKEN = 0
 
 
 class Row(NamedTuple):
     """One row of a batch. `tokens` is None if the token is the one that the row's last forward sampled."""
 
-    name: str
+    name: str | None
     pool_row: int
     prefix: int
     num_tokens: int
@@ -57,7 +58,7 @@ class Launch:
     def __init__(self, step: int, rows: list[Row], execute: Callable[[Launch], None]) -> None:
         self.step = step
         self.rows = rows
-        self.sampled = torch.zeros(len(rows), dtype=torch.int64)
+        self.sampled = torch.zeros(sum(row.name is not None for row in rows), dtype=torch.int64)
         self.clears: list[int] = []
         self.copies: list[tuple[int, int]] = []
         self.moves: Callable[[], None] = lambda: None
@@ -81,6 +82,7 @@ class Device:
         self.tracker = snapshots.Tracker(engine)
         self.records: list[Record] = []
         self.step = -1
+        self.pad_to = 0
         self._relay: dict[int, int] = {}
         """Request row -> token that its last forward sampled."""
 
@@ -95,6 +97,8 @@ class Device:
             count = batch.extend_lens[index] if extend else 1
             rows.append(self._row(batch, index, length, count, tokens, first, written, request))
             first += count
+        if not extend:
+            rows += [self._padding()] * (self.pad_to - len(rows))
         launch = Launch(self.step, rows, self.execute)
         launch.tracks = self.tracker.plan(batch, rows)
         self._defer(batch, launch)
@@ -118,6 +122,11 @@ class Device:
             locations=pools.req_to_token[pool_row, :length].tolist(),
             written=written[first : first + count],
         )
+
+    def _padding(self) -> Row:
+        """A row of no request: SGLang pads with request row 0, KV location 0, and one token."""
+        slot = int(self.engine.rows.req_index_to_mamba_index_mapping[0])
+        return Row(None, 0, 0, 1, (_PADDING_TOKEN,), False, slot, (), [0], [0])
 
     def _defer(self, batch: Any, launch: Launch) -> None:
         """The clears and copies that SGLang's model runner executes before the forward of an extend batch."""
@@ -155,13 +164,16 @@ class Device:
         for index, row in enumerate(launch.rows):
             tags = hidden[index]
             assert tags is not None
+            if row.name is None:
+                out.append(ForwardRow(None, 0, inputs[index], 0, ()))
+                continue
             token = sample(tags[-1])
             launch.sampled[index] = self._relay[row.pool_row] = token
             out.append(ForwardRow(row.name, row.prefix, inputs[index], 0, (token,) if row.samples else ()))
         self.records.append(Forward(launch.step, tuple(out), accesses))
 
     def _report_copies(self, launch: Launch) -> None:
-        owners = {row.slot: row.name for row in launch.rows}
+        owners = {row.slot: row.name or "" for row in launch.rows}
         for source, destination in launch.copies:
             for layer in range(self.sizes.state_layers):
                 name = owners.get(destination, "")

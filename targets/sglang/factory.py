@@ -3,15 +3,20 @@ opened."""
 
 from __future__ import annotations
 
+import msgspec
+
 from ..base.protocol import Capabilities, Target, TargetError
 from ..base.trace import Config
+
+TREE_CORES = ("python", "rust")
 
 
 class SglangFactory:
     """Opens engines of the SGLang that is importable here."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tree_core: str = "") -> None:
         self.name = name
+        self.tree_core = tree_core
         self.capabilities = Capabilities(
             events=frozenset({"arrive", "step", "preempt", "abort", "reset_prefix_cache", "evict"}),
             modes=("slots",),
@@ -23,9 +28,10 @@ class SglangFactory:
             speculative_modes=(),
             max_async_depth=1,
             conv_widths=(4,),
+            reaches=frozenset({"padding", "snapshots"}),
             options={
                 "strategy": ("no_buffer", "extra_buffer", "extra_buffer_lazy"),
-                "tree_core": ("python",),
+                "tree_core": (tree_core,) if tree_core else TREE_CORES,
                 "track": ("1", "2"),
                 "spare_states": ("0", "0", "1", "2", "6"),
             },
@@ -56,11 +62,18 @@ class SglangFactory:
             raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .target import SglangTarget
 
+        if self.tree_core:
+            config = msgspec.structs.replace(config, options={**config.options, "tree_core": self.tree_core})
         return SglangTarget(config)
 
 
+def variants() -> dict[str, str]:
+    """`sglang:CORE@RELEASE` uses one tree core, whatever a trace says: for comparisons."""
+    return {core: f"always the {core} tree core" for core in TREE_CORES}
+
+
 def make_factory(variant: str) -> SglangFactory:
-    """The factory, for a process that runs in the engine's environment. There are no variants.
+    """The factory, for a process that runs in the engine's environment.
 
     Imports SGLang: ten seconds and more, to be spent before a campaign's clock runs.
     """
@@ -74,4 +87,4 @@ def make_factory(variant: str) -> SglangFactory:
             f"SGLang cannot be imported here ({error}); say sglang@0.5.23 for an environment of its own"
         ) from error
     del target
-    return SglangFactory(variant or "sglang")
+    return SglangFactory("sglang", variant)

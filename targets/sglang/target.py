@@ -66,7 +66,7 @@ class SglangTarget:
         waiting = {one.hybridfuzz_name for one in scheduler.waiting_queue}
         before = {one.hybridfuzz_name for one in scheduler.live()}
         batch = scheduler.plan()
-        self.device.step = self.step
+        self.device.step, self.device.pad_to = self.step, event.pad_to
         queued = [one.hybridfuzz_name for one in scheduler.waiting_queue]
         preempted = tuple(name for name in queued if name in before)
         rows = tuple(self._row(batch, index, waiting) for index in range(len(batch.reqs))) if batch else ()

@@ -94,3 +94,12 @@ def test_size(text: str, size: int) -> None:
 def test_not_a_duration(text: str) -> None:
     with pytest.raises(ValueError, match=text or ".*"):
         units.duration(text)
+
+
+def test_two_targets_are_compared(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """A mutant differs from the sound target: the reduced trace is saved, and shows it when it is replayed."""
+    ran = hybridfuzz("fuzz", "--against", MUTANT, "--traces", "6", "--seed", "3", "-o", tmp_path)
+    assert ran.status == 1
+    [file] = tmp_path.glob("D1-*.json")
+    assert hybridfuzz("replay", file, "--against", MUTANT).status == 1
+    assert hybridfuzz("replay", file, "--against", "hybrid").status == 0

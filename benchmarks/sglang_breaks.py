@@ -1,0 +1,109 @@
+"""Proof that the SGLang target can see: SGLang 0.5.23 with one line broken at a time, until an oracle says so.
+
+    python benchmarks/sglang_breaks.py [--only SLUG,...] [--results FILE]
+
+Writes docs/sglang-breaks.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from breaks import Break, Drill, main
+
+NONE = {"strategy": "no_buffer"}
+EXTRA = {"strategy": "extra_buffer"}
+OVERLAP = {"strategy": "extra_buffer", "async_depth": "1"}
+LAZY = {"strategy": "extra_buffer_lazy", "async_depth": "1"}
+STATES = "srt/mem_cache/unified_cache/components/mamba.py"
+TREE = "srt/mem_cache/unified_radix_cache.py"
+POOL, SLOTS = "srt/mem_cache/memory_pool.py", "srt/mem_cache/allocator/mamba.py"
+COMMON, BATCH = "srt/mem_cache/common.py", "srt/managers/schedule_batch.py"
+SCHEDULER = "srt/managers/scheduler.py"
+RESULTS = "srt/managers/scheduler_components/batch_result_processor.py"
+BACKEND = "srt/layers/attention/hybrid_linear_attn_backend.py"
+
+# fmt: off
+BREAKS = (
+    Break("state-kept-by-prefix-node", STATES, NONE, "a split leaves the state with the shorter node, too",
+        "        new_parent.component_data[ct].value = None\n",
+        "        new_parent.component_data[ct].value = child.component_data[ct].value\n"),
+    Break("match-without-state", STATES, NONE, "a node without a state counts as a match",
+        "            return lambda node: node.component_data[ct].value is not None\n",
+        "            return lambda node: True\n"),
+    Break("matched-state-not-copied", STATES, NONE, "a hit records no source to copy the state from",
+        "        req.kv.mamba_cow_src_index = src_index\n", "        req.kv.mamba_cow_src_index = None\n"),
+    Break("state-ahead-of-key", STATES, NONE, "the tree takes a live state for a shorter prefix",
+        "            cache_len = token_ids_len\n", "            cache_len = max(token_ids_len - 1, 1)\n"),
+    Break("donated-slot-still-tracked", STATES, EXTRA, "the track length survives the donation of its slot",
+        "            req.kv.mamba_last_track_seqlen = None\n            req.kv.mamba_prev_track_seqlen = None\n",
+        "            req.kv.mamba_prev_track_seqlen = None\n"),
+    Break("unused-fork-leaks", STATES, NONE, "a fork that the tree had already is not given back",
+        "                insert_result is None or insert_result.mamba_exist\n            ):\n",
+        "                insert_result is None\n            ):\n"),
+    Break("state-not-locked", STATES, NONE, "matched states are not locked: they may be evicted before the copy",
+        "            cd.lock_ref += 1\n        return result\n",
+        "            cd.lock_ref += 1\n            cd.lock_ref -= 1\n        return result\n"),
+    Break("conv-not-copied", POOL, NONE, "a copy of a state leaves the convolution window behind",
+        "                self.mamba_cache.conv[i][:, dst_indices] = self.mamba_cache.conv[i][\n",
+        "                self.mamba_cache.conv[i][:, src_indices] = self.mamba_cache.conv[i][\n"),
+    Break("slot-not-cleared", POOL, NONE, "a fresh slot keeps the last tenant's recurrent state",
+        "            temporal.index_fill_(1, idx64, 0)\n", "            temporal.index_fill_(1, idx64[:0], 0)\n"),
+    Break("dangling-track-buffer", POOL, EXTRA, "a request keeps naming the track slots that it freed",
+        "            req.kv.mamba_ping_pong_track_buffer = None\n            req.kv.mamba_ping_pong_empty = None\n",
+        "            pass\n"),
+    Break("slot-handed-out-twice", SLOTS, NONE, "the free list drops one slot less than it hands out",
+        "        self.free_slots = self.free_slots[need_size:]\n",
+        "        self.free_slots = self.free_slots[max(need_size - 1, 0) :]\n"),
+    Break("spare-slots-of-a-group-leak", SLOTS, NONE, "slots taken ahead for a round of admissions are not given back",
+        "                self.free(torch.cat(remaining))\n", "                pass\n"),
+    Break("clear-dropped", BATCH, NONE, "the batch forgets which slots to clear",
+        "                clear_tensors.append(req.kv.mamba_pool_idx.unsqueeze(0))\n", "                pass\n"),
+    Break("track-at-chunk-end", BATCH, OVERLAP, "a prefill names its snapshot by the end of the chunk",
+        "            req.kv.mamba_last_track_seqlen = mamba_track_seqlen_aligned\n",
+        "            req.kv.mamba_last_track_seqlen = seq_end\n"),
+    Break("track-position-off-by-one", BATCH, OVERLAP, "the kernel is asked for the final state in place of a chunk's",
+        "            return i + 1\n", "            return i\n"),
+    Break("track-index-not-swapped", BATCH, OVERLAP, "both snapshots of a prefill and a decode go into one slot",
+        "            if not get_exec().mamba.enable_mamba_extra_buffer_lazy:\n"
+        "                req.kv.mamba_next_track_idx = (\n",
+        "            if False:\n                req.kv.mamba_next_track_idx = (\n"),
+    Break("stale-track-after-retraction", BATCH, EXTRA, "a retracted request keeps the length of its last snapshot",
+        "        self.kv.mamba_last_track_seqlen = None\n", "        pass\n",
+        why="`HybridReqToTokenPool.free_mamba_cache` has cleared the field, and a retraction always goes there."),
+    Break("lazy-slot-not-swapped", BATCH, LAZY, "the slot that a boundary asked for is not written",
+        "                pool.set_mamba_ping_pong_slot(req, other_idx, new_slot[0])\n"
+        "                req.kv.mamba_next_track_idx = other_idx\n",
+        "                pool.set_mamba_ping_pong_slot(req, other_idx, new_slot[0])\n"),
+    Break("lookahead-ignored", RESULTS, OVERLAP, "a decode's snapshot is named by a length that includes the next step",
+        "                req.kv.mamba_last_track_seqlen = req.kv.kv_committed_len - lookahead\n",
+        "                req.kv.mamba_last_track_seqlen = req.kv.kv_committed_len\n"),
+    Break("wrong-track-slot-kept", RESULTS, OVERLAP, "the older of two snapshots is taken for the latest",
+        "                req.kv.mamba_last_track_idx = batch.mamba_track_buffer_indices[i]\n",
+        "                req.kv.mamba_last_track_idx = 1 - batch.mamba_track_buffer_indices[i]\n"),
+    Break("rejected-admission-leaks", SCHEDULER, NONE, "a request that is not admitted keeps the slot of its match",
+        '                    if req.kv.holds_mamba and not getattr(req, "session", None):\n',
+        "                    if False:\n"),
+    Break("rejected-copy-stays", SCHEDULER, NONE, "a request that is not admitted keeps the copy that it has put off",
+        "                    req.kv.mamba_cow_src_index = None\n                    req.kv.mamba_needs_clear = False\n",
+        "                    req.kv.mamba_needs_clear = False\n",
+        why="The field is read only behind a new match of the request, which sets it anew."),
+    Break("tail-freed-from-start", COMMON, NONE, "a request gives back what the tree owns",
+        "    tree_cache.free_kv_row(req.kv, [(req.kv.cache_protected_len, owned_kv_len)])\n",
+        "    tree_cache.free_kv_row(req.kv, [(0, owned_kv_len)])\n"),
+    Break("lock-never-released", COMMON, NONE, "a request that ends leaves its lock on the tree",
+        "    tree_cache.unlock(req.lock)\n    req.lock = None\n", "    req.lock = None\n"),
+    Break("key-longer-than-state", TREE, EXTRA, "the key spans all tokens, whatever the state covers",
+        "                effective_cache_len = min(effective_cache_len, cl)\n",
+        "                effective_cache_len = max(effective_cache_len, cl)\n"),
+    Break("snapshot-from-next-chunk", BACKEND, OVERLAP, "a snapshot overwrites the final state that it should copy",
+        "                ssm_states[forward_metadata.track_ssm_final_dst] = ssm_states[\n",
+        "                ssm_states[forward_metadata.track_ssm_final_src] = ssm_states[\n"),
+)
+# fmt: on
+
+PAGE = Path(__file__).parents[1] / "docs" / "sglang-breaks.md"
+DRILL = Drill("sglang@0.5.23", "SGLang 0.5.23", "sglang", PAGE, BREAKS, steps_max=4000, seconds_max=60.0)
+
+if __name__ == "__main__":
+    main(DRILL)

@@ -1,0 +1,106 @@
+"""Reads the radix tree: every KV page and state slot that it owns, with key and lock count.
+
+A node's path of tokens has a tag for every depth: each KV page is published at the depth where it ends, the state
+slot at the end of its node. The Python core shows its nodes. The Rust core shows which slots it owns and whether they
+are locked, but no tokens: `OpaqueTree` remembers under which key each slot was handed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ...reference.prefix_cache import Key
+from ...reference.tokens import EMPTY, chain
+from . import compat
+from .bringup import Engine
+from .device import ATTENTION, STATES
+
+SOME = -1
+"""Lock count: more than none, how many is not shown."""
+HIDDEN = -2
+"""Lock count: not shown at all."""
+
+
+class Owned(NamedTuple):
+    """A block of the tree: number, key, lock count, and the id of the node that has it."""
+
+    block: int
+    key: Key
+    locks: int
+    node: Any
+
+
+def tree_of(engine: Engine) -> NodeTree | OpaqueTree:
+    """The reader for an engine's tree."""
+    return OpaqueTree(engine) if engine.sizes.tree_core == "rust" else NodeTree(engine)
+
+
+class NodeTree:
+    """A tree of Python nodes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.cache = engine.cache
+        self.page, self.first_page = engine.sizes.page, engine.sizes.first_page
+
+    def owned(self) -> Iterator[Owned]:
+        """Everything that the tree owns."""
+        root = compat.root_of(self.cache)
+        pending: list[tuple[Any, int, int]] = [(child, 0, EMPTY) for child in root.children.values()]
+        while pending:
+            node, depth, tag = pending.pop()
+            tags = chain(tag, compat.tokens_of(node))
+            yield from self._blocks(node, depth, tags)
+            pending += [(child, depth + len(tags), tags[-1]) for child in node.children.values()]
+
+    def _blocks(self, node: Any, depth: int, tags: tuple[int, ...]) -> Iterator[Owned]:
+        kv, kv_locks, state, state_locks = compat.values_of(node)
+        if kv is not None:
+            for index, location in enumerate(kv.tolist()[:: self.page]):
+                end = (index + 1) * self.page
+                key = Key(ATTENTION, depth + end, tags[end - 1])
+                yield Owned(self.first_page + location // self.page, key, kv_locks, node.id)
+        if state is not None:
+            for slot in state.tolist():
+                yield Owned(slot, Key(STATES, depth + len(tags), tags[-1]), state_locks, node.id)
+
+
+class OpaqueTree:
+    """A tree that shows only which slots it owns."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.core = engine.cache.tree_core
+        self.page, self.first_page = engine.sizes.page, engine.sizes.first_page
+        self._pages: dict[int, Key] = {}
+        self._states: dict[int, tuple[Key, Any]] = {}
+        engine.cache.insert = self._watching(engine.cache.insert)
+
+    def _watching(self, insert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def watched(parameters: Any) -> Any:
+            tags = chain(EMPTY, tuple(parameters.key.raw_token_ids()))
+            here = set(self._located())
+            for index, location in enumerate(parameters.value.tolist()[:: self.page]):
+                page, end = self.first_page + location // self.page, (index + 1) * self.page
+                if page not in here:
+                    self._pages[page] = Key(ATTENTION, end, tags[end - 1])
+            result = insert(parameters)
+            if parameters.mamba_value is not None and not result.mamba_exist:
+                depth = len(parameters.key)
+                key = Key(STATES, depth, tags[depth - 1])
+                self._states[int(parameters.mamba_value)] = key, result.last_device_node
+            return result
+
+        return watched
+
+    def _located(self, unlocked_only: bool = False) -> Iterator[int]:
+        locations = self.core.walk_for_kv_canary(unlocked_only, False).slot_indices.tolist()
+        return iter([self.first_page + location // self.page for location in locations if location % self.page == 0])
+
+    def owned(self) -> Iterator[Owned]:
+        """Everything that the tree owns."""
+        unlocked = set(self._located(unlocked_only=True))
+        for page in self._located():
+            yield Owned(page, self._pages.get(page, Key(ATTENTION, -1, 0)), 0 if page in unlocked else SOME, None)
+        for slot in self.core.all_mamba_values_flatten().tolist():
+            key, node = self._states.get(slot, (Key(STATES, -1, 0), None))
+            yield Owned(slot, key, HIDDEN, node)
