@@ -103,6 +103,7 @@ class ReachedStates:
         }
         counts["attention cached beyond the hit"] += "attention" in deeper
         counts["state cached beyond the hit"] += "mamba" in deeper
+        counts["hit inside a block"] += any(row.hit % group.block_size for group in context.layout.groups)
         counts["hit extended by a load"] += row.hit > 0 and row.external > 0
         if not row.hit:
             return
@@ -137,6 +138,7 @@ class ReachedStates:
 
     def _copied(self, copied: Copied) -> None:
         self.counts["window moved by accepted drafts"] += bool(copied.shift)
+        self.counts["state kept when its request went on"] += copied.destination_column < 0
         if copied.source_column < 0:
             self.counts["state copied out of the cache"] += 1
             return

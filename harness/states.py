@@ -59,6 +59,9 @@ REQUIRES: dict[str, str] = {
     "snapshot written beside the working state": "snapshots",
     "columns left of a window given back": "sliding-window",
     "hit behind a sliding window": "sliding-window caching",
+    # hits inside a block
+    "hit inside a block": "partial-hits align",
+    "state kept when its request went on": "partial-hits align",
     # content outside the pool
     "loaded from outside the pool": "external_load caching",
     "hit extended by a load": "external_load caching",

@@ -11,6 +11,8 @@ def take_over(ledger: Ledger, record: Record) -> None:
     if isinstance(record, Zeroed):
         for block in record.blocks:
             ledger.zero(block)
+    elif isinstance(record, Copied) and record.slots:
+        ledger.write_slots(record.destination, record.layer, (1 << record.slots) - 1, record.request, record.step)
     elif isinstance(record, Copied):
         source = record.source if record.source_column >= 0 else None
         ledger.move(source, record.destination, record.layer, record.request, record.step, record.temporal, record.conv)

@@ -63,6 +63,7 @@ class Layout:
     zeroing      True where attention blocks must be zeroed before their first read, because their bytes may
                  come from a state block (vLLM PR #35219)
     hit_unit     hit lengths are multiples of this many tokens
+    hash_unit    keys may stand for content up to a multiple of this many tokens inside a block; 0 for whole blocks
     eagle_drop   the last matched block of the drafter's attention is given up on purpose (EAGLE/MTP drafts)
     cache_owns   a published block belongs to the cache (a radix tree): it leaves the free queue for good, requests
                  borrow it, and an unpublished block has one owner. Otherwise a published block without owners waits
@@ -82,6 +83,7 @@ class Layout:
     reserved: frozenset[int] = frozenset()
     zeroing: bool = True
     hit_unit: int = 0
+    hash_unit: int = 0
     eagle_drop: bool = False
     cache_owns: bool = False
     zeroed_start: bool = False

@@ -14,6 +14,11 @@ A hit may be extended by a load from outside the pool (a KV connector, another m
 every attention group and every state at exactly L + E are loaded, and computing starts at L + E. The pool itself must
 then hold only what is not loaded: the attention blocks below L that position L + E attends to, and no state at L.
 
+With keys inside blocks (`layout.hash_unit`) a hit may end inside a block of a group: that block is copied, so the rule
+above holds for the whole blocks below it, and the copied content is judged when it is read. A **partial key** covers
+the slots of its block below its depth; for a state it names exactly that depth, so it may not stay on a block whose
+state moves on.
+
 `longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
 contract says so: with EAGLE the last matched block of the drafter's attention is given up (of all full attention if
 the drafter has no group of its own), and the hit is the longest valid one that is left.

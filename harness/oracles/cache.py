@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...reference.layout import cached_columns
+from ...reference.layout import cached_columns, cdiv
 from ...reference.prefix_cache import Key, keys_needed, longest_hit
 from ...targets.base.observe import Planned, PlannedRow, Table, View
 from ..violation import Violation
@@ -69,7 +69,10 @@ class Hash(Oracle):
 
     def _new_key(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
         group = context.layout.groups[key.group]
-        column = key.depth // group.block_size - 1
+        if block in view.pins and key in self._known.values():
+            return None  # a partial key that was moved out of a request's way, with a copy of its content
+        column = cdiv(key.depth, group.block_size) - 1
+        unit = context.layout.hash_unit or group.block_size
         holders = []
         slots = context.layout.mode == "slots" and group.kind == "mamba"
         ended = context.facts.lives if context.facts else {}
@@ -81,7 +84,7 @@ class Hash(Oracle):
             if block in columns:
                 holders.append(f"{name} has it in column {columns.index(block)}")
             computed = self._reach.get(name, life.settled)
-            on_grid = key.depth % group.block_size == 0 and column < len(columns) and columns[column] == block
+            on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] == block
             if (on_grid or slots) and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
                 return None
         return self.violation(
@@ -134,9 +137,8 @@ class HitValidity(Oracle):
         columns = view.tables[row.name][index]
         if context.layout.mode == "slots" and group.kind == "mamba":
             return self._state_cached(context, view, row, index, tags)
-        if row.hit % group.block_size:
-            return None  # a partial hit is a copy: judged by its content (S2), not by a key
-        for key in keys_needed(index, group, tags, row.hit, row.external):
+        inside = row.hit % group.block_size  # what lies inside a block is a copy: judged by its content (S2)
+        for key in keys_needed(index, group, tags, row.hit - inside, inside + row.external):
             column = key.depth // group.block_size - 1
             block = columns[column] if column < len(columns) else None
             if block is None or view.published.get(block) != key:

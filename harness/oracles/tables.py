@@ -181,18 +181,22 @@ class Writer(Oracle):
             if key is None and facts.references[block] <= 1:
                 continue
             depth = ((write.position + offset) // size + 1) * size
-            promised = key is not None and key.depth == depth and life.truth.tag(depth) == key.tag
+            within = key is not None and depth - size < key.depth <= depth
+            promised = key is not None and within and life.truth.tag(key.depth) == key.tag
             if not promised or not self._is_own(context, life.name, block):
                 return self._shared(context, write, block)
         return None
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
-        return self._brought(context, copied, copied.destination)
+        for_cache = copied.destination_column < 0
+        return self._brought(context, copied, copied.destination, for_cache)
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
         return self._brought(context, loaded, loaded.block)
 
-    def _brought(self, context: Context, record: Copied | Loaded, block: int) -> Violation | None:
+    def _brought(
+        self, context: Context, record: Copied | Loaded, block: int, for_cache: bool = False
+    ) -> Violation | None:
         self.count()
         facts = context.facts
         if facts is None:
@@ -202,7 +206,7 @@ class Writer(Oracle):
         if block in facts.published or facts.references[block] > 1:
             key = facts.published.get(block)
             life = facts.lives.get(record.request)
-            own = life and self._is_own(context, record.request, block)
+            own = life and (for_cache or self._is_own(context, record.request, block))
             if key is None or not own or life is None or life.truth.tag(key.depth) != key.tag:
                 return self._shared(context, record, block)
         return None

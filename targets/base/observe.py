@@ -108,9 +108,9 @@ class Zeroed(Struct, frozen=True, gc=False):
 
 
 class Copied(Struct, frozen=True, gc=False):
-    """A state moved between two columns of one request's table.
+    """A state, or the first `slots` slots of an attention page, moved between two columns of one request's table.
 
-    source_column  -1 if the source belongs to the cache and not to the request
+    source_column, destination_column  -1 where the block belongs to the cache and not to the request
     shift  tokens by which the convolution window was moved on while copying
     parts  which of "temporal" and "conv" moved
     """
@@ -126,6 +126,7 @@ class Copied(Struct, frozen=True, gc=False):
     temporal: bool
     conv: bool
     layer: int = 0
+    slots: int = 0
 
 
 class Loaded(Struct, frozen=True, gc=False):

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from ...reference.layout import Layout
 from .groups import AttentionGroup, MambaGroup, Span, WindowGroup
-from .pool import BlockPool
+from .partial import OF_THE_CACHE, PartialHits
+from .plan import PageCopy
+from .pool import NULL_BLOCK, BlockPool
 
 TO_LOAD = -1
 """Stands in an estimate for a block that is not handed out yet."""
@@ -16,13 +18,15 @@ TO_LOAD = -1
 class Hit(NamedTuple):
     """A prefix hit of `length` tokens; `blocks` are its columns by group. `defer`: wait one step for it.
 
-    `external` more tokens are to be loaded from outside the pool.
+    `external` more tokens are to be loaded from outside the pool. A hit that ends inside a block of some group has
+    `sources`: for each group the block to copy from, null where it ends between blocks.
     """
 
     length: int
     blocks: tuple[Sequence[int], ...]
     defer: bool = False
     external: int = 0
+    sources: tuple[int, ...] = ()
 
 
 class Allocation(NamedTuple):
@@ -32,6 +36,8 @@ class Allocation(NamedTuple):
     estimated: int
     taken: int
     to_load: Sequence[Sequence[tuple[int, int]]] = ()
+    copies: Sequence[PageCopy] = ()
+    pins: Sequence[int] = ()
 
 
 class CacheManager:
@@ -40,12 +46,14 @@ class CacheManager:
     attention_group = AttentionGroup
     mamba_group = MambaGroup
     window_group = WindowGroup
+    partial_hits = PartialHits
 
     def __init__(self, layout: Layout, pool: BlockPool) -> None:
         self.layout = layout
         self.pool = pool
         self.groups = [self.make_group(index) for index in range(len(layout.groups))]
         self.to_zero: list[int] = []
+        self.partial = self.partial_hits(layout, pool, self.groups)
 
     def make_group(self, index: int) -> AttentionGroup:
         """The tables of one group, by its kind."""
@@ -76,6 +84,24 @@ class CacheManager:
         blocks = tuple(group.hit_blocks(tags, hit.length, external) for group in self.groups)
         return Hit(hit.length, blocks, external=external)
 
+    def extend_inside(self, hit: Hit, tags: Sequence[int], num_tokens: int) -> Hit:
+        """The same hit, or a longer one that ends inside a block."""
+        length = self.partial.find(tags, hit.length, num_tokens)
+        if length == hit.length:
+            return hit
+        sources = self.partial.sources(tags, length)
+        blocks = tuple(
+            group.hit_blocks(tags, length - length % group.block_size, length % group.block_size)
+            for group in self.groups
+        )
+        defer = any(block in self.pool.published_this_step for block in sources)
+        defer |= any(
+            group.must_defer(columns)
+            for group, columns, source in zip(self.groups, blocks, sources, strict=True)
+            if source == NULL_BLOCK
+        )
+        return Hit(length, blocks, defer, 0, sources)
+
     def drop_for_eagle(self, tags: Sequence[int], length: int) -> int:
         """EAGLE drafts need the hidden states of the last block: its attention blocks are computed again."""
         for index in self.layout.eagle_groups:
@@ -89,6 +115,7 @@ class CacheManager:
         for index, group in enumerate(self.groups):
             table = list(hit.blocks[index]) if hit else group.tables[name]
             if hit:
+                total += sum(1 for block in hit.sources[index : index + 1] if block in self.pool.free)
                 total += sum(1 for block in table if block in self.pool.free)
                 loads = self.blocks_to_load(group, table, hit)
                 total += loads
@@ -98,7 +125,7 @@ class CacheManager:
 
     def blocks_to_load(self, group: AttentionGroup, table: Sequence[int], hit: Hit) -> int:
         """Blocks that an external hit takes before its first step; a state needs one, too."""
-        return group.columns_to_load(table, hit.length + hit.external) if hit.external else 0
+        return group.columns_to_load(table, hit.length + hit.external) if hit.external or hit.sources else 0
 
     def allocate(self, name: str, tags: Sequence[int], span: Span, hit: Hit | None) -> Allocation | None:
         """Give the request every block of `span`, or nothing and None if the pool cannot.
@@ -115,16 +142,28 @@ class CacheManager:
         if hit is not None:
             for group, blocks in zip(self.groups, hit.blocks, strict=True):
                 group.start(name, blocks, hit.length)
-        to_load: list[list[tuple[int, int]]] = []
-        if hit is not None and hit.external:
+        to_fill: list[list[tuple[int, int]]] = []
+        pins = self.partial.pin(hit.sources) if hit else []
+        if hit is not None and (hit.external or hit.sources):
             start = hit.length + hit.external
-            to_load = [group.take_columns_to_load(name, tags, start) for group in self.groups]
+            to_fill = [group.take_columns_to_load(name, tags, start) for group in self.groups]
         for group in self.groups:
             new = group.extend(name, span)
             self.note_for_zeroing(group, new)
+        taken = free_before - len(self.pool.free)
+        copies = [
+            PageCopy(group.index, OF_THE_CACHE, source, column, block)
+            for group, columns, source in zip(self.groups, to_fill, hit.sources if hit else (), strict=False)
+            for column, block in columns
+        ]
+        if hit is None:
+            copies = self.partial.keep(name)
+            pins = [copy.destination for copy in copies]
         if self.layout.prefix_caching:
             self.publish(name, tags, span.known)
-        return Allocation(estimated, free_before - len(self.pool.free), to_load)
+        if self.partial.ends_at_boundary(span):
+            self.partial.publish(name, tags, span.partial)
+        return Allocation(estimated, taken, to_fill, copies, pins)
 
     def settle(self, name: str, tags: Sequence[int], span: Span) -> None:
         """Publish what is executed and verified, then release what only other requests may still use."""

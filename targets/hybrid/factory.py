@@ -51,8 +51,8 @@ CAPABILITIES = Capabilities(
     conv_widths=(4, 2, 3),
     max_model_len=96,
     traces_per_second=25.0,
-    options={"connector_saves": ("no", "no", "yes")},
-    reaches=frozenset({"padding", "chunks", "stores"}),
+    options={"connector_saves": ("no", "no", "yes"), "prefix_match_unit": ("0", "0", "2", "4")},
+    reaches=frozenset({"padding", "chunks", "stores", "partial-hits"}),
 )
 
 

@@ -21,12 +21,14 @@ class Span:
     low      `settled` plus the certain progress of steps in flight and of this step
     high     the same with every draft accepted; blocks must exist up to here
     known    tokens whose ids are known to the scheduler and that this step at least reaches: may be published
+    partial  the prompt's last boundary on the grid of partial keys, 0 if there are none
     """
 
-    __slots__ = ("high", "known", "low", "settled")
+    __slots__ = ("high", "known", "low", "partial", "settled")
 
-    def __init__(self, settled: int, low: int, high: int, known: int) -> None:
+    def __init__(self, settled: int, low: int, high: int, known: int, partial: int = 0) -> None:
         assert settled <= low <= high
+        self.partial = partial
         self.settled, self.low, self.high, self.known = settled, low, high, known
 
 
@@ -66,7 +68,7 @@ class AttentionGroup:
 
     def columns_to_load(self, table: Sequence[int], start: int) -> int:
         """How many columns behind those of a hit must be loaded for the request to start at `start` tokens."""
-        return max(start // self.block_size - len(table), 0)
+        return max(cdiv(start, self.block_size) - len(table), 0)
 
     def take_columns_to_load(self, name: str, tags: Sequence[int], start: int) -> list[tuple[int, int]]:
         """Give `name` the columns that are to be loaded, under their keys; returns (column, block) for each."""
@@ -116,7 +118,11 @@ class AttentionGroup:
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
         """Publish one column's content under the boundary at its end."""
         depth = (column + 1) * self.block_size
-        if block != NULL_BLOCK and block not in self.pool.labels:
+        key = self.pool.labels.get(block)
+        if key is not None and key.depth % self.block_size:
+            self.pool.unpublish(block)  # the block is full now: the key for a part of it is retired
+            key = None
+        if block != NULL_BLOCK and key is None:
             self.pool.publish(block, Key(self.index, depth, tags[depth]))
 
     def start(self, name: str, blocks: Sequence[int], hit: int) -> None:
@@ -183,7 +189,7 @@ class MambaGroup(AttentionGroup):
     def hit_blocks(self, tags: Sequence[int], length: int, external: int = 0) -> list[int]:
         """The state's column; the columns before it are null. A state that is loaded makes the local one useless."""
         if external:
-            return [NULL_BLOCK] * ((length + external) // self.block_size - 1)
+            return [NULL_BLOCK] * (cdiv(length + external, self.block_size) - 1)
         if length == 0:
             return []
         block = self.pool.lookup(Key(self.index, length, tags[length]))
@@ -230,8 +236,9 @@ class MambaGroup(AttentionGroup):
             return super().extend(name, span)
         live = self.first_live_column(span)
         new = self.pool.allocate(self.columns_missing(table, span))
-        supply = [table[column] for column in self.movable_columns(table, live)]
-        for column in self.movable_columns(table, live):
+        movable = self.movable_columns(table, live)
+        supply = [table[column] for column in movable]
+        for column in movable:
             table[column] = NULL_BLOCK
         table.extend([NULL_BLOCK] * (live - len(table)))
         supply += new

@@ -51,6 +51,16 @@ class Load(NamedTuple):
     key: Key
 
 
+class PageCopy(NamedTuple):
+    """A block's page is to be copied before the forward; column -1 for a block of the cache."""
+
+    group: int
+    from_column: int
+    source: int
+    to_column: int
+    destination: int
+
+
 @dataclass(slots=True)
 class ScheduledRow:
     """One request of a planned step, as sent to the worker.
@@ -58,6 +68,7 @@ class ScheduledRow:
     fresh     tokens and the whole table, set on admission
     appended  new columns by group otherwise
     loads     what must come from outside the pool before the forward
+    copies    pages to copy inside the pool before the forward; `pins` are kept until the step has run
     table     the whole table, for whoever keeps a mirror of it
     """
 
@@ -71,6 +82,8 @@ class ScheduledRow:
     start: int
     optimistic: int
     loads: Sequence[Load]
+    copies: Sequence[PageCopy]
+    pins: Sequence[int]
     table: Table
 
 

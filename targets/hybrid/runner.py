@@ -107,9 +107,11 @@ class Runner:
             )  # fmt: skip
 
     def bring_in(self, plan: Plan, records: list[Record]) -> None:
-        """What must be in the pool before the forward: zeroes first, then loads, which are never zeroed."""
+        """What must be in the pool before the forward: zeroes first, then copies and loads, which are never zeroed."""
         self.zero_blocks(plan, records)
         for row in plan.rows.values():
+            for copy in row.copies:
+                self.states.copy_page(plan.step, row.name, copy, records)
             self.connector.load(plan.step, row, records)
 
     def zero_blocks(self, plan: Plan, records: list[Record]) -> None:

@@ -115,21 +115,37 @@ class Scheduler:
             hit = self.cache.find_hit(request.tags, len(request.tokens))
             if hit.defer:
                 continue
-            external = self.connector.find(request.tags, hit.length, len(request.tokens))
-            if external:
-                hit = self.cache.extend_hit(hit, request.tags, external)
-            request.settled = request.low = request.high = hit.length + external
-            count, _ = self.wanted(request, plan.budget, limits, fresh=True)
-            allocation = None
-            if count > 0:
-                allocation = self.cache.allocate(request.name, request.tags, self.span(request, count, 0), hit)
-            if allocation is None:
-                request.settled = request.low = request.high = 0
+            longer = self.extend_hit(request, hit)
+            if longer.defer:
+                continue
+            # The blocks that a longer hit takes at once may be too many where those of the plain one are not.
+            if not self.admit(plan, request, longer, limits) and (
+                longer is hit or not self.admit(plan, request, hit, limits)
+            ):
                 break
-            self.waiting.remove(request)
-            self.running.append(request)
-            fresh = (list(request.tokens), self.cache.tables(request.name))
-            self.place(plan, request, count, 0, fresh, (), hit, allocation)
+
+    def extend_hit(self, request: Request, hit: Hit) -> Hit:
+        """A longer hit, with content from outside the pool or from the inside of a block, or the same one."""
+        external = self.connector.find(request.tags, hit.length, len(request.tokens))
+        if external:
+            return self.cache.extend_hit(hit, request.tags, external)
+        return self.cache.extend_inside(hit, request.tags, len(request.tokens))
+
+    def admit(self, plan: Plan, request: Request, hit: Hit, limits: Mapping[str, int]) -> bool:
+        """Let a waiting request run from a hit; False if budget or pool do not allow it."""
+        request.settled = request.low = request.high = hit.length + hit.external
+        count, _ = self.wanted(request, plan.budget, limits, fresh=True)
+        allocation = None
+        if count > 0:
+            allocation = self.cache.allocate(request.name, request.tags, self.span(request, count, 0), hit)
+        if allocation is None:
+            request.settled = request.low = request.high = 0
+            return False
+        self.waiting.remove(request)
+        self.running.append(request)
+        fresh = (list(request.tokens), self.cache.tables(request.name))
+        self.place(plan, request, count, 0, fresh, (), hit, allocation)
+        return True
 
     def place(
         self,
@@ -158,16 +174,18 @@ class Scheduler:
         loads: list[Load] = []
         if hit and hit.external:
             loads = self.connector.loads(request.tags, hit.length, hit.length + hit.external, allocation.to_load)
+        table = self.cache.tables(request.name) if self.connector.saves else ()
         plan.rows[request.name] = ScheduledRow(
             request.name, count, drafts, request.epoch, fresh, appended, observed, request.high,
-            drafts + 1 if samples else 0, loads, self.cache.tables(request.name) if self.connector.saves else (),
+            drafts + 1 if samples else 0, loads, allocation.copies, allocation.pins, table,
         )  # fmt: skip
         plan.budget -= count
 
     def span(self, request: Request, count: int, drafts: int) -> Span:
         """Tokens that a step of `count` tokens covers."""
-        low = request.low + count - drafts
-        return Span(request.settled, low, request.high + count, min(low, len(request.tokens)))
+        low, high = request.low + count - drafts, request.high + count
+        partial = self.cache.partial.boundary(request.prompt_length)
+        return Span(request.settled, low, high, min(low, len(request.tokens)), partial)
 
     def wanted(self, request: Request, budget: int, limits: Mapping[str, int], fresh: bool = False) -> tuple[int, int]:
         """(input tokens, drafts among them) that the request gets from a remaining budget; (0, 0) for none."""
@@ -210,6 +228,9 @@ class Scheduler:
         if end < prefill_end and end // grid * grid > start:
             end = end // grid * grid
         stops = [known // grid * grid]
+        partial = self.cache.partial.boundary(request.prompt_length)
+        if partial > stops[0]:
+            stops.append(partial)
         if start % grid:
             stops.append((start // grid + 1) * grid)
         return min([stop for stop in stops if start < stop < end], default=end) - start
@@ -222,6 +243,8 @@ class Scheduler:
             row = plan.rows.pop(request.name, None)
             if row is not None:
                 self.cache.withdraw(request.name)
+                self.cache.partial.withdraw(row.copies)
+                self.cache.partial.unpin(row.pins)
                 plan.budget += row.count
         self.cache.free(request.name)
         self.removed.append(request.name)

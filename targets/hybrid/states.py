@@ -17,6 +17,7 @@ from ..base.observe import Copied, Record
 from .batch import Batch, StateIndices
 from .kernels import RowInput
 from .memory import Memory
+from .plan import PageCopy
 
 
 @dataclass(slots=True)
@@ -150,6 +151,21 @@ class States:
     def move_conv(self, layer: int, source: int, destination: int, window: tuple[int, ...]) -> None:
         """Copy a convolution window; `window` was cut out of the source at the accepted offset."""
         self.memory.store_conv(layer, destination, window)
+
+    def copy_page(self, step: int, name: str, copy: PageCopy, records: list[Record]) -> None:
+        """Copy a whole page of every layer between a block of the cache and one of a request."""
+        group, memory = self.layout.groups[copy.group], self.memory
+        place = (copy.from_column, copy.source, copy.to_column, copy.destination, 0)
+        for layer in range(group.layers):
+            if group.kind == "mamba":
+                self.move_temporal(layer, copy.source, copy.destination)
+                window = memory.conv(layer, copy.source)[: self.window_length]
+                self.move_conv(layer, copy.source, copy.destination, window)
+                records.append(Copied(step, name, copy.group, *place, True, True, layer))
+            else:
+                for slot, tag in enumerate(list(memory.slots(layer, copy.source, group.block_size))):
+                    memory.store_slot(layer, copy.destination, group.block_size, slot, tag)
+                records.append(Copied(step, name, copy.group, *place, False, False, layer, group.block_size))
 
     def settle(
         self, step: int, name: str, request: DeviceRequest, inputs: RowInput, accepted: int, records: list[Record]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from ...reference.layout import Layout
 from ...reference.tokens import NO_INPUT, Truth
 from ..base.observe import (
     Content,
@@ -44,6 +43,7 @@ from .cache import CacheManager
 from .connector import Connector
 from .drafter import Drafter
 from .kernels import Kernels
+from .layout import build_layout
 from .memory import Memory
 from .plan import Plan
 from .pool import BlockPool
@@ -51,21 +51,6 @@ from .runner import Runner
 from .scheduler import Scheduler
 from .states import States
 from .store import Store
-
-
-def build_layout(config: Config) -> Layout:
-    """What the configuration asks for, in the reference's terms."""
-    groups = config.layout_groups()
-    return Layout(
-        groups=groups,
-        num_blocks=config.num_blocks,
-        conv_width=config.conv_width,
-        mode=config.mamba_cache_mode,
-        prefix_caching=config.enable_prefix_caching,
-        num_speculative_tokens=config.num_speculative_tokens,
-        zeroing=any(group.kind == "mamba" for group in groups),
-        eagle_drop=config.eagle_block_drop,
-    )
 
 
 class HybridTarget:
@@ -162,6 +147,8 @@ class HybridTarget:
         """Execute the oldest planned step and hand its results to scheduler and client."""
         plan, event = self.in_flight.popleft()
         executed = self.runner.execute(plan, event, records)
+        for row in plan.rows.values():
+            self.cache.partial.unpin(row.pins)
         outputs, finished = [], []
         for row in plan.rows.values():
             tokens, ended = self.scheduler.settle(row, executed.sampled[row.name])
@@ -249,13 +236,15 @@ class HybridTarget:
         return []
 
     def move_tier(self, event: MoveTier) -> list[Record]:
-        """Carry what is cached of a request's prefix out of the pool; what nobody holds is forgotten in it."""
+        """Carry what is cached of a request's prefix out of the pool, in whole blocks; what nobody holds is forgotten
+        in it."""
         request = self.scheduler.requests.get(event.name)
         if request is None:
             return []
         records = self.drain()
         for block, key in list(self.pool.labels.items()):
-            if key.depth < len(request.tags) and request.tags[key.depth] == key.tag:
+            whole = key.depth % self.layout.groups[key.group].block_size == 0
+            if whole and key.depth < len(request.tags) and request.tags[key.depth] == key.tag:
                 self.store.save(key, block)
                 if not self.pool.references[block]:
                     self.pool.unpublish(block)
@@ -273,6 +262,7 @@ class HybridTarget:
             tables={name: self.cache.tables(name) for name in holders},
             waiting=[request.name for request in scheduler.waiting],
             running=[request.name for request in scheduler.running],
+            pins=dict(self.cache.partial.pins),
             leftovers={
                 "requests": len(scheduler.requests),
                 "tables": sum(len(group.tables) for group in groups),

@@ -20,6 +20,7 @@ from hybridfuzz.targets.base.trace import (
 from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
 
 WINDOW, DRAFT = Group("attention", 8, window=6), Group("attention", 4, draft=True)
+FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}
 RESEND = (arrive("r0", 20), *steps(5), arrive("r1", 20), *steps(5))
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
 
@@ -79,6 +80,8 @@ TRACES: dict[str, Trace] = {
     "hit extended by a load": make_trace(
         arrive("r0", 12), *steps(3), arrive("r1", 30), ExternalLoad("r1", 30), *steps(3)
     ),
+    "hit inside a block": make_trace(arrive("r0", 13, new=9), *steps(3), arrive("r1", 13), *steps(3), **FINE),
+    "state kept when its request went on": make_trace(arrive("r0", 13, new=9), *steps(3), **FINE),
     "cached content moved to another tier": make_trace(arrive("r0", 20, new=9), *steps(3), MoveTier("r0", "host")),
     "stored outside the pool": make_trace(arrive("r0", 20), *steps(3), options={"connector_saves": "yes"}),
     "planned ahead of execution": make_trace(arrive("r0", 5, new=9), *steps(5), async_depth=1),

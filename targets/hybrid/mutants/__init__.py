@@ -20,6 +20,7 @@ from .connector import (
 from .extra_groups import DraftStepsThroughStaleRows, MinAcrossComponents, SplitOnWrongGrid
 from .movers import Int8DtypeMismatchStride, LayerSpaceSizedByCount, SideStateNotCarried
 from .null_and_rows import FinishedRowNotCleared, NullAsStateSlot
+from .partial import DeferredCopyDropped, StalePartialHashResurrection
 from .parts import mutant
 from .states import AllModePartialBlock, AllSpecTableWidth
 from .zeroing import StaleFp32BytesNan, ZeroListNeverDrained
@@ -45,6 +46,8 @@ _PARTS: dict[str, type] = {
     "side-state-not-carried-by-one-mover": SideStateNotCarried,
     "layer-space-sized-by-count": LayerSpaceSizedByCount,
     "int8-dtype-mismatch-stride": Int8DtypeMismatchStride,
+    "stale-partial-hash-resurrection": StalePartialHashResurrection,
+    "deferred-cow-clear-dropped-on-slot-replacement": DeferredCopyDropped,
 }
 
 MUTANTS: dict[str, type[HybridTarget]] = {slug: mutant(slug, part) for slug, part in _PARTS.items()}

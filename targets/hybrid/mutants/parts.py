@@ -9,6 +9,7 @@ from ..drafter import Drafter
 from ..groups import AttentionGroup, MambaGroup, WindowGroup
 from ..kernels import Kernels
 from ..memory import Memory
+from ..partial import PartialHits
 from ..pool import BlockPool
 from ..runner import Runner
 from ..scheduler import Scheduler
@@ -40,6 +41,8 @@ def mutant(slug: str, part: type) -> type[HybridTarget]:
         part = type("MutantCache", (CacheManager,), {"window_group": part})
     elif issubclass(part, AttentionGroup):
         part = type("MutantCache", (CacheManager,), {"attention_group": part})
+    elif issubclass(part, PartialHits):
+        part = type("MutantCache", (CacheManager,), {"partial_hits": part})
     if issubclass(part, HybridTarget):
         return part
     slot = next(slot for base, slot in _SLOTS.items() if issubclass(part, base))

@@ -1,0 +1,25 @@
+"""What a configuration asks for, in the reference's terms."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from ...reference.layout import Layout
+from ..base.trace import Config
+
+
+def build_layout(config: Config) -> Layout:
+    """Groups, pool and features of one trace. Keys inside blocks are for mode align."""
+    groups = config.layout_groups()
+    unit = int(config.options.get("prefix_match_unit", "0"))
+    return Layout(
+        groups=groups,
+        num_blocks=config.num_blocks,
+        conv_width=config.conv_width,
+        mode=config.mamba_cache_mode,
+        prefix_caching=config.enable_prefix_caching,
+        num_speculative_tokens=config.num_speculative_tokens,
+        zeroing=any(group.kind == "mamba" for group in groups),
+        eagle_drop=config.eagle_block_drop,
+        hash_unit=gcd(config.hash_block_size, unit) if unit and config.mamba_cache_mode == "align" else 0,
+    )
