@@ -99,6 +99,17 @@ def test_attention_keeps_its_bound(backend: Backend, seed: int, masking: Masking
             assert_within(put_output[start:end], expected)
 
 
+@pytest.mark.parametrize("scale", [-1.0, 1.0])
+def test_softmax_spans_pages_whose_scores_rise_or_fall(backend: Backend, scale: float) -> None:
+    keys = torch.arange(12.0).reshape(6, 2, 1, 1)
+    query, cache, table, lengths, output = backend.put(
+        torch.ones(1, 1, 1), keys, ints([[1, 2, 3, 4, 5]]), ints([10]), torch.full((1, 1, 1), 7.0)
+    )  # fmt: skip
+    backend.ops.paged_attention(query, cache, cache, table, Rows.of([1], backend.device), lengths, output, scale=scale)
+    context = exact(keys)[1:].reshape(10, 1, 1)
+    assert_within(output, numeric.attention(exact(query), context, context, scale=scale))
+
+
 @pytest.mark.parametrize("masking", ["where", "multiply"])
 def test_a_stale_nan_behind_the_context_shows_only_when_multiplied(backend: Backend, masking: Masking) -> None:
     keys, values = torch.zeros(3, 8, 1, 4), torch.zeros(3, 8, 1, 4)

@@ -58,6 +58,18 @@ def test_cache_writes_round_like_torch(backend: Backend, seed: int, dtype: Any) 
     assert not torch.equal(arena.bytes(), expected.bytes()) or size * (blocks - 1) < 4
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn], ids=str)
+def test_ties_go_to_even(backend: Backend, dtype: Any) -> None:
+    """Exactly between two numbers of the format, normal and subnormal."""
+    half = FORMATS[dtype].unit
+    odd = 2 * torch.arange(16) + 1
+    values = torch.cat([1 + half * odd, -1 - half * odd, odd * FORMATS[dtype].step])[None, None, :]
+    source, slots, cache = backend.put(values, torch.tensor([1]), torch.zeros(2, 1, 1, values.shape[2], dtype=dtype))
+    backend.ops.write_kv(source, source, cache, cache, slots)
+    assert same_bits(cache[1, 0, 0], values[0, 0].to(dtype))
+    assert (cache[1, 0, 0].cpu().float() != values[0, 0]).all()
+
+
 def draw_regions(rng: random.Random, bytes_total: int, unit: int) -> list[tuple[int, int, int]]:
     """Regions one after the other, each with its own stretch of the pool: disjoint, or overlapping itself."""
     regions, at = [], 0

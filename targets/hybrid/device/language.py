@@ -16,9 +16,9 @@ def rounded(x, dtype: tl.constexpr):
     """float32 `x` as `dtype`, to nearest even; fp8 (e4m3) saturates at 448. NaN stays NaN."""
     bits = x.to(tl.int32, bitcast=True)
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    if dtype == tl.bfloat16:
-        up = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
-        x = tl.where(is_nan, float("nan"), up.to(tl.float32, bitcast=True))
+    if dtype == tl.bfloat16:  # its bits are the upper half; the interpreter's own cast loses subnormals
+        up = tl.where(is_nan, 0x7FC00000, bits + 0x7FFF + ((bits >> 16) & 1))
+        return (up >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
     if dtype == tl.float8e4nv:
         magnitude = tl.minimum(tl.abs(x), 448.0)
         kept = magnitude.to(tl.int32, bitcast=True)

@@ -37,7 +37,7 @@ def store_state(state, held, block, pool, head, dim, entry, state_block, state_h
 
 
 @triton.jit
-def update(
+def advance(
     state, x, dt, a, b, c, d, starts, blocks, columns, write_blocks, output,
     pool, width, write_width, repeat,
     state_block, state_head, state_dim, state_entry, x_token, x_head, x_dim, dt_token, dt_head, a_head,
@@ -97,7 +97,7 @@ def state_update(
     pool, heads, head_dim, entries = state.shape
     piece = min(DIM_PIECE, triton.next_power_of_2(head_dim))
     if rows.count:
-        update[(rows.count, heads, triton.cdiv(head_dim, piece))](
+        advance[(rows.count, heads, triton.cdiv(head_dim, piece))](
             state, x, dt, a, b, c, d, rows.starts, blocks, columns, write_blocks, output,
             pool, blocks.shape[1], write_blocks.shape[1], heads // b.shape[1],
             *state.stride(), *x.stride(), *dt.stride(), *a.stride(), *b.stride(), *c.stride(), *d.stride(),
