@@ -24,6 +24,7 @@ COMMANDS = {
     "fuzz": "run random traces against a target",
     "replay": "run traces from files",
     "reduce": "cut a failing trace down to what matters",
+    "bisect": "find the releases that show a failure",
     "repro": "make a failure run elsewhere, without hybridfuzz",
     "report": "write a page of HTML for a campaign or a finding",
     "mutants": "hunt known bugs, to see how fast they are found",

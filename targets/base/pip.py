@@ -109,3 +109,31 @@ def explain(ended: Ended, what: str) -> str:
     if found:
         return f"cannot download {what}: pip's package index has no wheel of it for this machine"
     return f"cannot install {what}: {ended.last_line}"
+
+
+def releases_between(python: Path, name: str, first: str, last: str) -> list[str]:
+    """Final releases of a distribution from `first` to `last`, oldest first, as pip's package index lists them.
+
+    TargetError if it cannot be asked, or lists neither of the two.
+    """
+    ended = run([str(python), "-m", "pip", "index", "versions", "--disable-pip-version-check", name])
+    if ended.code:
+        raise TargetError(explain(ended, f"the list of releases of {name}"))
+    return versions_between(ended.output, first, last)
+
+
+def versions_between(listing: str, first: str, last: str) -> list[str]:
+    """The same from what `pip index versions` says. Release candidates and the like are left out."""
+    found = re.search(r"Available versions: (.+)", listing)
+    named = re.findall(r"(?<![\w.])\d+(?:\.\d+)*(?=,|$)", found[1]) if found else []
+    releases = sorted(named, key=_numbers)
+    for wanted in (first, last):
+        if wanted not in releases:
+            raise TargetError(f"there is no release {wanted}; the package index lists {', '.join(releases[-12:])}")
+    if _numbers(first) > _numbers(last):
+        raise TargetError(f"{first}..{last}: the oldest first, please")
+    return releases[releases.index(first) : releases.index(last) + 1]
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))

@@ -9,8 +9,8 @@
 An engine is a folder beside this one. Its `factory.py` offers `make_factory(variant)` and, if there
 are any, `variants()` (slug -> title). If the engine runs in an environment of its own, only the
 worker imports `factory.py` and the coordinator imports `environment.py`, which offers
-`prepare(version, progress) -> Launch` and `available() -> {target string: title}` without importing
-the engine. Nothing else has to know the engine.
+`prepare(version, progress) -> Launch`, `available() -> {target string: title}` and, if there is an
+index of them, `between(first, last, progress)` without importing the engine. Nothing else has to know the engine.
 """
 
 from __future__ import annotations
@@ -96,6 +96,15 @@ def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
         return Launch(sys.executable, {})
     launch: Launch = _module(parsed.name, "environment").prepare(parsed.version, progress)
     return launch
+
+
+def releases_between(name: str, first: str, last: str, progress: Callable[[str], None]) -> Sequence[str]:
+    """Releases of an engine, oldest first. TargetError for one that has none, or if they cannot be listed."""
+    parsed = parse(name)
+    if not _has(parsed.name, "environment") or not hasattr(_module(parsed.name, "environment"), "between"):
+        raise TargetError(f"target {name!r}: its releases cannot be listed; name them with --versions A,B,C")
+    listed: Sequence[str] = _module(parsed.name, "environment").between(first, last, progress)
+    return listed
 
 
 def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]:

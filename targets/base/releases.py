@@ -16,9 +16,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from .environment import STAMP, cache_folder, importable, make_venv, unpack_wheel
+from .environment import STAMP, cache_folder, importable, make_venv, pip_python, unpack_wheel
 from .launch import Launch
-from .pip import Progress
+from .pip import Progress, releases_between
 from .protocol import TargetError
 
 _RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
@@ -70,6 +70,11 @@ def available(engine: Engine) -> dict[str, str]:
     except TargetError:
         return {}
     return {f"{engine.name}@{tree.parent.name}": "ready" for tree in trees if (tree / STAMP).exists()}
+
+
+def between(engine: Engine, first: str, last: str, progress: Progress) -> list[str]:
+    """Final releases from `first` to `last`, oldest first. TargetError if the package index cannot be asked."""
+    return releases_between(pip_python(progress), engine.name, first, last)
 
 
 def _installed(engine: Engine, home: Path) -> Launch:

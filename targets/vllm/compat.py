@@ -46,26 +46,34 @@ def too_small_is_a_refusal() -> Iterator[None]:
         raise TraceError("configuration: vLLM wants a larger pool for the longest request: raise num_blocks") from error
 
 
+def _resolved_layout(config: VllmConfig, specs: dict[str, Any]) -> str:
+    """The memory layout, for releases that choose one (0.29 on); "" for older ones."""
+    try:
+        from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+    except ImportError:
+        return ""
+    layout: str = resolve_kv_cache_layout(config, [["LBHNC"]], list(specs.values())).name
+    config.cache_config.kv_cache_layout = layout
+    return layout
+
+
 def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CachePlan:
     """Let vLLM form the KV cache groups and size the pool.
 
     Newer releases plan in a module of their own and choose a memory layout; "LBHNC" (layer outermost) keeps one
     tensor per layer slot, which groups overlay: the arrangement of the older releases.
     """
-    try:
-        from vllm.v1.core import kv_cache_planning as planning
-    except ImportError:
-        workers = kv_cache_utils.get_kv_cache_configs(config, [specs], [memory])
-    else:
-        from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
-
-        layout = resolve_kv_cache_layout(config, [["LBHNC"]], list(specs.values()))
-        config.cache_config.kv_cache_layout = layout.name
-        groups = planning.get_global_kv_cache_groups(config, [specs])
-        with too_small_is_a_refusal():
+    layout = _resolved_layout(config, specs)
+    with too_small_is_a_refusal():
+        try:
+            from vllm.v1.core import kv_cache_planning as planning
+        except ImportError:
+            workers = kv_cache_utils.get_kv_cache_configs(config, [specs], [memory])
+        else:
+            groups = planning.get_global_kv_cache_groups(config, [specs])
             workers = planning.get_kv_cache_configs(config, [specs], [memory], groups)
-        for worker in workers:
-            worker.kv_cache_layout = layout.name
+    for worker in workers if layout else ():
+        worker.kv_cache_layout = layout
     scheduler = kv_cache_utils.generate_scheduler_kv_cache_config(workers)
     config.cache_config.num_gpu_blocks = scheduler.num_blocks
     block_size, hash_block_size = kv_cache_utils.resolve_kv_cache_block_sizes(scheduler, config)

@@ -51,3 +51,8 @@ def prepare(wanted: str, progress: Progress) -> Launch:
 def available() -> dict[str, str]:
     """Releases that are on this machine."""
     return releases.available(ENGINE)
+
+
+def between(first: str, last: str, progress: Progress) -> list[str]:
+    """Releases from `first` to `last`, oldest first."""
+    return releases.between(ENGINE, first, last, progress)

@@ -62,15 +62,20 @@ class Engine:
         specs = runner.get_kv_cache_spec()
         try:
             from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+        except ImportError:
+            layout = None  # before 0.29
+        else:
+            layout = resolve_kv_cache_layout(config, [["LBHNC"]], list(specs.values())).name
+            config.cache_config.kv_cache_layout = layout
+        try:
             from vllm.v1.core import kv_cache_planning as planning
 
-            layout = resolve_kv_cache_layout(config, [["LBHNC"]], list(specs.values()))
-            config.cache_config.kv_cache_layout = layout.name
             groups = planning.get_global_kv_cache_groups(config, [specs])
             [worker] = planning.get_kv_cache_configs(config, [specs], [1 << 30], groups)
-            worker.kv_cache_layout = layout.name
         except ImportError:
             [worker] = kv_cache_utils.get_kv_cache_configs(config, [specs], [1 << 30])
+        if layout:
+            worker.kv_cache_layout = layout
         plan = kv_cache_utils.generate_scheduler_kv_cache_config([worker])
         config.cache_config.num_gpu_blocks = plan.num_blocks
         block_size, hash_size = kv_cache_utils.resolve_kv_cache_block_sizes(plan, config)

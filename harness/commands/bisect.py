@@ -1,0 +1,120 @@
+"""hybridfuzz bisect: which releases of an engine show a failure."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...targets.base.trace import Trace
+    from ..bisect_releases import Change, Tried
+    from ..lockstep import Outcome
+
+EXAMPLES = """\
+--versions: FIRST..LAST (releases between, from the package index), or a list of releases and paths, oldest first.
+Each environment is made once (about 0.6 GB a release). A release that was not tried is not judged.
+Exit status: 0 done, 1 the trace fails in the last release that could be judged, 2 usage or environment.
+example: hybridfuzz bisect failing.json --target vllm --versions 0.28.0..0.33.0
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    from .common import add_target
+
+    parser.add_argument("trace", metavar="TRACE", help="a trace that fails in one of them")
+    add_target(parser)
+    parser.add_argument("--versions", required=True, metavar="LIST", help="A..B, or A,B,PATH")
+    parser.add_argument("--signature", metavar="S", help="the failure looked for (that of the first that fails)")
+    parser.add_argument("--all", action="store_true", help="try every version, not as few as are needed")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Try, print a line for each, then where it changes."""
+    import msgspec
+
+    from ..bisect_releases import bisect, changes
+    from ..cli import CLEAN, USAGE, VIOLATION
+    from ..codec import load_trace
+    from .common import print_json, say
+
+    trace, line = load_trace(options.trace), say(options.json)
+    releases = releases_of(options)
+    signature = options.signature or first_signature(options, trace, releases)
+    line(f"looking for {signature or 'any failure'} in {', '.join(releases)}")
+    tried: dict[str, Tried] = {}
+    for one in bisect(releases, signature, lambda release: attempt(options, trace, release), everything=options.all):
+        tried[one.release] = one
+        line(f"{one.release:12} {one.state:15} {one.seconds:6.1f} s  {one.detail[:160]}")
+    found = changes(releases, tried)
+    for sentence in conclusions(releases, tried, found):
+        line(sentence)
+    decisive = [release for release in releases if release in tried and tried[release].state in ("bad", "good")]
+    if options.json:
+        results = {"signature": signature, "tried": list(tried.values()), "changes": found}
+        print_json({"exit_reason": "done" if decisive else "undecided", **msgspec.to_builtins(results)})
+    if not decisive:
+        return USAGE
+    return VIOLATION if tried[decisive[-1]].state == "bad" else CLEAN
+
+
+def releases_of(options: argparse.Namespace) -> list[str]:
+    """What --versions means, oldest first."""
+    from ...targets.base.registry import releases_between
+    from .common import progress_line
+
+    first, dots, last = options.versions.partition("..")
+    if dots and "/" not in options.versions:
+        return list(releases_between(options.target, first, last, progress_line))
+    return [one.strip() for one in options.versions.split(",") if one.strip()]
+
+
+def first_signature(options: argparse.Namespace, trace: Trace, releases: list[str]) -> str:
+    """The signature in the file's name as findings and the corpus have it, or of the first release that fails."""
+    from pathlib import Path
+
+    from ...targets.base.protocol import TargetError
+    from ...targets.base.trace import TraceError
+
+    named = Path(options.trace).stem.rpartition("--")[2]
+    if named[:1] in ("M", "S") and named[1:2].isdigit():
+        return named
+    for release in releases:
+        try:
+            if violation := attempt(options, trace, release).violation:
+                return violation.signature
+        except (TargetError, TraceError):
+            continue
+    return ""
+
+
+def attempt(options: argparse.Namespace, trace: Trace, release: str) -> Outcome:
+    """Run the trace on one release, in a worker of its own."""
+    from ...targets.base.registry import prepare
+    from ..supervisor import Worker
+    from .common import progress_line
+
+    spec = f"{options.target}@{release}"
+    with Worker(spec, prepare(spec, progress_line), options.timeout, options.memory) as worker:
+        worker.start()
+        return worker.run(trace)
+
+
+def conclusions(releases: list[str], tried: dict[str, Tried], found: list[Change]) -> list[str]:
+    """What follows, and what does not."""
+    lines = []
+    for change in found:
+        between = f"; not tried between them: {', '.join(change.open)}" if change.open else ""
+        what = "first bad" if change.kind == "introduced" else "first good"
+        lines.append(f"{what}: {change.after} ({change.before} is {tried[change.before].state}){between}")
+    if not found:
+        states = {one.state for one in tried.values() if one.state in ("bad", "good")}
+        said = f"all that were judged are {states.pop()}" if len(states) == 1 else "no release could be judged"
+        lines.append(f"no change found: {said}")
+    undecided = [one.release for one in tried.values() if one.state in ("other", "not applicable")]
+    if undecided:
+        lines.append(f"say nothing about it: {', '.join(undecided)}")
+    if left := [release for release in releases if release not in tried]:
+        lines.append(f"not tried: {', '.join(left)} (--all tries them)")
+    return lines
