@@ -10,6 +10,7 @@ release that has the fix (docs/vllm.md).
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +22,13 @@ from hybridfuzz.harness.supervisor import Worker
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Script
+from hybridfuzz.targets.base.trace import Trace
+from msgspec.structs import replace
 from trees import edited_tree
 from vllm_campaign import MENDS, unpacked
 
 ROOT = Path(__file__).parents[1]
+ROOM = 8
 PAGE = ROOT / "docs" / "repros.md"
 HEAD = """\
 # Reproducers
@@ -62,14 +66,13 @@ class Row(NamedTuple):
         )
 
 
-def script_of(spec: str, path: Path, launch: Launch) -> list[Script]:
+def script_of(spec: str, trace: Trace, launch: Launch) -> list[Script]:
     """Scripts for a trace that fails."""
-    trace = load_trace(path)
     with Worker(spec, launch, trace_seconds=300) as worker:
         worker.start()
         history = worker.explain(trace)[1]
     if history.violation is None:
-        raise SystemExit(f"{path.name} runs clean on {spec}")
+        raise SystemExit(f"a trace runs clean on {spec}: {trace.origin}")
     return list(write_scripts(spec, trace, failure_of(trace, history, history.violation)))
 
 
@@ -91,7 +94,7 @@ def mutants(folder: Path) -> Iterator[Row]:
         slug, _, signature = path.stem.partition("--")
         spec = f"hybrid:{slug}"
         launch = prepare(spec, print)
-        script, bad = tried(folder, script_of(spec, path, launch), launch)
+        script, bad = tried(folder, script_of(spec, load_trace(path), launch), launch)
         (folder / "repro.py").write_text(script.text.replace(f"make_factory('{slug}')", "make_factory('')"))
         yield Row(spec, signature, script, bad, "`hybrid`", run_script(folder / "repro.py", script, launch))
 
@@ -100,16 +103,21 @@ def releases(folder: Path) -> Iterator[Row]:
     """Released vLLM."""
     for path in sorted((ROOT / "corpus" / "vllm").glob("*.json")):
         release, cause, signature = path.stem.split("--")
-        spec = f"vllm@{release}"
+        spec, trace = f"vllm@{release}", load_trace(path)
         launch = prepare(spec, print)
-        script, bad = tried(folder, script_of(spec, path, launch), launch)
         mend = next((name for name in MENDS if cause.startswith(name)), None)
         if mend:
-            tree = edited_tree(unpacked(spec), list(MENDS[mend]), unpacked(spec).parent / f"mended-{mend}")
+            tree = edited_tree(unpacked(spec), list(MENDS[mend]), Path(tempfile.mkdtemp(dir=unpacked(spec).parent)))
             better, name = prepare(f"vllm@{tree}", print), f"{release} with the cause mended"
         else:
-            better, name = prepare("vllm@0.33.0", print), "0.33.0"
+            # The later release wants a larger pool for its longest request.
+            trace = replace(trace, config=replace(trace.config, num_blocks=trace.config.num_blocks + ROOM))
+            better, name = prepare("vllm@0.33.0", print), f"0.33.0 (pool larger by {ROOM} blocks on both)"
+        script, bad = tried(folder, script_of(spec, trace, launch), launch)
+        (folder / "repro.py").write_text(script.text, encoding="utf-8")
         yield Row(spec, f"{cause}: {signature}", script, bad, name, run_script(folder / "repro.py", script, better))
+        if mend:
+            shutil.rmtree(tree)
 
 
 def main() -> int:
