@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ..targets.base.launch import Launch
 from .findings import OutputError
 from .known import Known, load_known
 from .rates import Rates
+from .recheck import recheck
 from .records import Summary
 from .triage import Bug, bugs_of, load_book, merge, save_book
 
@@ -36,6 +38,23 @@ def close_book(folder: Path, summary: Summary, known: Sequence[Known]) -> list[B
     except OSError as error:
         raise OutputError(f"cannot write the book of bugs in {folder}: {error.strerror}") from error
     return bugs_of(book, summary)
+
+
+def check_old_bugs(
+    folder: Path, summary: Summary, launch: Launch, known: Sequence[Known], trace_seconds: float
+) -> list[Bug]:
+    """Run the traces of the book's bugs that this campaign did not meet; returns those that are fixed now.
+
+    Raises OutputError if the book cannot be written.
+    """
+    book = load_book(folder)
+    checked = recheck(book, summary, launch, known, trace_seconds)
+    try:
+        if checked != book:
+            save_book(folder, checked)
+    except OSError as error:
+        raise OutputError(f"cannot write the book of bugs in {folder}: {error.strerror}") from error
+    return [bug for key, bug in checked.items() if bug.state == "fixed" and book[key].state != "fixed"]
 
 
 def leave_report(folder: Path, rates: Rates) -> Path:

@@ -59,6 +59,7 @@ def load_folder(folder: Path) -> Data:
         for finding in summary.findings:
             bug = book.get(book_key(summary.target, finding.signature))
             findings.append(_shown(finding, summary.target, bug, folder))
+        findings += [_shown(_gone(bug), bug.target, bug, folder) for bug in book.values() if _is_gone(bug, summary)]
     title = summary.target if summary else "mutants"
     return Data(title, str(folder), summary, findings, load_samples(folder), matrix.rows if matrix else ())
 
@@ -73,6 +74,16 @@ def one_finding(path: Path, trace: Trace, target: str, history: History) -> Data
         str(path), 0,
     )  # fmt: skip
     return Data(violation.signature, str(path.parent), findings=[Shown(finding, target, None, history, trace)])
+
+
+def _is_gone(bug: Bug, summary: Summary) -> bool:
+    met = {finding.signature for finding in summary.findings}
+    return bug.target == summary.target and bug.state == "fixed" and bug.signature not in met
+
+
+def _gone(bug: Bug) -> Finding:
+    """A fixed bug as the finding that it was."""
+    return Finding(bug.signature, bug.oracle, bug.message, -1, -1, bug.events, bug.trace, 0, bug.count, reduced=True)
 
 
 def _shown(finding: Finding, target: str, bug: Bug | None, folder: Path) -> Shown:

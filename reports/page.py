@@ -31,7 +31,7 @@ def render(data: Data) -> str:
         kind, words = verdict(summary, data.findings)
         badge = tag("span", words, class_=f"verdict {kind}")
         parts = [
-            overview(summary, data.findings),
+            overview(summary),
             findings_section(data.findings),
             canary_section(summary.canary),
             mutants_section(data.rows),

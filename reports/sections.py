@@ -27,12 +27,13 @@ def verdict(summary: Summary, findings: Sequence[Shown]) -> tuple[str, str]:
         return "warn", "blind: the canary was not found"
     if missing:
         return "warn", f"vacuous: {missing} required states or oracles never met"
-    if findings:
-        return "good", f"no news: {len(findings)} known {'finding' if len(findings) == 1 else 'findings'}"
+    if summary.findings:
+        count = len(summary.findings)
+        return "good", f"no news: {count} known {'finding' if count == 1 else 'findings'}"
     return "good", "clean"
 
 
-def overview(summary: Summary, findings: Sequence[Shown]) -> Section:
+def overview(summary: Summary) -> Section:
     """Numbers first, then how to run it again."""
     met = len(summary.reached) - len(summary.never_reached)
     exercised = len(summary.exercised) - len(summary.never_exercised)
@@ -40,7 +41,7 @@ def overview(summary: Summary, findings: Sequence[Shown]) -> Section:
         ("traces", f"{summary.traces:,}", ""),
         ("steps", f"{summary.steps:,}", f"{summary.steps_per_second:,.0f} a second"),
         ("time", spell(summary.seconds), f"ended by {summary.exit_reason or 'nothing yet'}"),
-        ("findings", str(len(findings)), f"{sum(one.finding.count for one in findings):,} failing traces"),
+        ("findings", str(len(summary.findings)), f"{sum(one.count for one in summary.findings):,} failing traces"),
         ("states reached", f"{met} of {len(summary.reached)}", "" if not summary.never_reached else "see below"),
         ("oracles exercised", f"{exercised} of {len(summary.exercised)}", ""),
     ]

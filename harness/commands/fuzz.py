@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     from ..rates import Rates
     from ..records import Ended
     from ..resume import load_state
-    from ..wrapup import close_book, known_bugs, leave_report
+    from ..wrapup import check_old_bugs, close_book, known_bugs, leave_report
     from .common import ending_on_signals, print_json, say
 
     if options.against:
@@ -119,9 +119,9 @@ def run(options: argparse.Namespace) -> int:
             if isinstance(record, Ended):
                 summary = record.summary
     assert summary is not None
-    bugs = close_book(settings.out, summary, known_bugs(options.known, settings.out))
-    line = say(options.json)
-    say_states(bugs, line)
+    known, line = known_bugs(options.known, settings.out), say(options.json)
+    bugs = close_book(settings.out, summary, known)
+    say_states([*bugs, *check_old_bugs(settings.out, summary, settings.launch, known, settings.trace_seconds)], line)
     if options.junit:
         write_junit(options.junit, summary, {bug.signature: bug.reason for bug in bugs if bug.state == "known"})
     line(f"report: {leave_report(settings.out, rates)}")
@@ -179,7 +179,10 @@ def say_states(bugs: Sequence[Bug], line: Callable[[str], None]) -> None:
             line(f"known: {bug.signature} ({bug.reason})")
         elif bug.state == "flaky":
             line(f"flaky: {bug.signature} showed again in {bug.rate} runs")
-    if bugs and not any(map(is_news, bugs)):
+        elif bug.state == "fixed":
+            line(f"fixed: {bug.signature}: its trace runs clean now")
+    met = [bug for bug in bugs if bug.state != "fixed"]
+    if met and not any(map(is_news, met)):
         line("no news: all findings are known")
 
 

@@ -120,3 +120,20 @@ def test_a_campaign_is_red_only_for_news(hybridfuzz: Cli, tmp_path: Path) -> Non
 
     assert hybridfuzz("replay", "out", "--target", MUTANT).status == 1, "the book is no trace"
     assert hybridfuzz(*command, "--known", "nowhere.toml").status == 2
+
+
+def test_what_a_campaign_did_not_meet_is_asked_again(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """The trace of a mutant's bug runs clean on the correct target: there the bug is fixed."""
+    [trace] = (Path(__file__).parents[2] / "corpus").glob("null-as-state-slot--*.json")
+    out = tmp_path / "out"
+    out.mkdir()
+    old = Finding("M4-step-mamba-dead-write", "M4", "M4: was broken", 1, 1, 1, str(trace), 0)
+    save_book(out, merge({}, summary(old, target="hybrid"), [], "1"))
+    command = ["fuzz", "--seed", "3", "--traces", "1", "--jobs", "1", "--no-canary", "-o", "out"]
+    ran = hybridfuzz(*command)
+    assert ran.status == 3
+    assert "fixed: M4-step-mamba-dead-write" in ran.out
+    assert only(load_book(out)).state == "fixed"
+    assert only(load_book(out)).rate == "0/3"
+    assert "their traces run clean now" in (out / "report.html").read_text()
+    assert "fixed:" not in hybridfuzz(*command, "--fresh").out, "said once"
