@@ -140,7 +140,7 @@ class Grammar:
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
         self.rare = self._enabled()
-        self.burst = choices.pick((1, 2, 3, 4))
+        self.burst = choices.pick((1, 2, 3, 4, 6))
         self.short = choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
@@ -242,7 +242,8 @@ class Grammar:
             drafts = k if not self.capabilities.variable_drafts or choices.chance(70) else choices.integer(0, k)
             right = choices.integer(0, drafts)
             if choices.chance(40):
-                per_request[self.live_name()] = (drafts, choices.integer(0, drafts))
+                own = choices.integer(0, k) if self.capabilities.variable_drafts else drafts
+                per_request[self.live_name()] = (own, choices.integer(0, own))
         chunks = {}
         if "chunks" in self.capabilities.reaches and choices.chance(12):
             chunks[self.live_name()] = choices.integer(1, self.unit + 2)
