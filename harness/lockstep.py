@@ -81,7 +81,7 @@ class Lockstep:
         self.steps = 0
         self.digest = 0
         self._names: set[str] = set()
-        self._asleep = False
+        self.asleep = False
         self._planned_view: View | None = None
         self._planned_step = -1
         hooks = [*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
@@ -99,7 +99,7 @@ class Lockstep:
         if isinstance(event, Arrive) and event.name not in self._names and fits(self.config, event):
             self._names.add(event.name)
             context.reference.arrive(event.name, event.prompt, event.max_new_tokens)
-        self._asleep = isinstance(event, Sleep) or (self._asleep and not isinstance(event, Wake))
+        self.asleep = isinstance(event, Sleep) or (self.asleep and not isinstance(event, Wake))
         try:
             self.violation = self._happen(event)
         except (TargetError, TraceError):
@@ -201,7 +201,7 @@ class Lockstep:
     def drain(self, first_index: int, on_event: Callable[[int], None] = unobserved) -> Violation | None:
         """Step until nothing is left to do, then judge what remains. A sleeping engine is woken first."""
         on_event(first_index)
-        if self._asleep and self.apply(Wake(), first_index):
+        if self.asleep and self.apply(Wake(), first_index):
             return self.violation
         lives: list[Life] = list(self.context.reference.lives.values())
         bound = DRAIN_STEPS_PER_TOKEN * sum(life.total_length for life in lives) + 4
@@ -243,11 +243,15 @@ def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], No
     contradictory configuration or an event that the target does not have, and TargetError for a configuration that
     the target cannot take.
     """
+    from .ranks import ranks_of, run_ranks
+
     check_config(trace.config)
     if reason := factory.supports(trace.config):
         raise TraceError(f"configuration: {factory.name} does not take it: {reason}")
     if foreign := {str(event.__struct_config__.tag) for event in trace.events} - factory.capabilities.events:
         raise TraceError(f"events: {factory.name} has no {', '.join(sorted(foreign))}")
+    if ranks_of(trace.config) > 1:
+        return run_ranks(factory, trace, on_event=on_event)
     try:
         target = factory.open(trace.config)
     except (TargetError, TraceError):

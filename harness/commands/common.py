@@ -45,6 +45,14 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    """--dp."""
+    from ..units import count
+
+    help_text = "data-parallel ranks: engines in lockstep, idle ones take part with dummy runs (1)"
+    parser.add_argument("--dp", type=count, default=1, metavar="N", help=help_text)
+
+
 def open_worker(options: argparse.Namespace) -> Worker:
     """A worker for --target, not yet started."""
     from ..supervisor import Worker

@@ -27,9 +27,10 @@ DEFAULT_SECONDS = 60.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from ..units import count, duration, settings
-    from .common import add_target
+    from .common import add_ranks, add_target
 
     add_target(parser)
+    add_ranks(parser)
     parser.add_argument(
         "--time",
         type=duration,
@@ -130,6 +131,14 @@ def run(options: argparse.Namespace) -> int:
     return status(summary, bugs)
 
 
+def overrides_of(options: argparse.Namespace) -> dict[str, object]:
+    """Fixed fields and options of every configuration. TraceError for a number of ranks that is not possible."""
+    from ..ranks import OPTION, checked
+
+    overrides = {key: value for pairs in options.config for key, value in pairs.items()}
+    return overrides if options.dp == 1 else {**overrides, OPTION: checked(str(options.dp))}
+
+
 def settings_of(options: argparse.Namespace) -> Settings:
     """What the options ask for; a campaign that did not end in this folder is continued.
 
@@ -141,7 +150,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     from .common import cores, launch_target, memory_limit, output_folder
 
     launch = launch_target(options.target)
-    overrides = {key: value for pairs in options.config for key, value in pairs.items()}
+    overrides = overrides_of(options)
     seed, earlier = options.seed, None
     if not options.fresh and (options.out or seed is not None):
         folder = options.out or output_folder(f"{options.target}-{seed}")

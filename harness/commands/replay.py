@@ -18,11 +18,12 @@ example: hybridfuzz replay reports/out/hybrid-1/findings --target hybrid:null-as
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from .common import add_target
+    from .common import add_ranks, add_target
 
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, or folders of them")
     add_target(parser)
     parser.add_argument("--against", metavar="T", help="a second target that must show the same")
+    add_ranks(parser)
     parser.add_argument(
         "--explain",
         action=argparse.BooleanOptionalAction,
@@ -36,14 +37,15 @@ def run(options: argparse.Namespace) -> int:
     """Replay; one line for each trace, and why it fails if that is wanted."""
     from ..cli import CLEAN, VIOLATION
     from ..codec import load_trace
+    from ..ranks import on_ranks
     from .common import open_worker, print_json, say, trace_files
 
     if options.against:
         from .against import replay_against
 
         return replay_against(options, trace_files(options.paths))
-    traces = [(file, load_trace(file)) for file in trace_files(options.paths)]
-    explained = len(traces) == 1 if options.explain is None else options.explain
+    traces = [(file, on_ranks(load_trace(file), options.dp)) for file in trace_files(options.paths)]
+    explained = len(traces) == 1 and options.dp == 1 if options.explain is None else options.explain
     line = say(options.json)
     results = []
     with open_worker(options) as worker:

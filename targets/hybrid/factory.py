@@ -87,6 +87,8 @@ def variants() -> dict[str, str]:
 DEVICES = ("cpu", "cuda", "interpreter")
 BYTES_ALONE = "-bytes"
 """Ending of a device's name: judged by its bytes alone, as if nobody saw block tables and tags."""
+SYMBOLIC_EVENTS = frozenset({"external_load", "move_tier"})
+"""What is kept outside of the pool has no bytes yet."""
 NUMERIC_OPTIONS = {"kv_dtype": ("fp8", "fp8", "fp16", "bf16"), "state_dtype": ("fp32", "fp32", "bf16")}
 
 
@@ -108,13 +110,21 @@ class NumericFactory(HybridFactory):
         observes = frozenset({"numeric"})
         if not device.endswith(BYTES_ALONE):
             observes |= CAPABILITIES.observes
-        self.capabilities = msgspec.structs.replace(CAPABILITIES, observes=observes, options=NUMERIC_OPTIONS)
+        self.capabilities = msgspec.structs.replace(
+            CAPABILITIES,
+            observes=observes,
+            events=CAPABILITIES.events - SYMBOLIC_EVENTS,
+            reaches=CAPABILITIES.reaches - {"stores"},
+            options=NUMERIC_OPTIONS,
+        )
 
     def supports(self, config: Config) -> str:
         """Data types that exist."""
         for option, values in NUMERIC_OPTIONS.items():
             if config.options.get(option, values[0]) not in values:
                 return f"{option} must be one of {', '.join(dict.fromkeys(values))}"
+        if config.options.get("connector_saves") == "yes":
+            return "connector_saves: what is kept outside of the pool has no bytes yet"
         return super().supports(config)
 
 

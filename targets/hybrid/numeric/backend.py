@@ -8,7 +8,9 @@ cuda         the Triton kernels, compiled
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ...base.protocol import TargetError
@@ -24,6 +26,8 @@ class Device:
     def __init__(self, name: str) -> None:
         if reason := missing(name):
             raise TargetError(f"device {name}: {reason}")
+        if name == "interpreter":
+            os.environ["TRITON_INTERPRET"] = "1"
         import torch
 
         from ..device.ops import implementation
@@ -31,7 +35,7 @@ class Device:
         torch.set_num_threads(1)
         self.name = name
         self.torch = torch.device("cuda" if name == "cuda" else "cpu")
-        self.ops = implementation("triton" if name == "interpreter" else self.torch)
+        self.ops = implementation(self.torch, interpret=name == "interpreter")
 
     @property
     def is_cuda(self) -> bool:
@@ -61,11 +65,8 @@ def missing(name: str) -> str:
         return "torch is not installed (pip install 'hybridfuzz[gpu]')"
     if name == "cuda" and not torch.cuda.is_available():
         return f"torch {torch.__version__} finds no GPU"
-    if name == "interpreter" and os.environ.get("TRITON_INTERPRET") != "1":
-        return "set TRITON_INTERPRET=1 before starting"
-    if name != "cpu":
-        try:
-            import triton  # noqa: F401
-        except ImportError:
-            return "triton is not installed (pip install 'hybridfuzz[gpu]')"
+    if name != "cpu" and find_spec("triton") is None:
+        return "triton is not installed (pip install 'hybridfuzz[gpu]')"
+    if name == "interpreter" and "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        return "triton was imported to compile; set TRITON_INTERPRET=1 before starting"
     return ""

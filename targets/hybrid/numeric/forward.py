@@ -72,14 +72,13 @@ class Network:
             (tokens, len(self.layers), tiny_model.OUTPUT_WIDTH), torch.nan, dtype=torch.float32, device=self.device
         )
         embeddings = arrays["embeddings"].long()
-        columns = iter(shape.columns)
         for index, layer in enumerate(self.layers):
             weights, out = self.weights[layer], features[:, index]
             if self.layout.groups[layer[0]].kind == "mamba":
                 out[:, INNER:] = 0
                 self._state_layer(layer, weights, arrays, shape, embeddings, out[:, :INNER])
-            elif f"{layer} slots" in arrays:
-                self._attention_layer(layer, weights, arrays, shape, embeddings, out, next(columns))
+            else:
+                self._attention_layer(layer, weights, arrays, shape, embeddings, out)
         return self._results(features, arrays["compared"].long(), shape.compared)
 
     def _results(self, features: Tensor, compared: Tensor, tokens: int) -> Results:
@@ -140,7 +139,6 @@ class Network:
         shape: Shape,
         embeddings: Tensor,
         out: Tensor,
-        columns: int,
     ) -> None:
         """Keys and values of all rows are stored before any row reads."""
         keys, values = self.write(layer, embeddings, arrays[f"{layer} slots"].long())
@@ -149,7 +147,7 @@ class Network:
             weights["queries"][embeddings],
             keys,
             values,
-            arrays[f"{layer} table"].view(-1, columns),
+            arrays[f"{layer} table"].view(rows.count, -1),
             rows,
             arrays[f"{layer} lengths"],
             out.view(len(out), HEADS, -1),

@@ -18,7 +18,7 @@ from ...base.observe import Access, Bytes, LayerOutput, Numeric, NumericRow
 from ...base.trace import Config
 from ..kernels import RowInput
 from ..pool import BlockPool
-from .arrays import Builder
+from .arrays import Builder, table_columns
 from .backend import Device
 from .calls import Calls, Layer, WriteCall
 from .forward import Network, Results
@@ -42,6 +42,7 @@ class Machine:
         self.layout = layout
         self.device = device
         self.model = build_model(config)
+        self.columns = table_columns(layout, config.longest_span)
         self.generations = [0] * layout.num_blocks
         self.calls = Calls()
         self.results: tuple[Results, Sequence[RowInput]] | None = None
@@ -91,11 +92,14 @@ class Machine:
         """Run what the symbolic kernels were asked for; `inputs` are the live rows."""
         self.moves.flush()
         lone = self.calls.take_lone_writes(inputs)
-        builder = Builder(self.pool, self.calls, inputs)
+        builder = Builder(self.pool, self.calls, inputs, self.columns)
         self.calls = Calls()
-        shape = builder.build()
-        self.results = self.launcher.run(builder.arrays, shape, graph), inputs
         self._write(lone)
+        if not builder.flat.updates and not builder.flat.prefills:
+            return
+        graph &= not builder.flat.prefills
+        shape = builder.build(fixed=graph)
+        self.results = self.launcher.run(builder.arrays, shape, graph), inputs
 
     def _write(self, writes: dict[Layer, list[WriteCall]]) -> None:
         """What a drafter stores."""

@@ -31,6 +31,8 @@ LARGE_FINITE = 0x7B
 """A byte that, repeated, is a large finite number in each of the four data types."""
 GUARD = 0x5A
 ALIGNMENT = 64
+PAGE_UNIT = 16
+"""The number of pages is a multiple of it: Triton compiles another kernel for numbers that are not."""
 PAYLOAD_BYTES = 64
 """The payload repeats after this many bytes: 32 bits, one in every second byte."""
 BLOCK_BITS = 12
@@ -91,7 +93,7 @@ class BytePool:
         self.layers = max(group.layers for group in layout.groups)
         self.num_blocks = layout.num_blocks
         self.stride = layout.num_blocks + 1
-        self.num_pages = 1 + len(FILLS) * self.stride
+        self.num_pages = -(-(1 + len(FILLS) * self.stride) // PAGE_UNIT) * PAGE_UNIT
         self.bytes = torch.empty(self.layers * self.num_pages * self.pages.size, dtype=torch.uint8, device=device)
         self.by_page = self.bytes.view(self.layers, self.num_pages, self.pages.size)
         null = [] if layout.null_block is None else [self.page(fill, layout.null_block) for fill in range(len(FILLS))]
