@@ -100,6 +100,6 @@ def test_two_targets_are_compared(hybridfuzz: Cli, tmp_path: Path) -> None:
     """A mutant differs from the sound target: the reduced trace is saved, and shows it when it is replayed."""
     ran = hybridfuzz("fuzz", "--against", MUTANT, "--traces", "6", "--seed", "3", "-o", tmp_path)
     assert ran.status == 1
-    [file] = tmp_path.glob("D1-*.json")
+    file = min(tmp_path.glob("D1-*.json"))  # two workers may each find one, by different events
     assert hybridfuzz("replay", file, "--against", MUTANT).status == 1
     assert hybridfuzz("replay", file, "--against", "hybrid").status == 0
