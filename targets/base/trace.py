@@ -107,11 +107,13 @@ class Wake(Event, frozen=True, tag="wake"):
 
 class ExternalLoad(Event, frozen=True, tag="external_load"):
     """From now on a KV connector holds the first `length` tokens of `name`; `states` tells whether it also holds the
-    recurrent state at the last block boundary among them, or attention content only."""
+    recurrent state at the last block boundary among them, or attention content only. With `breaks_off` the first load
+    for `name` is promised and does not come about."""
 
     name: Name
     length: Positive
     states: bool = True
+    breaks_off: bool = False
 
 
 class Fork(Event, frozen=True, tag="fork"):

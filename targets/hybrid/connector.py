@@ -29,6 +29,8 @@ class Connector:
         self.store = store
         self.saves = saves and layout.prefix_caching
         self.mirror: dict[str, Table] = {}
+        self.breaks_off: set[str] = set()
+        """Requests whose next load will not come about."""
 
     def find(self, tags: Sequence[int], local: int, num_tokens: int) -> int:
         """Tokens behind a local hit of `local` tokens that can be loaded; at least one token is left to compute."""
@@ -56,6 +58,13 @@ class Connector:
     def state_key(self, group: int, tags: Sequence[int], total: int) -> Key:
         """The state at exactly `total` tokens: no other one fits attention content of that length."""
         return Key(group, total, tags[total])
+
+    def commit(self, name: str) -> bool:
+        """Whether the loads that a request was promised will be carried out; one that broke off may be tried again."""
+        if name in self.breaks_off:
+            self.breaks_off.remove(name)
+            return False
+        return True
 
     def loads(
         self, tags: Sequence[int], local: int, total: int, blocks: Sequence[Sequence[tuple[int, int]]]

@@ -138,14 +138,25 @@ class Scheduler:
         allocation = None
         if count > 0:
             allocation = self.cache.allocate(request.name, request.tags, self.span(request, count, 0), hit)
-        if allocation is None:
+        loads = self.commit_loads(request, hit, allocation) if allocation else None
+        if allocation is None or loads is None:
             request.settled = request.low = request.high = 0
             return False
         self.waiting.remove(request)
         self.running.append(request)
         fresh = (list(request.tokens), self.cache.tables(request.name))
-        self.place(plan, request, count, 0, fresh, (), hit, allocation)
+        self.place(plan, request, count, 0, fresh, (), hit, allocation, loads)
         return True
+
+    def commit_loads(self, request: Request, hit: Hit, allocation: Allocation) -> list[Load] | None:
+        """The loads of an admission; None if they break off: then everything that it was given is taken back."""
+        if not hit.external:
+            return []
+        if self.connector.commit(request.name):
+            return self.connector.loads(request.tags, hit.length, hit.length + hit.external, allocation.to_load)
+        self.cache.withdraw(request.name)
+        self.cache.free(request.name)
+        return None
 
     def place(
         self,
@@ -157,6 +168,7 @@ class Scheduler:
         appended: Table,
         hit: Hit | None,
         allocation: Allocation,
+        loads: Sequence[Load] = (),
     ) -> None:
         """Enter a row into the plan."""
         samples = request.high + count - drafts >= len(request.tokens) + request.optimistic
@@ -171,9 +183,6 @@ class Scheduler:
             allocation.taken,
             hit.external if hit else 0,
         )
-        loads: list[Load] = []
-        if hit and hit.external:
-            loads = self.connector.loads(request.tags, hit.length, hit.length + hit.external, allocation.to_load)
         table = self.cache.tables(request.name) if self.connector.saves else ()
         plan.rows[request.name] = ScheduledRow(
             request.name, count, drafts, request.epoch, fresh, appended, observed, request.high,

@@ -233,6 +233,8 @@ class HybridTarget:
         request = self.scheduler.requests.get(event.name)
         if request is not None:
             self.store.seed(request.tags, min(event.length, len(request.tokens)), event.states)
+            if event.breaks_off:
+                self.connector.breaks_off.add(event.name)
         return []
 
     def move_tier(self, event: MoveTier) -> list[Record]:

@@ -70,6 +70,14 @@ def test_what_moved_to_another_tier_comes_back(depth: int) -> None:
     assert hits(*events[:5], *events[6:], async_depth=depth) == [(0, 0), (24, 0)]
 
 
+def test_a_load_that_breaks_off_leaves_nothing_and_may_be_tried_again() -> None:
+    events = (arrive("r0", 30, new=9), ExternalLoad("r0", 30, breaks_off=True), *steps(2))
+    assert hits(*events) == [(0, 0)]
+    watched = watch(make_trace(*events))
+    assert not watched.of(Loaded)
+    assert hits(*events, Preempt("r0"), Evict(99), *steps(2)) == [(0, 0), (0, 24)]
+
+
 class Forgets(Store):
     """The last layer is never carried."""
 

@@ -12,6 +12,7 @@ from .connector import (
     AttentionOnlyHitReported,
     ConnectorMaxOfPerGroupHits,
     ConnectorPositionalMirror,
+    LoadBackAbortPublishesSlotEarly,
     MixedLocalExternalHit,
     MtpScratchBlockStored,
     TransferredStateCleared,
@@ -46,6 +47,7 @@ _PARTS: dict[str, type] = {
     "side-state-not-carried-by-one-mover": SideStateNotCarried,
     "layer-space-sized-by-count": LayerSpaceSizedByCount,
     "int8-dtype-mismatch-stride": Int8DtypeMismatchStride,
+    "load-back-abort-publishes-slot-early": LoadBackAbortPublishesSlotEarly,
     "stale-partial-hash-resurrection": StalePartialHashResurrection,
     "deferred-cow-clear-dropped-on-slot-replacement": DeferredCopyDropped,
 }

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from ....reference.prefix_cache import Key
 from ...base.observe import Record
-from ..cache import CacheManager, Hit
+from ..cache import Allocation, CacheManager, Hit
 from ..connector import Connector
 from ..groups import AttentionGroup
-from ..plan import Plan, ScheduledRow
+from ..plan import Load, Plan, Request, ScheduledRow
 from ..pool import NULL_BLOCK
 from ..runner import Runner
+from ..scheduler import Scheduler
 
 
 class ConnectorPositionalMirror(Connector):
@@ -133,3 +134,14 @@ class AdmissionUndercount(CacheManager):
 
     def blocks_to_load(self, group: AttentionGroup, table: Sequence[int], hit: Hit) -> int:
         return 0 if group.kind == "mamba" else super().blocks_to_load(group, table, hit)
+
+
+class LoadBackAbortPublishesSlotEarly(Scheduler):
+    """A request is given its slots before the load into them is certain, and keeps them when it breaks off.
+
+    SGLang #30986: the destination was published on the request before the copy from the host was committed; after an
+    abort it went on from a slot with the content of a former tenant.
+    """
+
+    def commit_loads(self, request: Request, hit: Hit, allocation: Allocation) -> list[Load] | None:
+        return super().commit_loads(request, hit, allocation) if self.connector.commit(request.name) else []
