@@ -257,9 +257,8 @@ class Grammar:
 
     def external_load(self) -> ExternalLoad:
         """A connector holds the beginning of the latest request, which most probably still waits."""
-        length = self.length(self.config.max_model_len)
         name, chance = list(self.left or ["r0"])[-1], self.choices.chance
-        return ExternalLoad(name, length, chance(85), chance(20))
+        return ExternalLoad(name, self.length(self.config.max_model_len), chance(85), chance(20))
 
     def dummy_run(self) -> DummyRun:
         """What an idle data-parallel rank executes."""

@@ -118,10 +118,13 @@ class Scheduler:
             longer = self.extend_hit(request, hit)
             if longer.defer:
                 continue
-            # The blocks that a longer hit takes at once may be too many where those of the plain one are not.
-            if not self.admit(plan, request, longer, limits) and (
-                longer is hit or not self.admit(plan, request, hit, limits)
-            ):
+            if self.admit(plan, request, longer, limits):
+                continue
+            if longer is hit:
+                break
+            # The longer hit took too many blocks, or its loads broke off; what was found before may be gone by now.
+            hit = self.cache.find_hit(request.tags, len(request.tokens))
+            if hit.defer or not self.admit(plan, request, hit, limits):
                 break
 
     def extend_hit(self, request: Request, hit: Hit) -> Hit:
