@@ -5,6 +5,7 @@
     cache      prefix hits over all groups, allocation, publication, the zeroing list
     scheduler  chunked prefill, budgets, FCFS and priority, preemption, drafts, planning ahead
     plan       what scheduler and worker say to each other
+    accepted   how many drafts each row's last step accepted, on its way from the device to the host
     batch      rows, worker-side block tables, buffers that captured graphs read
     memory     pages of tags: the shadow of the pool's bytes
     kernels    shadow kernels: read and write tags exactly where the metadata points

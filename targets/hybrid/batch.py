@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...reference.layout import Layout, required_columns
+from .accepted import AcceptedCounts
 from .pool import NULL_BLOCK
 
 
@@ -30,6 +31,7 @@ class StateIndices(NamedTuple):
     run_column: int
     outputs: tuple[int, ...]
     boundaries: tuple[tuple[int, int, int], ...] = ()
+    table_row: int = -1
 
 
 NULL_INDICES = StateIndices(0, NULL_BLOCK, 0, NULL_BLOCK, 0, 0, (NULL_BLOCK,))
@@ -38,6 +40,8 @@ NULL_INDICES = StateIndices(0, NULL_BLOCK, 0, NULL_BLOCK, 0, 0, (NULL_BLOCK,))
 class Batch:
     """Up to `max_rows` rows."""
 
+    accepted_class = AcceptedCounts
+
     def __init__(self, layout: Layout, max_rows: int, max_tokens: int) -> None:
         self.layout = layout
         self.max_rows = max_rows
@@ -45,6 +49,9 @@ class Batch:
         self.widths = [self.table_width(index, max_tokens) for index in range(len(layout.groups))]
         self.tables = [[NULL_BLOCK] * (width * (max_rows + 1)) for width in self.widths]
         self.lengths: list[list[int]] = [[0] * max_rows for _ in layout.groups]
+        self.computed, self.prompts = [0] * max_rows, [0] * max_rows
+        """Tokens computed and prompt length by row, for the metadata builders; a vacated row keeps its last ones."""
+        self.accepted = self.accepted_class(len(layout.groups), max_rows, layout.num_speculative_tokens)
         self.captured: list[list[StateIndices]] = [[NULL_INDICES] * max_rows for _ in layout.groups]
 
     def table_width(self, group: int, max_tokens: int) -> int:
@@ -52,9 +59,10 @@ class Batch:
         layout = self.layout
         return required_columns(layout.groups[group], layout.mode, max_tokens, layout.num_speculative_tokens)
 
-    def add(self, name: str, table: Sequence[Sequence[int]]) -> None:
+    def add(self, name: str, table: Sequence[Sequence[int]], prompt_length: int) -> None:
         """A request enters the next free row."""
         assert len(self.names) < self.max_rows
+        self.prompts[len(self.names)] = prompt_length
         for lengths in self.lengths:
             lengths[len(self.names)] = 0
         self.names.append(name)
@@ -77,11 +85,13 @@ class Batch:
         if row != last:
             self.move_row(last, row)
         self.names.pop()
+        self.accepted.forget(name)
         self.clear_row(last)
 
     def move_row(self, source: int, destination: int) -> None:
         """Condense: row `source` becomes row `destination`."""
         self.names[destination] = self.names[source]
+        self.computed[destination], self.prompts[destination] = self.computed[source], self.prompts[source]
         for group, width in enumerate(self.widths):
             table = self.tables[group]
             table[destination * width : (destination + 1) * width] = table[source * width : (source + 1) * width]
@@ -102,7 +112,40 @@ class Batch:
         start = row * self.widths[group]
         return self.tables[group][start : start + columns]
 
-    def capture(self, group: int, indices: Sequence[StateIndices]) -> Sequence[StateIndices]:
-        """Copy indices into the persistent buffer that a captured graph reads; returns what the graph sees."""
-        self.captured[group][: len(indices)] = indices
+    def look_up(
+        self,
+        group: int,
+        row: int,
+        columns: tuple[int, int, int],
+        offset: int,
+        drafts: int,
+        boundaries: tuple[tuple[int, int, int], ...] = (),
+    ) -> StateIndices:
+        """Blocks of a row at (source column, convolution's column, running column)."""
+        source, conv, run = columns
+        return StateIndices(
+            source,
+            self.block(group, row, source),
+            conv,
+            self.block(group, row, conv),
+            offset,
+            run,
+            tuple(self.block(group, row, run + draft) for draft in range(drafts + 1)),
+            boundaries,
+            row,
+        )
+
+    def is_prefill(self, row: int) -> bool:
+        """Whether a row is still computing its prompt."""
+        return self.computed[row] < self.prompts[row]
+
+    def capture(
+        self, group: int, indices: Sequence[StateIndices], prefilling: Sequence[bool]
+    ) -> Sequence[StateIndices]:
+        """Refresh the persistent buffer that a captured graph reads; returns what the graph sees.
+
+        A batch with prefills replays no graph, so nothing is copied for it.
+        """
+        if not any(prefilling):
+            self.captured[group][: len(indices)] = indices
         return self.captured[group][: len(indices)]

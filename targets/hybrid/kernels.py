@@ -45,7 +45,7 @@ class Kernels:
         """Convolution and recurrence of one row: read the initial state, write the states it passes."""
         memory, row, length = self.memory, inputs.row, self.window_length
         start, window = EMPTY, (NO_INPUT,) * length
-        if self.has_initial_state(inputs):
+        if self.has_initial_state(inputs, layer):
             start = NO_INPUT if self.is_null(at.source) else memory.temporal(layer, at.source)
             if not self.is_null(at.conv):
                 window = memory.conv(layer, at.conv)[at.offset : at.offset + length]
@@ -65,27 +65,25 @@ class Kernels:
                 stored = history[1:] if column == at.run_column else None
             else:
                 stored = history[count : count + length]
-            memory.store_temporal(layer, block, tags[count - 1])
-            if stored is not None:
-                memory.store_conv(layer, block, stored)
-            self.log.append(
-                StateWrite(
-                    row,
-                    group,
-                    layer,
-                    column,
-                    block,
-                    inputs.position + count,
-                    tags[count - 1],
-                    stored,
-                )
+            self.store(
+                inputs,
+                at,
+                StateWrite(row, group, layer, column, block, inputs.position + count, tags[count - 1], stored),
             )
         if window and window[-1] != (NO_INPUT if start == EMPTY else start):
             return run_chain(combine(window[-1], start), inputs.tokens)
         return tags
 
-    def has_initial_state(self, inputs: RowInput) -> bool:
-        """Whether a row continues a state; the first token of a request starts from nothing."""
+    def store(self, inputs: RowInput, at: StateIndices, write: StateWrite) -> None:
+        """Store one state where `write` says, never where the row read its initial one."""
+        if write.temporal is not None:
+            self.memory.store_temporal(write.layer, write.block, write.temporal)
+        if write.window is not None:
+            self.memory.store_conv(write.layer, write.block, write.window)
+        self.log.append(write)
+
+    def has_initial_state(self, inputs: RowInput, layer: int) -> bool:
+        """Whether a row continues a state; the first token of a request starts from nothing, in every layer."""
         return inputs.position > 0
 
     def stops(self, inputs: RowInput, at: StateIndices) -> list[tuple[int, int, int]]:

@@ -65,7 +65,7 @@ class PageCopy(NamedTuple):
 class ScheduledRow:
     """One request of a planned step, as sent to the worker.
 
-    fresh     tokens and the whole table, set on admission
+    fresh     tokens, the whole table and the prompt length, set on admission
     appended  new columns by group otherwise
     loads     what must come from outside the pool before the forward
     copies    pages to copy inside the pool before the forward; `pins` are kept until the step has run
@@ -76,7 +76,7 @@ class ScheduledRow:
     count: int
     drafts: int
     epoch: int
-    fresh: tuple[list[int], Table] | None
+    fresh: tuple[list[int], Table, int] | None
     appended: Table
     observed: PlannedRow
     start: int
@@ -89,7 +89,7 @@ class ScheduledRow:
 
 @dataclass(slots=True)
 class Plan:
-    """One scheduling decision."""
+    """One scheduling decision. `removed` leave the batch, for whatever reason; `finished` have ended since the last."""
 
     step: int
     budget: int
@@ -97,3 +97,4 @@ class Plan:
     preempted: list[str] = field(default_factory=list)
     zero: list[int] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)

@@ -18,11 +18,15 @@ class BlockPool:
     """`num_blocks` blocks, ids 0..num_blocks-1, least recently freed handed out first."""
 
     def __init__(self, num_blocks: int) -> None:
-        self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self.free: OrderedDict[int, None] = OrderedDict.fromkeys(self.usable(num_blocks))
         self.references = [0] * num_blocks
         self.index: dict[Key, dict[int, None]] = {}
         self.labels: dict[int, Key] = {}
         self.published_this_step: set[int] = set()
+
+    def usable(self, num_blocks: int) -> range:
+        """Blocks that may be handed out: all but the null block."""
+        return range(NULL_BLOCK + 1, num_blocks)
 
     def allocate(self, count: int) -> list[int]:
         """Hand out `count` blocks with reference count 1; their keys are forgotten."""

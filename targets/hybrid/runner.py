@@ -55,14 +55,14 @@ class Runner:
 
     def execute(self, plan: Plan, event: Step, records: list[Record]) -> Executed:
         """Run one step; appends what the device did to `records`."""
+        self.batch.accepted.wait()
         self.update_batch(plan)
+        self.batch.accepted.gather(self.batch.names)
         self.bring_in(plan, records)
         rows = [row for name in self.batch.names if (row := plan.rows.get(name))]
         inputs = [self.row_input(index, row) for index, row in enumerate(rows)]
-        requests = [(row.name, self.requests[row.name]) for row in rows]
-        indices = {
-            group: self.states.prepare(plan.step, group, requests, inputs, records) for group in self.states.groups
-        }
+        names = [row.name for row in rows]
+        indices = {group: self.states.prepare(plan.step, group, names, inputs, records) for group in self.states.groups}
         if not rows:
             return Executed(plan, {}, {})
         graph = self.fits_graph(rows, inputs)
@@ -79,9 +79,12 @@ class Runner:
         ]
         observed += [ForwardRow(None, 0, (), 0, ())] * (padded - len(rows))
         records.append(Forward(plan.step, observed, log, graph=graph))
-        for (name, request), one in zip(requests, inputs, strict=True):
-            self.states.settle(plan.step, name, request, one, max(len(sampled[name]) - 1, 0), records)
+        for name, one in zip(names, inputs, strict=True):
+            request = self.requests[name]
+            self.states.settle(plan.step, name, request, one, len(sampled[name]), records)
+            self.batch.computed[one.table_row] = request.computed
             self.connector.save(name, request.tokens, one.position, request.computed)
+        self.batch.accepted.send()
         return Executed(plan, sampled, drafts)
 
     def update_batch(self, plan: Plan) -> None:
@@ -91,20 +94,20 @@ class Runner:
             self.drafter.remove(name)
             self.connector.remove(name)
             self.requests.pop(name, None)
+        self.states.forget(plan)
         for row in plan.rows.values():
             self.connector.update_mirror(row)
             if row.fresh is None:
                 self.batch.append(row.name, row.appended)
                 self.drafter.append(row.name, row.appended)
                 continue
-            tokens, table = row.fresh
-            self.batch.add(row.name, table)
+            tokens, table, prompt_length = row.fresh
+            self.batch.add(row.name, table, prompt_length)
             self.drafter.add(row.name, table)
+            self.states.admit(row.name, row.start)
             self.requests[row.name] = DeviceRequest(
-                list(tokens), chain(EMPTY, tuple(tokens))[-1], row.start,
-                [self.states.seed_column(group, row.start) for group in range(len(table))],
-                [0] * len(table),
-            )  # fmt: skip
+                list(tokens), chain(EMPTY, tuple(tokens))[-1], row.start, prompt_length
+            )
 
     def bring_in(self, plan: Plan, records: list[Record]) -> None:
         """What must be in the pool before the forward: zeroes first, then copies and loads, which are never zeroed."""
@@ -140,7 +143,9 @@ class Runner:
         """A captured decode graph replays only decodes of one shape: each row one known token and its drafts."""
         uniform = len({len(one.tokens) for one in inputs}) == 1
         decoding = all(
-            row.count == row.drafts + 1 and one.position + 1 == len(self.requests[row.name].tokens)
+            row.count == row.drafts + 1
+            and one.position + 1 == len(self.requests[row.name].tokens)
+            and not self.batch.is_prefill(one.table_row)
             for row, one in zip(rows, inputs, strict=True)
         )
         return uniform and decoding and len(rows) <= max(self.config.graph_sizes, default=0)
@@ -162,9 +167,14 @@ class Runner:
         joined: list[tuple[int, ...] | None] = [None] * len(inputs)
         padding = [RowInput(len(inputs) + extra, -1, 0, (), 0) for extra in range(padded - len(inputs))]
         order = {row.name: index for index, row in enumerate(plan.rows.values())}
+        mask = self.live_mask(len(inputs), padded) if graph else ()
+        prefilling = self.prefilling_rows(inputs, padded) if graph else ()
         for group in self.states.groups:
-            at = indices[group] + [self.padding_indices(group, one.row) for one in padding]
-            seen = self.batch.capture(group, at) if graph else at
+            seen: Sequence[StateIndices] = indices[group]
+            if graph:
+                at = indices[group] + [self.dead_indices(group, one.row) for one in padding]
+                at = [one if live else NULL_INDICES for one, live in zip(at, mask, strict=True)]
+                seen = self.batch.capture(group, at, prefilling)
             for layer in range(self.layout.groups[group].layers):
                 for index, one in enumerate(inputs):
                     joined[index] = join(joined[index], self.kernels.state_row(group, layer, one, seen[index]))
@@ -192,9 +202,13 @@ class Runner:
                     joined[index] = join(joined[index], read)
         return [tags or () for tags in joined]
 
-    def padding_indices(self, group: int, row: int) -> StateIndices:
-        """Padding rows of a graph see the null block."""
-        return NULL_INDICES
+    def live_mask(self, live: int, padded: int) -> list[bool]:
+        """Which of the `padded` rows of this forward are live; the others see the null block."""
+        return [row < live for row in range(padded)]
+
+    def prefilling_rows(self, inputs: Sequence[RowInput], padded: int) -> list[bool]:
+        """Which rows compute their prompt; padding rows do not, whatever a vacated row's counters say."""
+        return [self.batch.is_prefill(one.table_row) for one in inputs] + [False] * (padded - len(inputs))
 
     def run_dead_row(self, group: int, layer: int, row: RowInput, at: StateIndices) -> None:
         """What a state kernel does for a padding or dummy row: one token from a state that nobody owns."""
@@ -233,8 +247,8 @@ class Runner:
         rows = min(rows, self.batch.max_rows)
         inputs = [RowInput(row, row, 0, (), 0) for row in range(rows)]
         for group in self.states.groups:
-            at = [self.dummy_indices(group, row) for row in range(rows)]
-            seen = self.batch.capture(group, at)
+            at = [self.dead_indices(group, row) for row in range(rows)]
+            seen = self.batch.capture(group, at, [False] * rows)
             for layer in range(self.layout.groups[group].layers):
                 for one, indices in zip(inputs, seen, strict=True):
                     self.run_dead_row(group, layer, one, indices)
@@ -242,7 +256,6 @@ class Runner:
         log, self.kernels.log = self.kernels.log, []
         records.append(Forward(step, [ForwardRow(None, 0, (), 0, ())] * rows, log, dummy=True, graph=True))
 
-    def dummy_indices(self, group: int, row: int) -> StateIndices:
-        """A dummy row has length 1, so it names column 0 of whatever its row of the table holds."""
-        block = self.batch.block(group, row, 0)
-        return StateIndices(0, block, 0, block, 0, 0, (block,))
+    def dead_indices(self, group: int, row: int) -> StateIndices:
+        """A dead row has at most one token, so it names column 0 of whatever its row of the table holds."""
+        return self.batch.look_up(group, row, (0, 0, 0), 0, 0)

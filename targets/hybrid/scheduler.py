@@ -30,6 +30,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.removed: list[str] = []
         """Requests that the worker must drop from its batch with the next plan."""
+        self.finished: list[str] = []
         self.arrivals = 0
         self.chunk_grid = self.find_chunk_grid()
 
@@ -65,6 +66,7 @@ class Scheduler:
             self.schedule_waiting(plan, limits)
         plan.zero = self.cache.take_blocks_to_zero()
         plan.removed, self.removed = self.removed, []
+        plan.finished, self.finished = self.finished, []
         for row in plan.rows.values():
             request = self.requests[row.name]
             request.low += row.count - row.drafts
@@ -147,7 +149,7 @@ class Scheduler:
             return False
         self.waiting.remove(request)
         self.running.append(request)
-        fresh = (list(request.tokens), self.cache.tables(request.name))
+        fresh = (list(request.tokens), self.cache.tables(request.name), request.prompt_length)
         self.place(plan, request, count, 0, fresh, (), hit, allocation, loads)
         return True
 
@@ -167,7 +169,7 @@ class Scheduler:
         request: Request,
         count: int,
         drafts: int,
-        fresh: tuple[list[int], Table] | None,
+        fresh: tuple[list[int], Table, int] | None,
         appended: Table,
         hit: Hit | None,
         allocation: Allocation,
@@ -284,6 +286,7 @@ class Scheduler:
     def finish(self, request: Request) -> None:
         """End a request and release what it holds."""
         del self.requests[request.name]
+        self.finished.append(request.name)
         if request in self.running:
             self.running.remove(request)
             self.removed.append(request.name)

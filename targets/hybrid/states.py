@@ -17,19 +17,18 @@ from ..base.observe import Copied, Record
 from .batch import Batch, StateIndices
 from .kernels import RowInput
 from .memory import Memory
-from .plan import PageCopy
+from .plan import PageCopy, Plan
 
 
 @dataclass(slots=True)
 class DeviceRequest:
-    """A request as the worker knows it; by group where a list."""
+    """A request as the worker knows it."""
 
     tokens: list[int]
     tag: int
     """Of all `tokens`: the drafter's own account of the prefix; it sees the tokens, not the caches."""
     computed: int
-    state_column: list[int]
-    offset: list[int]
+    prompt_length: int
     drafts: list[int] = field(default_factory=list)
 
 
@@ -41,7 +40,20 @@ class States:
         self.batch = batch
         self.memory = memory
         self.window_length = layout.conv_width - 1
+        self.columns: dict[str, list[int]] = {}
+        """By request and group: the column in which its state lies, -1 for none."""
         self.groups = [index for index, group in enumerate(layout.groups) if group.kind == "mamba"]
+
+    def admit(self, name: str, computed: int) -> None:
+        """Where the state of an admitted request lies, unless that is still known."""
+        if name not in self.columns:
+            self.columns[name] = [self.seed_column(group, computed) for group in range(len(self.layout.groups))]
+
+    def forget(self, plan: Plan) -> None:
+        """Requests that ended, were preempted or resume: what was known of their columns is void."""
+        resumed = [row.name for row in plan.rows.values() if row.fresh]
+        for name in (*plan.finished, *plan.preempted, *resumed):
+            self.columns.pop(name, None)
 
     def seed_column(self, group: int, computed: int) -> int:
         """Column of the state that an admitted request starts from, -1 for none."""
@@ -53,22 +65,21 @@ class States:
         self,
         step: int,
         group: int,
-        requests: Sequence[tuple[str, DeviceRequest]],
+        names: Sequence[str],
         inputs: Sequence[RowInput],
         records: list[Record],
     ) -> list[StateIndices]:
         """Indices of every row for one group; in align mode the states are first brought to them."""
         indices = []
-        for (name, request), one in zip(requests, inputs, strict=True):
+        for name, one in zip(names, inputs, strict=True):
             run = self.run_column(group, one)
-            state = request.state_column[group]
+            state, offset = self.columns[name][group], self.batch.accepted.host[group][one.table_row]
             if self.layout.mode == "align" and state >= 0 and state != run:
-                self.copy_state(step, group, name, state, request.offset[group], run, records)
-                request.offset[group] = 0
-                state = run
+                self.copy_state(step, group, name, state, offset, run, records)
+                state, offset = run, 0
             source = state if state >= 0 else run
-            indices.append(self.state_indices(group, one, source, request.offset[group], run))
-            request.state_column[group] = run
+            indices.append(self.state_indices(group, one, source, offset, run))
+            self.columns[name][group] = run
         return indices
 
     def run_column(self, group: int, inputs: RowInput) -> int:
@@ -79,17 +90,9 @@ class States:
 
     def state_indices(self, group: int, inputs: RowInput, source: int, offset: int, run: int) -> StateIndices:
         """Look the columns of one row up in the worker's table."""
-        block, row = self.batch.block, inputs.table_row
-        return StateIndices(
-            source + offset,
-            block(group, row, source + offset),
-            source,
-            block(group, row, source),
-            offset,
-            run,
-            tuple(block(group, row, run + draft) for draft in range(inputs.drafts + 1)),
-            self.boundary_stops(group, inputs),
-        )
+        columns = (source + offset, source, run)
+        boundaries = self.boundary_stops(group, inputs)
+        return self.batch.look_up(group, inputs.table_row, columns, offset, inputs.drafts, boundaries)
 
     def boundary_stops(self, group: int, inputs: RowInput) -> tuple[tuple[int, int, int], ...]:
         """Mode all: a prefill also stores the state of each block boundary that it passes."""
@@ -116,40 +119,27 @@ class States:
         records: list[Record],
     ) -> None:
         """Move temporal state from column state + offset, and the window at `offset` from column `state`."""
-        row, memory = self.batch.names.index(name), self.memory
-        length = self.window_length
+        row = self.batch.names.index(name)
         source, conv = (
             self.batch.block(group, row, state + offset),
             self.batch.block(group, row, state),
         )
         destination = self.batch.block(group, row, to)
         for layer in range(self.layout.groups[group].layers):
-            window = memory.conv(layer, conv)[offset : offset + length]
             self.move_temporal(layer, source, destination)
-            self.move_conv(layer, conv, destination, window)
-            records.append(
-                Copied(
-                    step,
-                    name,
-                    group,
-                    state + offset,
-                    source,
-                    to,
-                    destination,
-                    0,
-                    True,
-                    False,
-                    layer,
-                )
+            self.move_conv(layer, conv, destination, offset)
+            records += (
+                Copied(step, name, group, state + offset, source, to, destination, 0, True, False, layer),
+                Copied(step, name, group, state, conv, to, destination, offset, False, True, layer),
             )
-            records.append(Copied(step, name, group, state, conv, to, destination, offset, False, True, layer))
 
     def move_temporal(self, layer: int, source: int, destination: int) -> None:
         """Copy a recurrent state."""
         self.memory.store_temporal(layer, destination, self.memory.temporal(layer, source))
 
-    def move_conv(self, layer: int, source: int, destination: int, window: tuple[int, ...]) -> None:
-        """Copy a convolution window; `window` was cut out of the source at the accepted offset."""
+    def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
+        """Copy the convolution window that begins at token `offset` of the source's buffer."""
+        window = self.memory.conv(layer, source)[offset : offset + self.window_length]
         self.memory.store_conv(layer, destination, window)
 
     def copy_page(self, step: int, name: str, copy: PageCopy, records: list[Record]) -> None:
@@ -159,8 +149,7 @@ class States:
         for layer in range(group.layers):
             if group.kind == "mamba":
                 self.move_temporal(layer, copy.source, copy.destination)
-                window = memory.conv(layer, copy.source)[: self.window_length]
-                self.move_conv(layer, copy.source, copy.destination, window)
+                self.move_conv(layer, copy.source, copy.destination, 0)
                 records.append(Copied(step, name, copy.group, *place, True, True, layer))
             else:
                 for slot, tag in enumerate(list(memory.slots(layer, copy.source, group.block_size))):
@@ -168,20 +157,26 @@ class States:
                 records.append(Copied(step, name, copy.group, *place, False, False, layer, group.block_size))
 
     def settle(
-        self, step: int, name: str, request: DeviceRequest, inputs: RowInput, accepted: int, records: list[Record]
+        self, step: int, name: str, request: DeviceRequest, inputs: RowInput, sampled: int, records: list[Record]
     ) -> None:
         """Advance past an executed row; boundaries crossed by accepted drafts go to their own columns."""
         certain = inputs.position + len(inputs.tokens) - inputs.drafts
-        request.computed = certain + accepted
+        request.computed = certain + max(sampled - 1, 0)
+        counts, row = self.batch.accepted, inputs.table_row
         for group in self.groups:
-            request.offset[group] = accepted
+            counts.put(group, row, sampled)
             if self.layout.mode == "none" or not inputs.drafts:
                 continue
-            size, run = self.layout.groups[group].block_size, request.state_column[group]
-            boundary = request.computed // size * size
-            if boundary >= certain:
-                bias, own = boundary - certain, boundary // size - 1
+            run, depth = self.columns[name][group], self.crossed_boundary(group, inputs, request.computed)
+            if depth is not None:
+                bias, own = depth - certain, depth // self.layout.groups[group].block_size - 1
                 if own != run or bias:
                     self.copy_state(step, group, name, run, bias, own, records)
                 if own == run:
-                    request.offset[group] = 0
+                    counts.put(group, row, 1)
+
+    def crossed_boundary(self, group: int, inputs: RowInput, computed: int) -> int | None:
+        """Depth of the boundary that a verified row reached or stepped over, None if there is none."""
+        size, certain = self.layout.groups[group].block_size, inputs.position + len(inputs.tokens) - inputs.drafts
+        boundary = computed // size * size
+        return boundary if boundary >= certain else None

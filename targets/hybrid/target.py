@@ -271,6 +271,7 @@ class HybridTarget:
                 "publication counters": sum(len(group.num_published) for group in groups),
                 "worker rows": len(self.batch.names),
                 "worker requests": len(self.runner.requests),
+                "state columns": len(self.states.columns),
                 "drafter slots": len(self.drafter.slots),
                 "mirrored tables": len(self.connector.mirror),
             },

@@ -76,14 +76,14 @@ class SeedsColumnBefore(States):
 class ForgetsHit(Kernels):
     """A continued request is taken for a new one if it computes more than one token."""
 
-    def has_initial_state(self, inputs: Any) -> bool:
+    def has_initial_state(self, inputs: Any, layer: int) -> bool:
         return inputs.position > 0 and len(inputs.tokens) == 1
 
 
 class InventsState(Kernels):
     """vLLM #32118: whoever computes one token continues a state, even with nothing computed."""
 
-    def has_initial_state(self, inputs: Any) -> bool:
+    def has_initial_state(self, inputs: Any, layer: int) -> bool:
         return True
 
 
@@ -106,7 +106,7 @@ class LeavesTemporal(States):
 class LeavesConv(States):
     """vLLM #42792: only the recurrent state moves on."""
 
-    def move_conv(self, layer: int, source: int, destination: int, window: Any) -> None:
+    def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
         pass
 
 
@@ -122,9 +122,9 @@ class ForgetsAccepted(States):
     """vLLM #39273: the next step starts as if no draft had been accepted."""
 
     def settle(self, *arguments: Any) -> None:
-        request = arguments[2]
         super().settle(*arguments)
-        request.offset[:] = [0] * len(request.offset)
+        for counts in self.batch.accepted.device:
+            counts[:] = [0] * len(counts)
 
 
 class SwapsSlots(Memory):

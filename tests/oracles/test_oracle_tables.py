@@ -62,9 +62,9 @@ class ForgetsToMoveTable(Batch):
 class StaleBuffer(Batch):
     """vLLM #41841: a captured graph reads the indices of the step before."""
 
-    def capture(self, group: int, indices: Any) -> Any:
+    def capture(self, group: int, indices: Any, prefilling: Any) -> Any:
         before = self.captured[group][: len(indices)]
-        super().capture(group, indices)
+        super().capture(group, indices, prefilling)
         return [old if old is not NULL_INDICES else new for old, new in zip(before, indices, strict=True)]
 
 
@@ -93,7 +93,10 @@ class CopiesFromElsewhere(States):
 class PadsWithLiveRow(Runner):
     """SGLang #13151: padding rows repeat a live row's indices."""
 
-    def padding_indices(self, group: int, row: int) -> Any:
+    def live_mask(self, live: int, padded: int) -> list[bool]:
+        return [True] * padded
+
+    def dead_indices(self, group: int, row: int) -> Any:
         block = self.batch.block(group, 0, 0) or 1
         return NULL_INDICES._replace(outputs=(block,))
 
@@ -101,7 +104,7 @@ class PadsWithLiveRow(Runner):
 class DummiesUseRows(Runner):
     """vLLM #37728 in another form: dummy rows write to block 1."""
 
-    def dummy_indices(self, group: int, row: int) -> Any:
+    def dead_indices(self, group: int, row: int) -> Any:
         return NULL_INDICES._replace(outputs=(1,))
 
 

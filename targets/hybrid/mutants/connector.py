@@ -145,3 +145,16 @@ class LoadBackAbortPublishesSlotEarly(Scheduler):
 
     def commit_loads(self, request: Request, hit: Hit, allocation: Allocation) -> list[Load] | None:
         return super().commit_loads(request, hit, allocation) if self.connector.commit(request.name) else []
+
+
+PARTS: dict[str, type] = {
+    "connector-positional-mirror": ConnectorPositionalMirror,
+    "mtp-scratch-block-stored-as-checkpoint": MtpScratchBlockStored,
+    "connector-max-of-per-group-hits": ConnectorMaxOfPerGroupHits,
+    "zeroing-wipes-loaded-kv": ZeroingWipesLoadedKv,
+    "transferred-state-cleared": TransferredStateCleared,
+    "attention-only-hit-reported": AttentionOnlyHitReported,
+    "mixed-local-external-hit": MixedLocalExternalHit,
+    "admission-undercount": AdmissionUndercount,
+    "load-back-abort-publishes-slot-early": LoadBackAbortPublishesSlotEarly,
+}

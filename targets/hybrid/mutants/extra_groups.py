@@ -45,3 +45,10 @@ class MinAcrossComponents(MambaGroup):
         depth = (column + 1) * self.block_size // unit * unit
         if self.mode != "none" and depth and block != NULL_BLOCK and block not in self.pool.labels:
             self.pool.publish(block, Key(self.index, depth, tags[depth]))
+
+
+PARTS: dict[str, type] = {
+    "split-on-wrong-grid": SplitOnWrongGrid,
+    "draft-steps-through-stale-rows": DraftStepsThroughStaleRows,
+    "min-across-components-attaches-later-state": MinAcrossComponents,
+}

@@ -41,3 +41,10 @@ class Int8DtypeMismatchStride(Store):
     def load_slots(self, layer: int, block: int, tags: Sequence[int]) -> None:
         for slot in range(len(tags)):
             self.memory.store_slot(layer, block, len(tags), slot, tags[slot // 2])
+
+
+PARTS: dict[str, type] = {
+    "side-state-not-carried-by-one-mover": SideStateNotCarried,
+    "layer-space-sized-by-count": LayerSpaceSizedByCount,
+    "int8-dtype-mismatch-stride": Int8DtypeMismatchStride,
+}

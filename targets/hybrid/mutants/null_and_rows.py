@@ -26,3 +26,9 @@ class FinishedRowNotCleared(Batch):
 
     def clear_row(self, row: int) -> None:
         pass
+
+
+PARTS: dict[str, type] = {
+    "null-as-state-slot": NullAsStateSlot,
+    "finished-row-not-cleared": FinishedRowNotCleared,
+}

@@ -30,3 +30,9 @@ class DeferredCopyDropped(States):
     def copy_page(self, step: int, name: str, copy: PageCopy, records: list[Record]) -> None:
         if copy.to_column != OF_THE_CACHE:
             super().copy_page(step, name, copy, records)
+
+
+PARTS: dict[str, type] = {
+    "stale-partial-hash-resurrection": StalePartialHashResurrection,
+    "deferred-cow-clear-dropped-on-slot-replacement": DeferredCopyDropped,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..accepted import AcceptedCounts
 from ..batch import Batch
 from ..cache import CacheManager
 from ..connector import Connector
@@ -35,7 +36,9 @@ _SLOTS: dict[type, str] = {
 def mutant(slug: str, part: type) -> type[HybridTarget]:
     """A target class in which `part` stands in for the correct class that it derives from."""
     title = part.__doc__
-    if issubclass(part, MambaGroup):
+    if issubclass(part, AcceptedCounts):
+        part = type("MutantBatch", (Batch,), {"accepted_class": part})
+    elif issubclass(part, MambaGroup):
         part = type("MutantCache", (CacheManager,), {"mamba_group": part})
     elif issubclass(part, WindowGroup):
         part = type("MutantCache", (CacheManager,), {"window_group": part})

@@ -32,3 +32,9 @@ class AllSpecTableWidth(Batch):
 
     def table_width(self, group: int, max_tokens: int) -> int:
         return cdiv(max_tokens, self.layout.groups[group].block_size)
+
+
+PARTS: dict[str, type] = {
+    "all-mode-partial-block": AllModePartialBlock,
+    "all-spec-table-width": AllSpecTableWidth,
+}

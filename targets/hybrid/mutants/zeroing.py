@@ -27,3 +27,9 @@ class ZeroListNeverDrained(CacheManager):
 
     def take_blocks_to_zero(self) -> list[int]:
         return super().take_blocks_to_zero() if self.layout.zeroing else []
+
+
+PARTS: dict[str, type] = {
+    "stale-fp32-bytes-nan": StaleFp32BytesNan,
+    "zero-list-never-drained": ZeroListNeverDrained,
+}
