@@ -71,6 +71,7 @@ class Layout:
     zeroed_start a request's first step reads a zeroed state, which stands for "no tokens yet"
     sinks        reserved ids that padding rows may write to: nobody ever reads them
     overallocation  tokens beyond a step's own for which blocks may be held
+    keeps_every_state  the state at each boundary is published; False where an engine keeps a selection of its own
     """
 
     groups: tuple[Group, ...]
@@ -89,6 +90,7 @@ class Layout:
     zeroed_start: bool = False
     sinks: frozenset[int] = frozenset()
     overallocation: int = 0
+    keeps_every_state: bool = True
 
     def __post_init__(self) -> None:
         assert self.groups, "a layout needs at least one group"

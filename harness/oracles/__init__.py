@@ -12,6 +12,7 @@ from .memory import Poison, Taint
 from .numeric import Numbers
 from .pool import Capacity, Leak, Partition
 from .progress import Liveness, Order, Output
+from .publication import Publication
 from .state import Checkpoint, Continuation
 from .tables import DeadRows, TableMirror, Writer
 
@@ -20,6 +21,7 @@ ORACLES: tuple[type[Oracle], ...] = (
     Hash,
     Commit,
     HitValidity,
+    Publication,
     Capacity,
     Order,
     TableMirror,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...reference.layout import cached_columns, cdiv
-from ...reference.prefix_cache import Key, keys_needed, longest_hit
+from ...reference.prefix_cache import Key, attention_match, keys_needed, longest_hit
 from ...targets.base.observe import Planned, PlannedRow, Table, View
 from ..violation import Violation
 from .base import Context, Oracle
@@ -129,6 +129,30 @@ class HitValidity(Oracle):
                 violation = self._valid(context, planned.view, row, index, life.truth.tags)
                 if violation:
                     return violation
+            violation = self._block_given_up(context, planned, row) if row.hit else None
+            if violation:
+                return violation
+        return None
+
+    def _block_given_up(self, context: Context, planned: Planned, row: PlannedRow) -> Violation | None:
+        """EAGLE: the last matched block of the drafter's attention is computed again. What was matched is at most what
+        was published before or after this planning."""
+        life = context.reference.lives[row.name]
+        for index in context.layout.eagle_groups:
+            group = context.layout.groups[index]
+            available = {*context.before.published.values(), *planned.view.published.values()}
+            matched = attention_match(index, group, available, life.truth.tags, life.known)
+            if row.hit > max(matched - group.block_size, 0):
+                return self.violation(
+                    context,
+                    "eagle-block",
+                    f"{row.name} was given a hit of {row.hit} tokens, but only {matched} are cached in attention group "
+                    f"{index}, of which the last block is to be computed again for the drafter",
+                    expected=f"at most {max(matched - group.block_size, 0)}",
+                    observed=row.hit,
+                    request=row.name,
+                    group=index,
+                )
         return None
 
     def _valid(self, context: Context, view: View, row: PlannedRow, index: int, tags: list[int]) -> Violation | None:

@@ -292,4 +292,5 @@ class Engine:
             num_speculative_tokens=config.num_speculative_tokens,
             zeroing=bool(cache_config.needs_kv_cache_zeroing),
             eagle_drop=bool(speculation and compat.drops_eagle_block(speculation)),
+            keeps_every_state=config.options.get("retention", "dense") == "dense",
         )

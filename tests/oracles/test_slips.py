@@ -36,6 +36,11 @@ class NeverGivesBack(MambaGroup):
         pass
 
 
+class GivesUpNoBlock(CacheManager):
+    def drop_for_eagle(self, tags: Sequence[int], length: int) -> int:
+        return length
+
+
 class IgnoresBudget(Scheduler):
     def schedule_waiting(self, plan: Any, limits: Any) -> None:
         plan.budget += 20
@@ -66,10 +71,23 @@ def test_hit_one_boundary_short_after_the_first_owner_ended() -> None:
     assert verdict(HitsOneUnitLess, *AGAIN, mamba_cache_mode="all") == "M8-step-hit"
 
 
-@pytest.mark.xfail(strict=True, reason="M8 measures hits against what was published, not what should be")
-def test_states_that_are_never_published() -> None:
+@pytest.mark.parametrize("mode", ["align", "all"])
+def test_states_that_are_never_published(mode: str) -> None:
     """vLLM #54360: nothing is inserted, hits stay 0."""
-    assert verdict(NeverPublishesStates, *AGAIN).startswith("M8")
+    assert verdict(NeverPublishesStates, *AGAIN, mamba_cache_mode=mode) == "M8-step-mamba-unpublished"
+
+
+@pytest.mark.parametrize("length", [20, 40, 42])
+def test_no_block_is_given_up_for_the_drafter(length: int) -> None:
+    """Where the prompt ends on a boundary the block behind the hit counts as given up; else the hit is too long."""
+    events = (arrive("r0", length, new=3), *steps(6), arrive("r1", length, new=3), *steps(6))
+    signature = verdict(GivesUpNoBlock, *events, eagle_block_drop=True, num_speculative_tokens=2)
+    assert signature == ("" if length % 8 == 0 else "M6-step-attention-eagle-block")
+
+
+def test_boundary_that_no_step_ended_at_need_not_be_published() -> None:
+    """Mode align: one chunk over several boundaries leaves only the state of the last."""
+    assert verdict(AttentionGroup, arrive("r0", 44, new=3), *steps(6, budget=48)) == ""
 
 
 def test_states_that_are_never_given_back_while_running() -> None:

@@ -73,6 +73,19 @@ class ShortChunkConvIntoSharedBlock(Kernels):
         return super().store(inputs, at, write._replace(block=at.conv, column=at.conv_column, temporal=None))
 
 
+class SnapshotRaceChunkedStash(Kernels):
+    """The boundaries that a chunk passes are stashed from the state as it was before the chunk ran.
+
+    SGLang #24221, #24954: with overlapped scheduling the snapshot was taken when the next step was scheduled, not when
+    the forward that writes it had completed.
+    """
+
+    def store(self, inputs: RowInput, at: StateIndices, write: StateWrite) -> None:
+        if write.column != at.run_column and not inputs.drafts:
+            write = write._replace(temporal=self.memory.temporal(write.layer, at.source))
+        super().store(inputs, at, write)
+
+
 PARTS: dict[str, type] = {
     "new-one-token-request-as-decode": NewOneTokenRequestAsDecode,
     "chunk-continuation-stale-for-new": ChunkContinuationStaleForNew,
@@ -80,4 +93,5 @@ PARTS: dict[str, type] = {
     "cached-forward-with-seq-len-1": CachedForwardWithSeqLen1,
     "global-seen-tokens": GlobalSeenTokens,
     "short-chunk-conv-into-shared-block": ShortChunkConvIntoSharedBlock,
+    "snapshot-race-chunked-stash-before-copy-done": SnapshotRaceChunkedStash,
 }

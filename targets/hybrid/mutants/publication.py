@@ -39,7 +39,8 @@ class UnfinishedInsertNotTransactional(CacheManager):
 
     def allocate(self, name: str, tags: Sequence[int], span: Span, hit: Hit | None) -> Allocation | None:
         if hit is None and self.layout.prefix_caching:
-            self.publish(name, tags, span.known)
+            for group in self.groups:
+                group.publish(name, tags, min(span.known, len(group.tables[name]) * group.block_size))
         return super().allocate(name, tags, span, hit)
 
 
@@ -59,9 +60,22 @@ class CommitAtWrongSemanticPosition(MambaGroup):
                 self.pool.publish(block, Key(self.index, depth, tags[depth]))
 
 
+class AllGroupsEagleInsertsNothing(MambaGroup):
+    """Where no group belongs to the drafter, no boundary of a state is left to be inserted.
+
+    vLLM #57616, #54360: "none flagged" fell back to flagging all groups; the boundaries worth keeping were then
+    rounded down to nothing, and hits stayed 0. The other half of all-groups-eagle-fallback.
+    """
+
+    def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
+        if not self.layout.eagle_drop or any(group.draft for group in self.layout.groups):
+            super().publish_column(block, column, tags)
+
+
 PARTS: dict[str, type] = {
     "publish-before-commit": PublishBeforeCommit,
     "hit-before-commit": HitBeforeCommit,
     "unfinished-insert-not-transactional": UnfinishedInsertNotTransactional,
     "commit-at-wrong-semantic-position": CommitAtWrongSemanticPosition,
+    "all-groups-eagle-inserts-nothing": AllGroupsEagleInsertsNothing,
 }
