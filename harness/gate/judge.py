@@ -8,6 +8,7 @@ verdicts. A clock only guards against an engine that has become much slower: whe
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,12 +136,14 @@ class Judge:
     def _verdict(self, outcome: Outcome, violation: Violation, where: str, path: Path, *, explained: bool) -> Verdict:
         if reason := self._known(violation.signature):
             return Verdict("known", f"{violation.signature}: {reason}", outcome)
+        target, file = self.settings.target, near(path)
         lines = [
             violation.message,
             "",
             f"signature  {violation.signature}",
             f"trace      {where}",
-            f"replay     {replay_command(self.settings.target, near(path))}",
+            f"replay     {replay_command(target, file)}",
+            f"pass on    {shlex.join(['hybridfuzz', 'repro', file, '--target', target, '-o', 'repro'])}",
         ]
         if explained and (text := finding_text(self._worker.explain(load_trace(path))[1])):
             lines += ["", text]

@@ -59,7 +59,14 @@ def test_a_failure_says_what_and_how_to_see_it_again(pytester: pytest.Pytester) 
     result = pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "-k", "search")
     assert result.ret == 1
     result.stdout.fnmatch_lines(
-        ["M4: padding row*", "signature  M4-step-mamba-dead-write", "trace *reduced to*", "", "What must hold: M4*"]
+        [
+            "M4: padding row*",
+            "signature  M4-step-mamba-dead-write",
+            "trace *reduced to*",
+            "pass on *repro *",
+            "",
+            "What must hold: M4*",
+        ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")
     [replay, *_] = [line for line in result.outlines if line.startswith("replay ")]
