@@ -76,7 +76,12 @@ class Uniform:
             mode = choices.pick(capabilities.modes)
             mamba, attention = choices.pick(capabilities.block_sizes)
             mambas, attentions = choices.pick(capabilities.group_counts)
-            groups = [Group("mamba", mamba)] * mambas + [Group("attention", attention)] * attentions
+            layers = choices.pick(capabilities.layers_per_group)
+            groups = [Group("mamba", mamba, layers)] * mambas + [Group("attention", attention, layers)] * attentions
+            if capabilities.windows and choices.chance(50):
+                groups.append(Group("attention", attention, layers, window=choices.pick(capabilities.windows)))
+            if capabilities.draft_block_sizes and choices.chance(50):
+                groups.append(Group("attention", choices.pick(capabilities.draft_block_sizes), draft=True))
             k = choices.integer(0, capabilities.max_speculative_tokens)
             config = Config(
                 num_blocks=choices.integer(8, 256),

@@ -98,7 +98,7 @@ def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
         mamba_cache_mode=mode,
         enable_prefix_caching=mode != "none",
         num_speculative_tokens=k,
-        eagle_block_drop=bool(k) and capabilities.eagle_block_drop and choices.chance(15),
+        eagle_block_drop=bool(k) and capabilities.eagle_block_drop and choices.chance(30),
         conv_width=choices.pick(capabilities.conv_widths),
         max_model_len=min(choices.integer(3, 8) * unit, capabilities.max_model_len),
         max_num_seqs=choices.pick((3, 4, 4, 2, 6, 1)),
