@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,9 @@ def process_result(scheduler: Any, batch: Any, result: Any) -> None:
         processor.process_batch_result_decode(batch, result)
     elif batch.forward_mode.is_extend():
         processor.process_batch_result_prefill(batch, result)
-    scheduler.tree_cache.flush_pending_backups()
+    flush = getattr(scheduler.tree_cache, "flush_pending_backups", None)
+    if flush:
+        flush()
 
 
 def release_arguments(scheduler: Any) -> tuple[Any, ...]:
@@ -160,10 +163,11 @@ def state_lock_of(request: Any) -> Any:
     """The node whose state a request has locked, by id; None if none."""
     from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
 
-    lock = request.lock
-    if lock is None or ComponentType.MAMBA in lock.receipt.skipped_lock_components:
+    lock = getattr(request, "lock", None)
+    receipt = lock.receipt if lock else getattr(request, "lock_receipt", None)  # a TreeLock since 0.5.21
+    if receipt is None or ComponentType.MAMBA in receipt.skipped_lock_components:
         return None
-    return lock.node
+    return receipt.node_id
 
 
 def free_pages(allocator: Any) -> list[int]:
@@ -198,8 +202,12 @@ def backend_batch(batch: Any) -> Any:
     import torch
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
+    class Seen(SimpleNamespace):
+        def __getattr__(self, name: str) -> None:
+            return None
+
     lengths = torch.tensor(batch.extend_lens)
-    seen = SimpleNamespace(
+    seen = Seen(
         batch_size=len(batch.reqs),
         forward_mode=batch.forward_mode,
         logical_forward_mode=batch.forward_mode,
@@ -207,8 +215,8 @@ def backend_batch(batch: Any) -> Any:
         mamba_track_indices=batch.mamba_track_indices.clone(),
         mamba_track_mask=batch.mamba_track_mask.clone(),
         mamba_track_seqlens=batch.mamba_track_seqlens.clone(),
-        mamba_track_seqlens_cpu=batch.mamba_track_seqlens_cpu,
-        mamba_prefill_track_mask_cpu=batch.mamba_prefill_track_mask_cpu,
+        mamba_track_seqlens_cpu=getattr(batch, "mamba_track_seqlens_cpu", None),
+        mamba_prefill_track_mask_cpu=getattr(batch, "mamba_prefill_track_mask_cpu", None),
         extend_seq_lens=lengths,
         extend_seq_lens_cpu=list(batch.extend_lens),
         extend_prefix_lens=torch.tensor(batch.prefix_lens),
@@ -218,3 +226,12 @@ def backend_batch(batch: Any) -> Any:
     )
     seen.mamba_track_aligned_lens = MethodType(ForwardBatch.mamba_track_aligned_lens, seen)
     return seen
+
+
+def plan(scheduler: Any) -> Any:
+    """The next batch, None if there is none. Up to 0.5.19 the running batch changes in place."""
+    if "running_batch" not in signature(scheduler.get_next_batch_to_run).parameters:
+        return scheduler.get_next_batch_to_run()
+    made = scheduler.get_next_batch_to_run(running_batch=scheduler.running_batch, last_batch=scheduler.last_batch)
+    scheduler.running_batch = made.running_batch
+    return made.batch_to_run

@@ -11,13 +11,14 @@ from ..base.pip import Progress
 
 
 def _variables(home: Path) -> dict[str, str]:
-    """No GPU, no network, no just-in-time compiler writing into another version's folder."""
+    """No GPU, no network, no folder shared with another version. TRITON_INTERPRET: kernels are never compiled."""
     return {
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "SGLANG_CACHE_DIR": str(home / "cache"),
         "TRITON_CACHE_DIR": str(home / "triton"),
+        "TRITON_INTERPRET": "1",
         "PYTHONWARNINGS": "ignore",
     }
 
@@ -29,7 +30,7 @@ ENGINE = releases.Engine(
     requirements=Path(__file__).parent / "requirements.txt",
     venv_gigabytes=2.5,
     release_gigabytes=0.3,
-    unwanted=re.compile(r"/rust_extensions/.*\.so$|/(multimodal_gen|jit_kernel/csrc)/"),
+    unwanted=re.compile(r"/rust_extensions/.*\.so$|/multimodal_gen/"),
     variables=_variables,
 )
 

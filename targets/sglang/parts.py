@@ -34,6 +34,8 @@ def publish(sizes: Sizes) -> None:
         chunked_prefill_size=max(sizes.page, 16),
         max_running_requests=sizes.rows,
         disable_overlap_schedule=not sizes.overlap,
+        # Without Triton: request rows are written by plain Torch.
+        attention_backend="torch_native",
     )
     arguments._mamba_cache_chunk_size = sizes.chunk
     set_global_server_args_for_scheduler(arguments)

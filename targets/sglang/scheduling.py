@@ -124,9 +124,7 @@ class Skeleton(Scheduler):
 
     def plan(self) -> Any:
         """The next batch, None if there is none."""
-        plan = self.get_next_batch_to_run(running_batch=self.running_batch, last_batch=self.last_batch)
-        self.running_batch = plan.running_batch
-        return plan.batch_to_run
+        return compat.plan(self)
 
     def turn(self, batch: Any) -> None:
         """One turn of `event_loop_normal` or `event_loop_overlap`, from behind the plan on."""

@@ -120,5 +120,11 @@ def install() -> None:
     import torch
 
     # Without an accelerator there is nothing to pin memory for, and Torch refuses.
+    tensor = torch.tensor
+
+    def unpinned(*data: Any, pin_memory: bool = False, **keywords: Any) -> Any:
+        return tensor(*data, **keywords)
+
+    torch.tensor = unpinned
     torch.Tensor.pin_memory = lambda self, *arguments, **keywords: self  # type: ignore[method-assign]
     sys.meta_path.append(_Finder(frozenset(root for root in STUBBED if find_spec(root) is None)))
