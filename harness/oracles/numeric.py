@@ -215,7 +215,8 @@ def differing_part(content: Bytes, truth: NumericTruth, key: Key, layer: int) ->
             return "state-bytes"
         return "" if np.array_equal(content.second, track.window(key.depth)) else "window-bytes"
     assert isinstance(track, AttentionTrack)
-    rows = track.rows[key.depth - len(content.first) : key.depth]
-    if not np.array_equal(content.first, track.weights.keys[rows]):
+    # A key inside of a block names the block's beginning.
+    rows = track.rows[(key.depth - 1) // len(content.first) * len(content.first) : key.depth]
+    if not np.array_equal(content.first[: len(rows)], track.weights.keys[rows]):
         return "key-bytes"
-    return "" if np.array_equal(content.second, track.weights.values[rows]) else "value-bytes"
+    return "" if np.array_equal(content.second[: len(rows)], track.weights.values[rows]) else "value-bytes"

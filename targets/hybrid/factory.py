@@ -89,6 +89,7 @@ BYTES_ALONE = "-bytes"
 """Ending of a device's name: judged by its bytes alone, as if nobody saw block tables and tags."""
 SYMBOLIC_EVENTS = frozenset({"external_load", "move_tier"})
 """What is kept outside of the pool has no bytes yet."""
+BOTH_OPTIONS = ("prefix_match_unit",)
 NUMERIC_OPTIONS = {"kv_dtype": ("fp8", "fp8", "fp16", "bf16"), "state_dtype": ("fp32", "fp32", "bf16")}
 
 
@@ -115,7 +116,7 @@ class NumericFactory(HybridFactory):
             observes=observes,
             events=CAPABILITIES.events - SYMBOLIC_EVENTS,
             reaches=CAPABILITIES.reaches - {"stores"},
-            options=NUMERIC_OPTIONS,
+            options={**{name: CAPABILITIES.options[name] for name in BOTH_OPTIONS}, **NUMERIC_OPTIONS},
         )
 
     def supports(self, config: Config) -> str:

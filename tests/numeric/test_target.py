@@ -6,6 +6,9 @@ from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory, on_device
+from hybridfuzz.targets.hybrid.factory import NumericFactory
+from hybridfuzz.targets.hybrid.mutants.parts import mutant
+from hybridfuzz.targets.hybrid.states import States
 from support import arrive, make_trace, steps
 
 
@@ -54,6 +57,33 @@ def test_mutants_are_found_by_their_bytes(slug: str) -> None:
             assert (violation.oracle, violation.field) == MUTANTS[slug], violation.message
             return
     pytest.fail("nobody noticed")
+
+
+class WindowStaysBehind(States):
+    """vLLM #42792: where the running column moves on, only the temporal state is copied."""
+
+    def move_conv(self, *arguments: object) -> None:
+        pass
+
+
+def test_a_window_that_is_not_migrated_is_found_by_its_bytes() -> None:
+    factory = NumericFactory("broken", mutant("broken", WindowStaysBehind), "cpu-bytes")
+    trace = make_trace(arrive("r0", 7, new=4), *steps(4))
+    violation = run_trace(factory, trace).violation
+    assert violation is not None
+    assert violation.signature == "S7-step-mamba-nan"
+    assert "its convolution window in block" in violation.message
+    assert run_trace(load_factory("hybrid@cpu-bytes"), trace).violation is None
+
+
+def test_hits_inside_a_block_move_keys_and_values() -> None:
+    """Attention slots are copied one by one: their bytes go along."""
+    factory = load_factory("hybrid@cpu")
+    for index in (2, 4):
+        overrides = {"prefix_match_unit": 2, "enable_prefix_caching": True}
+        trace = draw_trace(factory.capabilities, 77, index, overrides, factory.supports)
+        outcome = run_trace(factory, msgspec.structs.replace(trace, events=trace.events[:25]))
+        assert outcome.violation is None, outcome.violation.message
 
 
 def test_a_nan_is_explained_by_tags() -> None:

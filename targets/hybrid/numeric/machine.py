@@ -88,6 +88,13 @@ class Machine:
             move = Move(layer, source, start + offset * entry, destination, start, length * entry, "conv")
             self.moves.copy(move)
 
+    def copy_slot(self, layer: int, source: int, at: int, destination: int, slot: int, size: int) -> None:
+        """Key and value of one token move from slot `at` of a block of `size` tokens to slot `slot` of another."""
+        entry = self.pool.slot_bytes
+        for part, start in (("key", 0), ("value", size * entry)):
+            move = Move(layer, source, start + at * entry, destination, start + slot * entry, entry, f"{part} {slot}")
+            self.moves.copy(move)
+
     def forward(self, inputs: Sequence[RowInput], graph: bool) -> None:
         """Run what the symbolic kernels were asked for; `inputs` are the live rows."""
         self.moves.flush()

@@ -94,7 +94,7 @@ class Moves:
         ]
         moved = torch.stack(same).view(len(moves), len(FILLS)).all(1)
         for move, arrived in zip(moves, moved, strict=True):
-            what = f"copying the {move.part} state of layer {move.layer} from block {move.source} to {move.destination}"
+            what = f"copying the {move.part} of layer {move.layer} from block {move.source} to {move.destination}"
             self.checks.append((what, arrived))
 
     def bytes_at(self, start: int, length: int) -> Tensor:

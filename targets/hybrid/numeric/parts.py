@@ -22,7 +22,7 @@ from .machine import Machine
 
 
 class NumericMemory(Memory):
-    """A state that is stored outside of a kernel was read just before: that is a copy."""
+    """What is stored outside of a kernel was read just before: that is a copy."""
 
     machine: Machine | None = None
     in_kernel = False
@@ -32,6 +32,7 @@ class NumericMemory(Memory):
         super().scramble()
         self._last_temporal = self._last_conv = -1
         self._last_buffer: tuple[int, ...] = ()
+        self._last_slots: tuple[int, Sequence[int]] = (-1, ())
         if self.machine:
             self.machine.make_pool()
 
@@ -64,6 +65,22 @@ class NumericMemory(Memory):
             buffer, length = self._last_buffer, len(window)
             places = [at for at in range(len(buffer)) if buffer[at : at + length] == window]
             self.machine.copy_window(layer, self._last_conv, places[0] if places else 0, block)
+
+    def slots(self, layer: int, block: int, size: int) -> Sequence[int]:
+        """All attention slots of a page."""
+        tags = super().slots(layer, block, size)
+        self._last_slots = block, tags
+        return tags
+
+    def store_slot(self, layer: int, block: int, size: int, slot: int, tag: int) -> None:
+        """Overwrite one attention slot; which one of the source it was, its tag tells."""
+        source, tags = self._last_slots
+        super().store_slot(layer, block, size, slot, tag)
+        self._last_slots = source, tags
+        if self.machine and not self.in_kernel:
+            here = slot < len(tags) and tags[slot] == tag
+            at = slot if here or tag not in tags else tags.index(tag)
+            self.machine.copy_slot(layer, source, at, block, slot, size)
 
 
 class NumericKernels(Kernels):

@@ -90,6 +90,8 @@ class BytePool:
         self.layout = layout
         self.model = model
         self.pages = PageLayout.of(layout, model)
+        self.slot_bytes = tiny_model.KV_HEADS * tiny_model.ATTENTION_DIM * getattr(torch, model.kv_dtype).itemsize
+        """Of the key, or the value, of one token."""
         self.layers = max(group.layers for group in layout.groups)
         self.num_blocks = layout.num_blocks
         self.stride = layout.num_blocks + 1
@@ -154,7 +156,5 @@ class BytePool:
     def keys_and_values(self, layer: int, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Two views [num_pages, block_size, KV_HEADS, ATTENTION_DIM]; keys first in the page."""
         shape = (block_size, tiny_model.KV_HEADS, tiny_model.ATTENTION_DIM)
-        half = (
-            block_size * tiny_model.KV_HEADS * tiny_model.ATTENTION_DIM * getattr(torch, self.model.kv_dtype).itemsize
-        )
+        half = block_size * self.slot_bytes
         return self.view(layer, self.model.kv_dtype, 0, shape), self.view(layer, self.model.kv_dtype, half, shape)
