@@ -181,7 +181,8 @@ class CacheManager:
         """The request leaves the step that is being planned: keys published for it in this step are void."""
         for group in self.groups:
             for block in group.tables.get(name, ()):
-                if block in self.pool.published_this_step:
+                # A block that others hold, too, was published by them: its key stands.
+                if block in self.pool.published_this_step and self.pool.references[block] == 1:
                     self.pool.unpublish(block)
 
     def note_for_zeroing(self, group: AttentionGroup, blocks: Sequence[int]) -> None:

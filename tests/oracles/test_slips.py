@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.targets.base.trace import Config, Evict, Step
+from hybridfuzz.targets.base.trace import Config, Evict, ExternalLoad, Step
 from hybridfuzz.targets.hybrid.cache import CacheManager
 from hybridfuzz.targets.hybrid.groups import AttentionGroup, MambaGroup
 from hybridfuzz.targets.hybrid.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from support import CLEAN, HitsOneUnitLess, NeverHits, arrive, broken, make_trace, steps
+from support import ATTENTION, CLEAN, HitsOneUnitLess, NeverHits, arrive, broken, make_trace, steps
 
 AGAIN = (arrive("r0", 40, new=3), *steps(6), arrive("r1", 40, new=3), *steps(6))
 
@@ -130,3 +130,11 @@ def test_most_recently_freed_first_is_right_too() -> None:
             self.num_published.pop(name, None)
 
     assert verdict(KeepsOrder, *AGAIN) == ""
+
+
+def test_a_load_that_breaks_off_withdraws_no_key_of_others() -> None:
+    """Found in our own target by M8 (publication): the hit's blocks were published in this very step by their owner."""
+    broken_off = ExternalLoad("r1", 23, breaks_off=True)
+    events = (arrive("r0", 10, new=1), *steps(2), arrive("r1", 17, new=1), broken_off)
+    config = {"groups": (ATTENTION,), "mamba_cache_mode": "all", "options": {"connector_saves": "yes"}}
+    assert run_trace(CLEAN, make_trace(*events, long_prefill_token_threshold=3, **config)).violation is None
