@@ -59,6 +59,9 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.abort_on_priority_when_disabled = False
     scheduler.schedule_low_priority_values_first = False
     scheduler.max_queued_requests = None
+    # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.
+    sender = SimpleNamespace(send_output=scheduler.send_abort_output)
+    scheduler.ipc_channels = SimpleNamespace(send_to_tokenizer=sender)
     scheduler.init_schedule_policy()
     scheduler.init_batch_result_processor()
 
