@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from .layout import Layout, cached_columns
 from .ledger import Ledger
@@ -108,7 +109,12 @@ class Reference:
 
     def is_due(self, block: int) -> bool:
         """Whether the content of a published block must exist by now: all steps up to its publication have run."""
-        return not self.pending or self.published_since[block][1] < next(iter(self.pending))
+        return self.published_since[block][1] < self.first_pending
+
+    @property
+    def first_pending(self) -> float:
+        """The oldest planned step whose forward has not run; what was published before it is due."""
+        return next(iter(self.pending), inf)
 
     def certain(self, name: str) -> int:
         """Tokens of a live request that are settled: its last hit, if it was admitted by a step not yet entered."""

@@ -141,11 +141,12 @@ class Checkpoint(Oracle):
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         # Every reachable block, after every event: the hottest loop of a run.
-        read, contents, is_due = context.target.read, self._contents, context.reference.is_due
+        read, contents = context.target.read, self._contents
+        since, first_pending = context.reference.published_since, context.reference.first_pending
         layers = [range(group.layers) for group in context.layout.groups]
         compared = 0
         for block, key in view.published.items():
-            if not is_due(block):
+            if since[block][1] >= first_pending:
                 continue
             wanted = contents.get(key) or self._expected(context, key)
             if wanted is None:

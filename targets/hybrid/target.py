@@ -265,19 +265,24 @@ class HybridTarget:
             waiting=[request.name for request in scheduler.waiting],
             running=[request.name for request in scheduler.running],
             pins=dict(self.cache.partial.pins),
-            leftovers={
-                "requests": len(scheduler.requests),
-                "tables": sum(len(group.tables) for group in groups),
-                "publication counters": sum(len(group.num_published) for group in groups),
-                "worker rows": len(self.batch.names),
-                "worker requests": len(self.runner.requests),
-                "state columns": len(self.states.columns),
-                "drafter slots": len(self.drafter.slots),
-                "mirrored tables": len(self.connector.mirror),
-            },
+            leftovers={} if scheduler.requests else self.leftovers(),
             drained={"blocks to zero": len(self.cache.to_zero)},
             stored=self.store.pages.copy(),
         )
+
+    def leftovers(self) -> dict[str, int]:
+        """Sizes of what must be empty once no request is alive."""
+        groups = self.cache.groups
+        return {
+            "requests": len(self.scheduler.requests),
+            "tables": sum(len(group.tables) for group in groups),
+            "publication counters": sum(len(group.num_published) for group in groups),
+            "worker rows": len(self.batch.names),
+            "worker requests": len(self.runner.requests),
+            "state columns": len(self.states.columns),
+            "drafter slots": len(self.drafter.slots),
+            "mirrored tables": len(self.connector.mirror),
+        }
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """What a page holds."""
