@@ -83,6 +83,8 @@ def test_decodes_and_dummy_runs_share_graphs_and_sleep_drops_them(device: str) -
         target.apply(event)
         if not isinstance(event, Sleep):
             captured.append(len(target.machine.launcher.captured))  # type: ignore[attr-defined]
-    assert captured[1:7] == [0, 1, 1, 1, 1, 1], "prefill is eager, every decode and the dummy run use one graph"
+    assert captured[1:7] == [0, 0, 1, 1, 1, 1], (
+        "both chunks of the prompt are eager, decodes and dummy runs use one graph"
+    )
     assert captured[7:9] == [0, 0], "new bytes, new graphs; the request starts again with a prefill"
     assert captured[-1] == 1
