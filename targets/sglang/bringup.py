@@ -14,7 +14,7 @@ import numpy as np
 
 from ...reference.layout import Group, Layout, cdiv
 from ..base.trace import Config
-from . import parts
+from . import compat_tree, parts
 
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 SPARE_PAGES = 2
@@ -71,7 +71,7 @@ def sizes_of(config: Config) -> Sizes:
     return Sizes(
         strategy=strategy,
         overlap=overlap,
-        tree_core=options.get("tree_core", "python"),
+        tree_core=options.get("tree_core") or compat_tree.tree_cores()[0],
         page=page,
         chunk=chunk,
         track=max(chunk, page) * int(options.get("track", "1")),
@@ -115,7 +115,7 @@ class Engine:
     def __init__(self, config: Config) -> None:
         self.sizes = sizes = sizes_of(config)
         self.layout = layout_of(config, sizes)
-        parts.publish(sizes)
+        self.arguments = parts.publish(sizes)
         layers = range(sizes.state_layers + sizes.attention_layers)
         state_layers, attention_layers = list(layers[: sizes.state_layers]), list(layers[sizes.state_layers :])
         self.rows = parts.make_row_pool(sizes, state_layers)

@@ -1,4 +1,4 @@
-"""What differs between SGLang's releases in the parts that exist; parts.py makes them."""
+"""What differs between SGLang's releases in the parts that exist (the tree: compat_tree.py); parts.py makes them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,27 @@ ABSENT = frozenset(
     }
 )
 """Attributes of the scheduler that are tested with `is None`."""
+
+
+def limit_rows(rows: int) -> None:
+    """How many requests run at most: an argument of the server up to 0.5.15, later part of its context."""
+    from sglang.srt import server_args
+
+    try:
+        from sglang.srt.runtime_context import get_context
+    except ImportError:
+        get_context = None
+    context = get_context and get_context()
+    if hasattr(context, "override"):
+        context.override("hybridfuzz", pp_max_micro_batch_size=rows)
+    else:
+        server_args.get_global_server_args().pp_max_micro_batch_size = rows
+
+
+def call(make: Any, **keywords: Any) -> Any:
+    """Without what a release has no word for yet."""
+    known = signature(make).parameters
+    return make(**{name: value for name, value in keywords.items() if name in known})
 
 
 class _Pass:
@@ -80,7 +101,10 @@ def process_result(scheduler: Any, batch: Any, result: Any) -> None:
 
 def release_arguments(scheduler: Any) -> tuple[Any, ...]:
     """What `ScheduleBatch.release_req` wants besides an index and a count."""
-    return ()
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+    wants = "server_args" in signature(ScheduleBatch.release_req).parameters
+    return (scheduler.server_args,) if wants else ()
 
 
 def client_tokens(request: Any) -> Any:
@@ -125,15 +149,6 @@ def abort_message(name: str) -> Any:
     return AbortReq(rid=f"{name}.")
 
 
-def slots_of(kv: Any) -> tuple[int, ...]:
-    """State slots of a request by role: the working one, then those for snapshots; 0 where there is none."""
-    if kv.mamba_pool_idx is None and kv.mamba_ping_pong_track_buffer is None:
-        return ()
-    working = 0 if kv.mamba_pool_idx is None else int(kv.mamba_pool_idx)
-    tracks = kv.mamba_ping_pong_track_buffer
-    return (working, *(() if tracks is None else (0 if slot == -1 else slot for slot in tracks.tolist())))
-
-
 def deferred(batch: Any) -> tuple[Any, Any, Any]:
     """Slots to clear, and sources and destinations of copies, before the forward."""
     return batch.mamba_clear_indices, batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices
@@ -141,36 +156,8 @@ def deferred(batch: Any) -> tuple[Any, Any, Any]:
 
 def copy_states(rows: Any, sources: Any, destinations: Any) -> None:
     """What the model runner does with the pairs of a batch."""
-    rows.copy_mamba_state(sources, destinations)
-
-
-def root_of(cache: Any) -> Any:
-    """The root node of the tree."""
-    return cache.tree_core.root_node
-
-
-def tokens_of(node: Any) -> tuple[int, ...]:
-    """A node's own tokens."""
-    return tuple(node.key.raw_token_ids())
-
-
-def values_of(node: Any) -> tuple[Any, int, Any, int]:
-    """KV locations, their lock count, state slot, its lock count."""
-    from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
-
-    full, state = node.component_data[ComponentType.FULL], node.component_data[ComponentType.MAMBA]
-    return full.value, full.lock_ref, state.value, state.lock_ref
-
-
-def state_lock_of(request: Any) -> Any:
-    """The node whose state a request has locked, by id; None if none."""
-    from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
-
-    lock = getattr(request, "lock", None)
-    receipt = lock.receipt if lock else getattr(request, "lock_receipt", None)  # a TreeLock since 0.5.21
-    if receipt is None or ComponentType.MAMBA in receipt.skipped_lock_components:
-        return None
-    return receipt.node_id
+    copy = getattr(rows, "copy_mamba_state", None) or rows.mamba_pool.copy_from
+    copy(sources, destinations)
 
 
 def free_pages(allocator: Any) -> list[int]:
@@ -189,13 +176,6 @@ def flush(scheduler: Any) -> None:
     scheduler.tree_cache.reset()
     scheduler.req_to_token_pool.clear()
     scheduler.token_to_kv_pool_allocator.clear()
-
-
-def evict(cache: Any, tokens: int, states: int) -> None:
-    """Evict what no request has locked."""
-    from sglang.srt.mem_cache.base_prefix_cache import EvictParams
-
-    cache.evict(EvictParams(num_tokens=tokens, mamba_num=states))
 
 
 def backend_batch(batch: Any) -> Any:
@@ -227,8 +207,17 @@ def backend_batch(batch: Any) -> Any:
         extend_start_loc=torch.cumsum(lengths, 0) - lengths,
         tbo_parent_token_range=None,
     )
-    seen.mamba_track_aligned_lens = MethodType(ForwardBatch.mamba_track_aligned_lens, seen)
+    if hasattr(ForwardBatch, "mamba_track_aligned_lens"):
+        seen.mamba_track_aligned_lens = MethodType(ForwardBatch.mamba_track_aligned_lens, seen)
     return seen
+
+
+def waits(scheduler: Any, batch: Any) -> bool:
+    """Whether the batch before must be processed before this one is launched."""
+    asks = scheduler.is_disable_overlap_for_batch
+    known = {"last_batch": scheduler.last_batch} if "last_batch" in signature(asks).parameters else {}
+    answer: bool = asks(batch, **known)
+    return answer
 
 
 def plan(scheduler: Any) -> Any:

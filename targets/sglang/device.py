@@ -30,7 +30,7 @@ from ..base.observe import (
     Zeroed,
 )
 from ..base.shadow import join, run_chain, sample
-from . import compat, snapshots
+from . import compat, compat_tree, snapshots
 from .bringup import Engine
 
 STATES, ATTENTION = 0, 1
@@ -109,7 +109,6 @@ class Device:
     ) -> Row:
         pools = self.engine.rows
         pool_row = int(batch.req_pool_indices[index])
-        kv = request.kv
         return Row(
             name=request.hybridfuzz_name,
             pool_row=pool_row,
@@ -118,7 +117,7 @@ class Device:
             tokens=None if tokens is None else tuple(tokens[first : first + count]),
             samples=tokens is None or length >= len(request.full_untruncated_fill_ids),
             slot=int(pools.req_index_to_mamba_index_mapping[pool_row]),
-            slots=compat.slots_of(kv),
+            slots=compat_tree.slots_of(request),
             locations=pools.req_to_token[pool_row, :length].tolist(),
             written=written[first : first + count],
         )

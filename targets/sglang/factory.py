@@ -9,12 +9,13 @@ from ..base.protocol import Capabilities, Target, TargetError
 from ..base.trace import Config
 
 TREE_CORES = ("python", "rust")
+"""Of the latest release; "legacy" is the cache that older ones have."""
 
 
 class SglangFactory:
     """Opens engines of the SGLang that is importable here."""
 
-    def __init__(self, name: str, tree_core: str = "") -> None:
+    def __init__(self, name: str, tree_core: str = "", tree_cores: tuple[str, ...] = TREE_CORES) -> None:
         self.name = name
         self.tree_core = tree_core
         self.capabilities = Capabilities(
@@ -31,7 +32,7 @@ class SglangFactory:
             reaches=frozenset({"padding", "snapshots"}),
             options={
                 "strategy": ("no_buffer", "extra_buffer", "extra_buffer_lazy"),
-                "tree_core": (tree_core,) if tree_core else TREE_CORES,
+                "tree_core": (tree_core,) if tree_core else tree_cores,
                 "track": ("1", "2"),
                 "spare_states": ("0", "0", "1", "2", "6"),
             },
@@ -41,6 +42,9 @@ class SglangFactory:
         """Empty, or why this configuration cannot be had; the workload draws another one then."""
         strategy = config.options.get("strategy", "no_buffer")
         sizes = {group.kind: group.block_size for group in config.groups}
+        core = config.options.get("tree_core")
+        if core and not self.tree_core and core not in self.capabilities.options["tree_core"]:
+            return f"this release has no tree core {core}"
         if sorted(sizes) != ["attention", "mamba"] or len(config.groups) != 2:
             return "it has one group of each kind"
         if config.mamba_cache_mode != "slots":
@@ -77,14 +81,16 @@ def make_factory(variant: str) -> SglangFactory:
 
     Imports SGLang: ten seconds and more, to be spent before a campaign's clock runs.
     """
-    from . import stubs
+    from . import compat_tree, stubs
 
     try:
         stubs.install()
         from . import target
+
+        tree_cores = compat_tree.tree_cores()
     except ImportError as error:
         raise TargetError(
             f"SGLang cannot be imported here ({error}); say sglang@0.5.23 for an environment of its own"
         ) from error
     del target
-    return SglangFactory("sglang", variant)
+    return SglangFactory("sglang", variant, tree_cores)

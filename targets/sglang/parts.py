@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ...reference.tokens import VOCABULARY
+from . import compat, compat_tree
 from .stubs import OFF
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ def slots_per_request(strategy: str, overlap: bool) -> int:
     return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": 1 + overlap, "extra_buffer_lazy": 1}[strategy]
 
 
-def publish(sizes: Sizes) -> None:
-    """Tell SGLang's process-wide configuration."""
+def publish(sizes: Sizes) -> Any:
+    """Tell SGLang's process-wide configuration, and return it."""
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
     arguments = ServerArgs(
@@ -39,9 +40,8 @@ def publish(sizes: Sizes) -> None:
     )
     arguments._mamba_cache_chunk_size = sizes.chunk
     set_global_server_args_for_scheduler(arguments)
-    from sglang.srt.runtime_context import get_context
-
-    get_context().override("hybridfuzz", pp_max_micro_batch_size=sizes.rows)
+    compat.limit_rows(sizes.rows)
+    return arguments
 
 
 def _state_parameters(sizes: Sizes, layers: list[int]) -> Any:
@@ -66,7 +66,8 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
     """Request rows and state slots."""
     from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 
-    return HybridReqToTokenPool(
+    return compat.call(
+        HybridReqToTokenPool,
         size=sizes.rows,
         mamba_size=sizes.slots,
         mamba_spec_state_size=sizes.rows,
@@ -87,7 +88,8 @@ def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
     import torch
     from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool
 
-    return HybridLinearKVPool(
+    return compat.call(
+        HybridLinearKVPool,
         size=sizes.pages * sizes.page,
         dtype=torch.int64,
         page_size=sizes.page,
@@ -114,21 +116,29 @@ def make_allocator(sizes: Sizes, kv: Any) -> Any:
 
 
 def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
-    """The radix tree with its components."""
+    """The radix tree, with its components if it has such."""
     from sglang.srt.environ import envs
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-    from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
-    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    parameters = CacheInitParams(
+    parameters = compat.call(
+        CacheInitParams,
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,
         page_size=sizes.page,
         disable=False,
-        tree_components=(ComponentType.FULL, ComponentType.MAMBA),
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
     )
+    if sizes.tree_core == "legacy":
+        from sglang.srt.mem_cache.mamba_radix_cache import MambaRadixCache
+
+        return MambaRadixCache(params=parameters)
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    kinds = compat_tree.component_types()
+    parameters.tree_components = (kinds.FULL, kinds.MAMBA)
+    if not hasattr(envs, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"):
+        return UnifiedRadixCache(params=parameters)
     with envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.override(sizes.tree_core):
         return UnifiedRadixCache(params=parameters)
 

@@ -64,6 +64,7 @@ class Skeleton(Scheduler):
         self.req_to_token_pool = engine.rows
         self.token_to_kv_pool_allocator = engine.allocator
         self.tree_cache = engine.cache
+        self.server_args = engine.arguments
         self.model_config = parts.model_config(sizes)
         self.page_size = sizes.page
         self.max_running_requests = sizes.rows
@@ -133,7 +134,7 @@ class Skeleton(Scheduler):
                 self.process_batch_result(batch, self.run_batch(batch))
             self.last_batch = batch
             return
-        early = self.is_disable_overlap_for_batch(batch, last_batch=self.last_batch)
+        early = compat.waits(self, batch)
         if early:
             self._process_oldest()
         if batch:

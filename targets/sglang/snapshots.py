@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import compat, parts
+from . import compat, compat_tree, parts
 from .bringup import Engine
 
 Chain = tuple[int, tuple[int, ...]]
@@ -49,7 +49,7 @@ class Tracker:
         if batch.forward_mode.is_extend():
             seen = compat.backend_batch(batch)
             metadata = self.backend._forward_metadata(seen)
-            depths = [request.kv.mamba_last_track_seqlen for request in batch.reqs]
+            depths = [compat_tree.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
         tracked = [(index, slots[index], depths[index]) for index, marked in enumerate(mask) if marked]
         return Plan(tracked, [row.slot for row in rows], metadata, seen) if tracked else None
 

@@ -16,9 +16,9 @@ from typing import Any
 
 STUBBED = (
     "av", "cutlass", "datasets", "decord", "fastapi", "interegular", "llguidance", "modelscope", "outlines", "pandas",
-    "prometheus_client", "py_spy", "python_multipart", "quack", "setproctitle", "sgl_kernel", "sgl_kernel_npu",
-    "smg_grpc_servicer", "soundfile", "tilelang", "torchao", "torchvision", "uvicorn", "uvloop", "vllm", "xgrammar",
-    "zstandard",
+    "prometheus_client", "py_spy", "python_multipart", "quack", "setproctitle", "setuptools", "sgl_kernel",
+    "sgl_kernel_npu", "smg_grpc_servicer", "soundfile", "tilelang", "torchao", "torchvision", "uvicorn", "uvloop",
+    "vllm", "xgrammar", "zstandard",
 )  # fmt: skip
 
 

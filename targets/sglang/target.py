@@ -8,7 +8,7 @@ from typing import Any
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Step, fits
-from . import compat
+from . import compat, compat_tree
 from .bringup import Engine
 from .device import STATES, Device
 from .scheduling import Skeleton
@@ -108,7 +108,7 @@ class SglangTarget:
 
     def evict(self, event: Evict) -> list[Record]:
         """Pool pressure: so many pages' worth of tokens, and as many states."""
-        compat.evict(self.engine.cache, event.blocks * self.engine.sizes.page, event.blocks)
+        compat_tree.evict(self.engine.cache, event.blocks * self.engine.sizes.page, event.blocks)
         return []
 
     def view(self) -> View:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..base.observe import Table, View
-from . import compat
+from . import compat, compat_tree
 from .bringup import Engine
 from .device import STATES
 from .trees import HIDDEN, SOME, Owned, tree_of
@@ -30,14 +30,14 @@ class Host:
     def table(self, request: Any) -> Table:
         """Slots by role, pages by column. A finished request that gave its row back owns nothing, whatever it still
         names: it may have given its working slot to the tree."""
-        sizes, kv = self.engine.sizes, request.kv
-        if request.finished() and kv.req_pool_idx is None:
+        sizes, row = self.engine.sizes, compat_tree.row_of(request)
+        if request.finished() and row is None:
             return ((), ())
         pages: Iterable[int] = ()
-        if kv.req_pool_idx is not None:
-            row = self.engine.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len : sizes.page].tolist()
-            pages = [sizes.first_page + location // sizes.page for location in row]
-        return (compat.slots_of(kv), tuple(pages))
+        if row is not None:
+            locations = self.engine.rows.req_to_token[row, : compat_tree.allocated(request) : sizes.page].tolist()
+            pages = [sizes.first_page + location // sizes.page for location in locations]
+        return (compat_tree.slots_of(request), tuple(pages))
 
     def _tables(self) -> dict[str, Table]:
         tables: dict[str, Table] = {}
@@ -87,7 +87,7 @@ class Host:
         states = {one.node: one.block for one in owned if one.key.group == STATES}
         pins: Counter[int] = Counter()
         for request in self.requests.values():
-            node = compat.state_lock_of(request)
+            node = compat_tree.state_lock_of(request)
             if node in states:
                 pins[states[node]] += 1
         return pins

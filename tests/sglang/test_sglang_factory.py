@@ -33,6 +33,17 @@ def test_combinations_that_the_server_refuses_are_refused_with_a_reason(wanted: 
     assert bool(answer) == bool(reason)
 
 
+def test_a_tree_that_a_release_does_not_have_is_refused() -> None:
+    older = SglangFactory("sglang", tree_cores=("legacy", "python"))
+    wanted = msgspec.structs.replace(PLAIN, options={"tree_core": "legacy"})
+    assert not older.supports(wanted)
+    assert "legacy" in FACTORY.supports(wanted)
+    assert {draw_trace(older.capabilities, 1, index, {}).config.options["tree_core"] for index in range(20)} == {
+        "legacy",
+        "python",
+    }
+
+
 def test_all_strategies_and_pages_are_drawn() -> None:
     drawn = [draw_trace(FACTORY.capabilities, 1, index, {}, FACTORY.supports).config for index in range(60)]
     assert {one.options["strategy"] for one in drawn} == set(FACTORY.capabilities.options["strategy"])
