@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from .layout import Layout
 
@@ -34,10 +35,7 @@ class Fault:
 
 def count_owners(tables: Iterable[Sequence[Sequence[int]]], layout: Layout) -> Counter[int]:
     """How often each block stands in the tables of all requests; null entries are placeholders."""
-    owners: Counter[int] = Counter()
-    for table in tables:
-        for columns in table:
-            owners.update(columns)
+    owners = Counter(chain.from_iterable(chain.from_iterable(tables)))
     if layout.null_block is not None:
         owners.pop(layout.null_block, None)
     return owners

@@ -23,14 +23,14 @@ Table = Sequence[Sequence[int]]
 """Block ids by group, then column."""
 
 
-class StateContent(NamedTuple):
+class StateContent(Struct, frozen=True, gc=False, array_like=True):
     """What one layer's page of a state block holds."""
 
     temporal: int
     window: tuple[int, ...]
 
 
-class SlotContent(NamedTuple):
+class SlotContent(Struct, frozen=True, gc=False, array_like=True):
     """What one layer's page of an attention block holds, slot by slot."""
 
     tags: Sequence[int]
@@ -143,7 +143,7 @@ class Loaded(Struct, frozen=True, gc=False):
     slots: int = 0
 
 
-class StateRead(NamedTuple):
+class StateRead(Struct, frozen=True, gc=False, array_like=True):
     """A kernel took its initial state; `temporal` None or `window` None where it did not read that part."""
 
     row: int
@@ -155,7 +155,7 @@ class StateRead(NamedTuple):
     window: tuple[int, ...] | None
 
 
-class StateWrite(NamedTuple):
+class StateWrite(Struct, frozen=True, gc=False, array_like=True):
     """A kernel stored a state; `temporal` None or `window` None where it did not write that part.
 
     depth  tokens of the prefix that the kernel believes to have folded in, for messages only
@@ -171,7 +171,7 @@ class StateWrite(NamedTuple):
     window: tuple[int, ...] | None
 
 
-class SlotRead(NamedTuple):
+class SlotRead(Struct, frozen=True, gc=False, array_like=True):
     """Attention read len(tags) positions through whole pages of `blocks`, the first of them column `first_column`.
 
     A sliding window may leave columns out on the left; positions count from the first slot of the first column.
@@ -185,7 +185,7 @@ class SlotRead(NamedTuple):
     first_column: int = 0
 
 
-class SlotWrite(NamedTuple):
+class SlotWrite(Struct, frozen=True, gc=False, array_like=True):
     """Keys and values of consecutive positions, first at `position`, were stored: slot `slots[i]` of `blocks[i]`."""
 
     row: int

@@ -75,7 +75,7 @@ class WritesBehindItsColumn(Kernels):
         tags = super().write_slots(group, layer, inputs, blocks, size)
         last = self.log[-1]
         if isinstance(last, SlotWrite) and len(set(last.blocks)) > 1:
-            self.log[-1] = last._replace(blocks=[last.blocks[-1]] * len(last.blocks))
+            self.log[-1] = msgspec.structs.replace(last, blocks=[last.blocks[-1]] * len(last.blocks))
         return tags
 
 
@@ -134,7 +134,8 @@ class RewritesPreviousSlot(Kernels):
             tag = self.memory.slots(layer, blocks[column], size)[slot]
             last = self.log[-1]
             assert isinstance(last, SlotWrite)
-            self.log[-1] = last._replace(
+            self.log[-1] = msgspec.structs.replace(
+                last,
                 position=inputs.position - 1,
                 blocks=[blocks[column], *last.blocks],
                 slots=[slot, *last.slots],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from ...base.observe import StateWrite
 from ..batch import StateIndices
 from ..kernels import Kernels, RowInput
@@ -69,8 +71,8 @@ class ShortChunkConvIntoSharedBlock(Kernels):
         short = write.window is not None and len(inputs.tokens) < self.window_length
         if not short or self.is_null(at.conv) or at.conv == write.block:
             return super().store(inputs, at, write)
-        super().store(inputs, at, write._replace(window=None))
-        return super().store(inputs, at, write._replace(block=at.conv, column=at.conv_column, temporal=None))
+        super().store(inputs, at, structs.replace(write, window=None))
+        return super().store(inputs, at, structs.replace(write, block=at.conv, column=at.conv_column, temporal=None))
 
 
 class SnapshotRaceChunkedStash(Kernels):
@@ -82,7 +84,7 @@ class SnapshotRaceChunkedStash(Kernels):
 
     def store(self, inputs: RowInput, at: StateIndices, write: StateWrite) -> None:
         if write.column != at.run_column and not inputs.drafts:
-            write = write._replace(temporal=self.memory.temporal(write.layer, at.source))
+            write = structs.replace(write, temporal=self.memory.temporal(write.layer, at.source))
         super().store(inputs, at, write)
 
 
