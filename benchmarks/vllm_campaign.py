@@ -82,9 +82,6 @@ class Suspects:
     def __init__(self, source: Path, folder: Path, later: Path | None) -> None:
         self.specs: dict[str, str] = {}
         self.workers: dict[str, Worker] = {}
-        if later:
-            edits = [edit for one in MENDS.values() for edit in one]
-            self.specs["silent on the later release"] = f"vllm@{edited_tree(later, edits, folder / 'later')}"
         everything: list[Edit] = []
         for name, edits in MENDS.items():
             try:
@@ -92,6 +89,9 @@ class Suspects:
                 everything += edits
             except (ValueError, FileNotFoundError) as error:
                 print(f"mend {name} does not apply to this release: {error}", file=sys.stderr)
+        if later:
+            edits = [edit for one in MENDS.values() for edit in one]
+            self.specs["silent on the later release"] = f"vllm@{edited_tree(later, edits, folder / 'later')}"
         if len(everything) > 1:
             self.specs["all mends together"] = f"vllm@{edited_tree(source, everything, folder / 'all')}"
 
@@ -140,6 +140,7 @@ def campaign(arguments: argparse.Namespace, suspects: Suspects, out: Path) -> di
                     continue
                 trace = ran.trace or worker.draw(arguments.seed, ran.index, overrides_of(arguments.config))
                 cause = suspects.explain(trace)
+                print(f"trace {ran.index}: {violation.signature}: {cause or 'UNEXPLAINED'}", flush=True)
                 causes[f"{violation.signature}: {cause or 'UNEXPLAINED'}"] += 1
                 configurations[f"{trace.config.options.get('runner')}/{cause}"] += 1
                 if not cause:
@@ -161,7 +162,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
-    parser.add_argument("--later", default="", help="a later release, its causes mended, as first suspect")
+    parser.add_argument("--later", default="", help="a later release, its causes mended, as a further suspect")
     parser.add_argument("-o", dest="out", type=Path, default=Path("reports/out/vllm-campaign"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
