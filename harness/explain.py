@@ -65,6 +65,8 @@ def explain(history: History) -> Explanation | None:
         return None
     subjects = subject_blocks(history, violation)
     sentences = list(_story(history, subjects, violation))
+    if not sentences and violation.request:
+        sentences.append(f"No step computed a token of {violation.request} or gave it a block.")
     if violation.block == history.null_block >= 0:
         sentences.insert(0, f"The null block, block {violation.block}, is a placeholder in tables and holds nothing.")
     if len(sentences) > FIRST_SHOWN + LAST_SHOWN:
