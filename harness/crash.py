@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
+from pathlib import Path
 
 from .oracles.base import Context
 from .violation import Violation
@@ -14,7 +16,7 @@ def crash_violation(context: Context | None, error: Exception) -> Violation:
     `context` is None if the target could not even be opened.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    where = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else "nowhere"
+    where = f"{importable(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name}" if frames else "nowhere"
     function = frames[-1].name if frames else ""
     what = str(error).splitlines()[0] if str(error) else ""
     when = f"event {context.event_index}, {context.event_kind}" if context else "while it was opened"
@@ -28,6 +30,13 @@ def crash_violation(context: Context | None, error: Exception) -> Violation:
         event=context.event_index if context else 0,
         event_kind=context.event_kind if context else "open",
     )
+
+
+def importable(filename: str) -> str:
+    """A source file as seen from where it is imported: what a report says must not depend on whose machine ran it."""
+    roots = [*sys.path, str(Path(__file__).parents[1])]
+    found = [root for root in roots if root and Path(filename).is_relative_to(root)]
+    return str(Path(filename).relative_to(max(found, key=len))) if found else filename
 
 
 def ended_request(context: Context, name: str) -> Violation:
