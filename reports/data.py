@@ -33,7 +33,9 @@ class Shown(Struct, frozen=True):
 
 
 class _Matrix(Struct, frozen=True):
-    rows: Sequence[Row] = ()
+    """What the page needs of what `hybridfuzz mutants` keeps."""
+
+    mutants: Sequence[Row]
 
 
 class Data(Struct, frozen=True):
@@ -61,7 +63,7 @@ def load_folder(folder: Path) -> Data:
             findings.append(_shown(finding, summary.target, bug, folder))
         findings += [_shown(_gone(bug), bug.target, bug, folder) for bug in book.values() if _is_gone(bug, summary)]
     title = summary.target if summary else "mutants"
-    return Data(title, str(folder), summary, findings, load_samples(folder), matrix.rows if matrix else ())
+    return Data(title, str(folder), summary, findings, load_samples(folder), matrix.mutants if matrix else ())
 
 
 def one_finding(path: Path, trace: Trace, target: str, history: History) -> Data:

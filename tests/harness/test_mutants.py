@@ -13,6 +13,7 @@ from hybridfuzz.harness.codec import load_trace
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.matrix import Matrix, MatrixSettings, chosen_mutants, mutants_of
 from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.reports.data import load_folder
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory, prepare
 
@@ -155,3 +156,9 @@ def test_interrupted_with_a_partial_table(environment: dict[str, str], tmp_path:
     assert [run["mutant"] for run in result["runs"]] == [QUICK]
     assert result["not_found"] == [slug]
     assert "interrupted" in err
+
+
+def test_what_is_kept_can_be_shown_as_a_page(hybridfuzz: Cli, tmp_path: Path) -> None:
+    only = ("--only", "null-as-state-slot", "--seeds", "1", "--time", "5s", "--jobs", "1", "--no-reduce")
+    assert hybridfuzz("mutants", *only, "-o", "out").status == 0
+    assert [row.mutant for row in load_folder(tmp_path / "out").rows] == ["null-as-state-slot"]

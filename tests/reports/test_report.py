@@ -168,7 +168,7 @@ def test_a_timeline_is_a_picture_of_its_own(name: str) -> None:
 def test_a_matrix(tmp_path: Path) -> None:
     runs = [Detection("a-bug", 0, 3, 40, 0.2, "M1-x", "M1", "M1: x", 2), Detection("a-bug", 1, 99, 4000, 60.0)]
     rows = [summarise("a-bug", "A title", runs)]
-    (tmp_path / "matrix.json").write_bytes(msgspec.json.encode({"rows": rows}))
+    (tmp_path / "matrix.json").write_bytes(msgspec.json.encode({"mutants": rows}))
     page = render(load_folder(tmp_path))
     Outline(page)
     assert "a-bug" in page
