@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..reference.ledger import Ledger
+from ..reference.ledger import Ledger, slot_masks
 from ..targets.base.observe import Access, Copied, Loaded, Record, SlotWrite, StateWrite, Zeroed
 
 
@@ -29,8 +29,5 @@ def take_over_write(ledger: Ledger, access: Access, who: str, step: int) -> None
         temporal, conv = access.temporal is not None, access.window is not None
         ledger.write_state(access.block, access.layer, who, step, temporal, conv)
     elif isinstance(access, SlotWrite):
-        masks: dict[int, int] = {}
-        for block, slot in zip(access.blocks, access.slots, strict=True):
-            masks[block] = masks.get(block, 0) | 1 << slot
-        for block, mask in masks.items():
+        for block, mask in slot_masks(access.blocks, access.slots).items():
             ledger.write_slots(block, access.layer, mask, who, step)

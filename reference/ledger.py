@@ -10,6 +10,7 @@ what its earlier owner wrote.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -38,6 +39,14 @@ class BlockFacts:
     cells: list[Cell]
     previous_owner: str = ""
     previous_group: int = -1
+
+
+def slot_masks(blocks: Sequence[int], slots: Sequence[int]) -> dict[int, int]:
+    """Which slots a write touches, by block: bit i is slot i. Slot `slots[i]` lies in `blocks[i]`."""
+    masks: dict[int, int] = {}
+    for block, slot in zip(blocks, slots, strict=True):
+        masks[block] = masks.get(block, 0) | 1 << slot
+    return masks
 
 
 class Ledger:

@@ -13,7 +13,7 @@ from ...reference.prefix_cache import Key
 from ...reference.request import Life
 from ...reference.tiny_model import TinyModel
 from ...reference.tokens import Truth
-from ...targets.base.observe import Bytes, LayerOutput, Numeric, NumericRow, View
+from ...targets.base.observe import Bytes, LayerOutput, Numeric, NumericRow, StateWrite, View
 from ...targets.base.protocol import NumericTarget
 from ..violation import Violation
 from .base import Context, Oracle
@@ -62,7 +62,7 @@ class Numbers(Oracle):
         where = numeric.guards[0]
         writer = ""
         for access in numeric.accesses:
-            if getattr(access, "block", None) == context.null and type(access).__name__ == "StateWrite":
+            if isinstance(access, StateWrite) and access.block == context.null:
                 writer = f"; row {access.row} stored a state of layer {access.layer} of group {access.group} there"
                 break
         return self.violation(

@@ -6,6 +6,7 @@ A hit can only be as long as what was published, so an engine that publishes not
 
 from __future__ import annotations
 
+from ...reference.layout import cdiv
 from ...reference.prefix_cache import Key
 from ...reference.request import Life
 from ...targets.base.observe import Delivered, ForwardRow, Planned
@@ -66,7 +67,7 @@ class Publication(Oracle):
         first = (checked // size + 1) * size
         if group.kind == "mamba" and context.layout.mode == "align":
             first = max(first, self._certain.get(name, known))
-            first = -(-first // size) * size
+            first = cdiv(first, size) * size
         if group.kind == "mamba" and not context.layout.keeps_every_state:
             return None
         for depth in range(first, known + 1, size):
