@@ -11,17 +11,19 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import msgspec
 from hybridfuzz.harness import lockstep
 from hybridfuzz.harness.choices import RandomChoices
 from hybridfuzz.harness.detection import Detection, ratio
 from hybridfuzz.harness.matrix import chosen_mutants
-from hybridfuzz.harness.oracles import ORACLES
+from hybridfuzz.harness.oracles import ORACLES, Oracle
 from hybridfuzz.harness.workload import EVENTS_MAX, Grammar, draw_valid_config
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Step, Trace
+from recorded import Ask, Record
 
 
 class NoSharing(Grammar):
@@ -133,11 +135,12 @@ def features(capabilities: Capabilities) -> dict[str, Feature]:
     }
 
 
-def detect(mutant: str, seed: int, seconds: float, feature: str = "", without_oracle: str = "") -> Detection:
-    """One run without something. Runs in a process of its own, so that the list of oracles may be changed."""
-    lockstep.ORACLES = tuple(oracle for oracle in ORACLES if oracle.__name__ != without_oracle)
+def detect(ask: Ask, seconds: float) -> Detection:
+    """One run without an oracle or a feature, by name. In a process of its own, so that the oracles may be changed."""
+    mutant, seed = ask.mutant, ask.seed
+    lockstep.ORACLES = tuple(oracle for oracle in ORACLES if oracle.__name__ != ask.variant)
     factory = load_factory(f"hybrid:{mutant}")
-    taken = features(factory.capabilities)[feature] if feature else Feature()
+    taken = features(factory.capabilities).get(ask.variant, Feature())
     capabilities = taken.capabilities(factory.capabilities)
     traces = steps = 0
     began = time.process_time()
@@ -156,46 +159,60 @@ def detect(mutant: str, seed: int, seconds: float, feature: str = "", without_or
     return Detection(mutant, seed, traces, steps, spent)
 
 
-def oracle_of(name: str) -> str:
-    """The class that gives verdicts under an oracle id."""
-    return next((oracle.__name__ for oracle in ORACLES if name in oracle.ids), "")
+Runs = Callable[[Sequence[Ask]], Sequence[Detection]]
 
 
-def oracle_table(base: Sequence[Detection], run: Callable[..., Sequence[Detection]]) -> list[str]:
-    """Runs that each oracle ended first, how they end without it, and mutants that are lost."""
+def judging() -> list[type[Oracle]]:
+    """The oracles that this target's observations allow, in their order."""
+    observes = load_factory("hybrid").capabilities.observes
+    return [oracle for oracle in ORACLES if oracle.needs <= observes]
+
+
+def oracle_table(base: Sequence[Detection], run: Runs) -> list[str]:
+    """Runs that each oracle ended first, how they end without it, and mutants that are lost.
+
+    Two oracles may give verdicts under one id: a run was ended by this one if it ends otherwise without it.
+    """
     lines = ["| oracle | runs ended first | of them lost without it | ended by others instead | lost mutants |"]
     lines.append("| --- | --- | --- | --- | --- |")
-    for oracle in ORACLES:
-        mine = [one for one in base if one.found and oracle_of(one.oracle) == oracle.__name__]
-        again = run([(one.mutant, one.seed, "", oracle.__name__) for one in mine])
-        lost = [one for one in again if not one.found]
+    suspects = {oracle: [one for one in base if one.oracle in oracle.ids] for oracle in judging()}
+    asked = {
+        oracle: [Ask(one.mutant, one.seed, oracle.__name__) for one in suspected]
+        for oracle, suspected in suspects.items()
+    }
+    run([ask for some in asked.values() for ask in some])
+    for oracle, suspected in suspects.items():
+        again = [
+            now
+            for one, now in zip(suspected, run(asked[oracle]), strict=True)
+            if (one.steps, one.signature) != (now.steps, now.signature)
+        ]
         others = sorted({one.oracle for one in again if one.found})
+        lost = [one.mutant for one in again if not one.found]
         gone = [
             mutant
-            for mutant in dict.fromkeys(one.mutant for one in lost)
-            if not any(one.found for one in again if one.mutant == mutant)
-            and all(oracle_of(one.oracle) == oracle.__name__ for one in base if one.mutant == mutant and one.found)
+            for mutant in dict.fromkeys(lost)
+            if lost.count(mutant) == sum(one.found for one in base if one.mutant == mutant)
         ]
         name = f"{'/'.join(oracle.ids)} {oracle.title}"
-        lines.append(f"| {name} | {len(mine)} | {len(lost)} | {', '.join(others)} | {', '.join(gone)} |")
+        lines.append(f"| {name} | {len(again)} | {len(lost)} | {', '.join(others)} | {', '.join(gone)} |")
     return lines
 
 
-def feature_table(
-    base: Sequence[Detection], names: Sequence[str], run: Callable[..., Sequence[Detection]]
-) -> list[str]:
+def feature_table(base: Sequence[Detection], names: Sequence[str], run: Runs) -> list[str]:
     """What is lost without each feature, and what the rest costs."""
     lines = ["| without | runs found | traces | CPU seconds | lost mutants |", "| --- | --- | --- | --- | --- |"]
     found = {one.mutant for one in base if one.found}
     lines.append(f"| nothing | {sum(one.found for one in base)} of {len(base)} | x1.00 | x1.00 | |")
+    asked = {name: [Ask(one.mutant, one.seed, name) for one in base] for name in names}
+    run([ask for some in asked.values() for ask in some])
     for name in names:
-        again = run([(one.mutant, one.seed, name, "") for one in base])
+        again = run(asked[name])
         lost = sorted(found - {one.mutant for one in again if one.found})
         traces = ratio([one.traces for one in again], [one.traces for one in base], 1)
         seconds = ratio([one.seconds for one in again], [one.seconds for one in base], 0.01)
         count = sum(one.found for one in again)
         lines.append(f"| {name} | {count} of {len(again)} | x{traces:.2f} | x{seconds:.2f} | {', '.join(lost)} |")
-        print(lines[-1], flush=True)
     return lines
 
 
@@ -207,21 +224,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds for each run")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--record", type=Path, help="keep the runs in this file, and go on from those in it")
     options = parser.parse_args()
     mutants = list(chosen_mutants("hybrid", [slug for slug in options.only.split(",") if slug]))
     every = list(features(load_factory("hybrid").capabilities))
     names = [name for name in options.features.split(";") if name] or every
-    with ProcessPoolExecutor(options.jobs) as pool:
+    record = Record(options.record)
+    with ProcessPoolExecutor(options.jobs) as executor:
 
-        def run(asked: Sequence[tuple[str, int, str, str]]) -> list[Detection]:
-            tasks = [pool.submit(detect, mutant, seed, options.seconds, *rest) for mutant, seed, *rest in asked]
-            return [task.result() for task in tasks]
+        def run(asked: Sequence[Ask]) -> list[Detection]:
+            return record.measure(asked, detect, options.seconds, executor)
 
-        base = run([(mutant, seed, "", "") for mutant in mutants for seed in range(options.seeds)])
-        oracles = oracle_table(base, run)
-        print("\n".join(oracles), flush=True)
+        base = run([Ask(mutant, seed) for mutant in mutants for seed in range(options.seeds)])
+        print("\n".join(oracle_table(base, run)), flush=True)
         if names != ["-"]:
-            feature_table(base, names, run)
+            print("\n".join(feature_table(base, names, run)))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ spent, which is a lower bound.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 import unittest
 from collections.abc import Callable, Sequence
@@ -30,6 +28,7 @@ from hybridfuzz.harness.matrix import chosen_mutants
 from hybridfuzz.harness.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
+from recorded import Ask, Record
 from sources import Feedback, Source, Uniform, Workload
 
 SOURCES: dict[str, Callable[[TargetFactory, int], Source]] = {
@@ -39,8 +38,9 @@ SOURCES: dict[str, Callable[[TargetFactory, int], Source]] = {
 }
 
 
-def detect(source: str, mutant: str, seed: int, seconds: float) -> Detection:
-    """One run."""
+def detect(ask: Ask, seconds: float) -> Detection:
+    """One run; the variant is the source."""
+    mutant, seed, source = ask.mutant, ask.seed, ask.variant
     if source == "hypothesis":
         return detect_with_hypothesis(mutant, seed, seconds)
     factory = load_factory(f"hybrid:{mutant}")
@@ -138,29 +138,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60.0, help="CPU seconds for each run")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="all runs, as JSON")
+    parser.add_argument("--record", type=Path, help="keep the runs in this file, and go on from those in it")
     options = parser.parse_args()
     mutants = list(chosen_mutants("hybrid", [slug for slug in options.only.split(",") if slug]))
-    runs: dict[str, list[Detection]] = {}
-    with ProcessPoolExecutor(options.jobs) as pool:
-        asked = {
-            source: [
-                pool.submit(detect, source, mutant, seed, options.seconds)
-                for mutant in mutants
-                for seed in range(options.seeds)
-            ]
-            for source in options.sources.split(",")
-        }
-        for source, futures in asked.items():
-            runs[source] = [future.result() for future in futures]
-            print(f"{source}: {sum(run.found for run in runs[source])} of {len(futures)} runs found", file=sys.stderr)
-    print(table(runs, mutants))
-    if options.out:
-        plain = {
-            source: [{name: getattr(run, name) for name in run.__struct_fields__} for run in some]
-            for source, some in runs.items()
-        }
-        options.out.write_text(json.dumps(plain, indent=1), encoding="utf-8")
+    record = Record(options.record)
+    sources = options.sources.split(",")
+    asked = [Ask(mutant, seed, source) for source in sources for mutant in mutants for seed in range(options.seeds)]
+    with ProcessPoolExecutor(options.jobs) as executor:
+        runs = record.measure(asked, detect, options.seconds, executor)
+    by_source = {
+        source: [run for ask, run in zip(asked, runs, strict=True) if ask.variant == source] for source in sources
+    }
+    print(table(by_source, mutants))
 
 
 if __name__ == "__main__":
