@@ -103,6 +103,10 @@ class StateTrack:
         past = self.weights.inputs[self.rows[max(depth - width + 1, 0) : depth]]
         return np.concatenate([np.zeros((width - 1 - len(past), past.shape[1])), past])
 
+    def page(self, start: int, depth: int) -> tuple[Array, Array]:
+        """What a block for positions `start` .. `depth` - 1 holds: the state after all of them, and the window."""
+        return self.states[depth][0], self.window(depth)
+
 
 class AttentionTrack:
     """One attention layer along the tokens of one request."""
@@ -127,20 +131,29 @@ class AttentionTrack:
         relative = (12 * largest + 2 * len(self.rows) + 16) * U
         self.outputs.append((_padded(value), _padded(relative * (chances @ abs(values) + abs(value)))))
 
+    def page(self, start: int, depth: int) -> tuple[Array, Array]:
+        """Keys and values of positions `start` .. `depth` - 1: [tokens, KV_HEADS, ATTENTION_DIM] each."""
+        rows = self.rows[start:depth]
+        return self.weights.keys[rows], self.weights.values[rows]
+
+
+def make_track(model: TinyModel, group: Group, index: int, layer: int) -> StateTrack | AttentionTrack:
+    """Layer `layer` of group `index`, before its first token."""
+    if group.kind == "mamba":
+        return StateTrack(state_weights(model.conv_width, index, layer), STORE_UNIT[model.state_dtype])
+    return AttentionTrack(attention_weights(index, layer), group.window)
+
 
 class NumericTruth:
     """All layers of the tiny model along one request; grows on demand."""
 
     def __init__(self, model: TinyModel, groups: tuple[Group, ...], truth: Truth) -> None:
         self.truth = truth
-        self.tracks: dict[tuple[int, int], StateTrack | AttentionTrack] = {}
-        for index, group in enumerate(groups):
-            for layer in range(group.layers):
-                if group.kind == "mamba":
-                    unit = STORE_UNIT[model.state_dtype]
-                    self.tracks[index, layer] = StateTrack(state_weights(model.conv_width, index, layer), unit)
-                else:
-                    self.tracks[index, layer] = AttentionTrack(attention_weights(index, layer), group.window)
+        self.tracks = {
+            (index, layer): make_track(model, group, index, layer)
+            for index, group in enumerate(groups)
+            for layer in range(group.layers)
+        }
 
     def track(self, group: int, layer: int, depth: int) -> StateTrack | AttentionTrack:
         """One layer, computed for at least `depth` tokens."""

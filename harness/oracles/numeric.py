@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...reference.numeric_run import AttentionTrack, NumericTruth, StateTrack
+from ...reference.numeric_run import NumericTruth, StateTrack
 from ...reference.prefix_cache import Key
 from ...reference.request import Life
 from ...reference.tiny_model import TinyModel
@@ -210,13 +210,12 @@ def differing_part(content: Bytes, truth: NumericTruth, key: Key, layer: int) ->
     """Which bytes of a page are not what the key names, "" if all are right; only a recurrent state is ever rounded."""
     track = truth.track(key.group, layer, key.depth)
     if isinstance(track, StateTrack):
-        state, bound = track.states[key.depth]
+        (state, window), bound = track.page(0, key.depth), track.states[key.depth][1]
         if not (abs(content.first - state) <= bound).all():
             return "state-bytes"
-        return "" if np.array_equal(content.second, track.window(key.depth)) else "window-bytes"
-    assert isinstance(track, AttentionTrack)
+        return "" if np.array_equal(content.second, window) else "window-bytes"
     # A key inside of a block names the block's beginning.
-    rows = track.rows[(key.depth - 1) // len(content.first) * len(content.first) : key.depth]
-    if not np.array_equal(content.first[: len(rows)], track.weights.keys[rows]):
+    keys, values = track.page((key.depth - 1) // len(content.first) * len(content.first), key.depth)
+    if not np.array_equal(content.first[: len(keys)], keys):
         return "key-bytes"
-    return "" if np.array_equal(content.second[: len(rows)], track.weights.values[rows]) else "value-bytes"
+    return "" if np.array_equal(content.second[: len(values)], values) else "value-bytes"

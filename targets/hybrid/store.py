@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ...reference.layout import Layout
 from ...reference.prefix_cache import Key
-from ...reference.tokens import window_of
+from ...reference.tokens import EMPTY, chain, window_of
 from ..base.observe import Content, Loaded, Record, SlotContent, StateContent
 from .memory import Memory
 from .plan import Load
@@ -26,8 +26,9 @@ class Store:
         self.memory = memory
         self.pages: dict[Key, tuple[Content, ...]] = {}
 
-    def seed(self, tags: Sequence[int], length: int, states: bool) -> None:
-        """Another engine stored the first `length` tokens of the prefix with these tags (one after each token)."""
+    def seed(self, tokens: Sequence[int], states: bool) -> None:
+        """Another engine stored what it computed for these tokens."""
+        length, tags = len(tokens), (EMPTY, *chain(EMPTY, tuple(tokens)))
         for index, group in enumerate(self.layout.groups):
             size, boundary = group.block_size, length // self.layout.hit_unit * self.layout.hit_unit
             if group.kind == "attention":

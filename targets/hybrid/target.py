@@ -232,7 +232,7 @@ class HybridTarget:
         """Another engine has computed the beginning of a request."""
         request = self.scheduler.requests.get(event.name)
         if request is not None:
-            self.store.seed(request.tags, min(event.length, len(request.tokens)), event.states)
+            self.store.seed(request.tokens[: event.length], event.states)
             if event.breaks_off:
                 self.connector.breaks_off.add(event.name)
         return []
