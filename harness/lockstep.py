@@ -36,12 +36,12 @@ from ..targets.base.trace import (
     Trace,
     TraceError,
     Wake,
-    check_config,
     fits,
 )
 from .crash import crash_violation, ended_request
 from .oracles import ORACLES
 from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
+from .port import refusal
 from .reached import ReachedStates
 from .takeover import take_over, take_over_write
 from .violation import Violation
@@ -245,11 +245,8 @@ def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], No
     """
     from .ranks import ranks_of, run_ranks
 
-    check_config(trace.config)
-    if reason := factory.supports(trace.config):
-        raise TraceError(f"configuration: {factory.name} does not take it: {reason}")
-    if foreign := {str(event.__struct_config__.tag) for event in trace.events} - factory.capabilities.events:
-        raise TraceError(f"events: {factory.name} has no {', '.join(sorted(foreign))}")
+    if reason := refusal(trace, factory):
+        raise TraceError(reason)
     if ranks_of(trace.config) > 1:
         return run_ranks(factory, trace, on_event=on_event)
     try:

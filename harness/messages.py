@@ -1,7 +1,7 @@
 """What coordinator and worker say to each other: one JSON object a line, tagged by kind.
 
-coordinator  draw · run · explain · fuzz
-worker       ready (once, unasked) · began · done · drawn · explained · failed
+coordinator  draw · port · run · explain · testify · fuzz
+worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · failed
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ class Draw(Struct, frozen=True, tag="draw"):
     seed: int
     index: int
     overrides: Overrides
+
+
+class Port(Struct, frozen=True, tag="port"):
+    """Make a trace one that the target takes, without running it."""
+
+    trace: Trace
 
 
 class Run(Struct, frozen=True, tag="run"):
@@ -94,6 +100,13 @@ class Drawn(Struct, frozen=True, tag="drawn"):
     trace: Trace
 
 
+class Ported(Struct, frozen=True, tag="ported"):
+    """Answer to `port`. `changes` says in lines what the trace lost, empty if nothing."""
+
+    trace: Trace
+    changes: tuple[str, ...]
+
+
 class Explained(Struct, frozen=True, tag="explained"):
     """Answer to `explain`."""
 
@@ -116,8 +129,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Run | Explain | Testify | Fuzz
-Reply = Ready | Began | Done | Drawn | Explained | Testified | Failed
+Request = Draw | Port | Run | Explain | Testify | Fuzz
+Reply = Ready | Began | Done | Drawn | Ported | Explained | Testified | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

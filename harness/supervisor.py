@@ -27,6 +27,8 @@ from .messages import (
     Failed,
     Fuzz,
     Overrides,
+    Port,
+    Ported,
     Ready,
     Reply,
     Request,
@@ -211,6 +213,13 @@ class Worker:
         reply = self._receive()
         assert isinstance(reply, Drawn)
         return reply.trace
+
+    def port(self, trace: Trace) -> Ported:
+        """The trace as the target takes it. TraceError if nothing near it fits."""
+        self._send(Port(trace))
+        reply = self._receive()
+        assert isinstance(reply, Ported)
+        return reply
 
     def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
         """Run the trace that cost us a process alone, in a fresh one."""

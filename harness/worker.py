@@ -32,6 +32,8 @@ from .messages import (
     Explained,
     Failed,
     Fuzz,
+    Port,
+    Ported,
     Ready,
     Reply,
     Request,
@@ -41,6 +43,7 @@ from .messages import (
     decode_request,
     encode,
 )
+from .port import port
 from .recorder import record_history
 from .violation import Violation
 from .workload import draw_trace
@@ -107,6 +110,8 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
         send(Testified(*witness(factory, request.trace)))
     elif isinstance(request, Draw):
         send(Drawn(_draw(factory, request, request.index)))
+    elif isinstance(request, Port):
+        send(Ported(*port(request.trace, factory)))
     else:
         for index in range(request.first, request.first + request.count):
             began = time.process_time()

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
+    from ..lockstep import Outcome
     from ..supervisor import Worker
     from ..violation import Violation
 
 EXAMPLES = """\
 Every clean trace is run twice: both runs must look the same. Exit status 1 if any trace fails.
+A trace of another engine needs --port: what a request samples stays, blocks, modes and events are what T has.
 example: hybridfuzz replay reports/out/hybrid-1/findings --target hybrid:null-as-state-slot
 """
 
@@ -22,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, or folders of them")
     add_target(parser)
-    parser.add_argument("--against", metavar="T", help="a second target that must show the same")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--against", metavar="T", help="a second target that must show the same")
+    other.add_argument("--port", action="store_true", help="change a trace as far as the target needs, and say how")
     add_ranks(parser)
     parser.add_argument(
         "--explain",
@@ -37,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
     """Replay; one line for each trace, and why it fails if that is wanted."""
     from ..cli import CLEAN, VIOLATION
     from ..codec import load_trace
+    from ..messages import Ported
     from ..ranks import on_ranks
     from .common import open_worker, print_json, say, trace_files
 
@@ -44,15 +49,20 @@ def run(options: argparse.Namespace) -> int:
         from .against import replay_against
 
         return replay_against(options, trace_files(options.paths))
-    traces = [(file, on_ranks(load_trace(file), options.dp)) for file in trace_files(options.paths)]
+    traces = [(file, load_trace(file)) for file in trace_files(options.paths)]
     explained = len(traces) == 1 and options.dp == 1 if options.explain is None else options.explain
     line = say(options.json)
     results = []
     with open_worker(options) as worker:
         worker.start()
-        for file, trace in traces:
-            outcome = worker.run(trace, twice=True)
+        for file, read in traces:
+            ported = worker.port(read) if options.port else Ported(read, ())
+            trace = on_ranks(ported.trace, options.dp)
+            if ported.changes:
+                line("\n        ".join([f"ported  {file}", *ported.changes]))
+            outcome = run_twice(worker, trace, options.port)
             result = {"trace": str(file), "steps": outcome.steps, "events": len(trace.events), "signature": None}
+            result |= {"changes": ported.changes} if options.port else {}
             if violation := outcome.violation:
                 line(f"FAILED  {file}\n        {violation.signature}\n        {violation.message}")
                 names = ("signature", "oracle", "step", "event", "message")
@@ -68,6 +78,16 @@ def run(options: argparse.Namespace) -> int:
         reason = "violation" if failed else "clean"
         print_json({"exit_reason": reason, "target": options.target, "traces": len(results), "results": results})
     return VIOLATION if failed else CLEAN
+
+
+def run_twice(worker: Worker, trace: Trace, ported: bool) -> Outcome:
+    """Run a trace. TraceError if the target does not take it, with the cure."""
+    from ...targets.base.trace import TraceError
+
+    try:
+        return worker.run(trace, twice=True)
+    except TraceError as error:
+        raise error if ported else TraceError(f"{error}; --port changes what it must and runs the rest") from None
 
 
 def show_why(worker: Worker, trace: Trace, violation: Violation, on_stderr: bool) -> dict[str, object] | None:

@@ -58,6 +58,17 @@ def test_find_reduce_replay(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert len(load_trace(tmp_path / "small.json").events) == small.json["events"]
 
 
+def test_a_trace_of_another_engine_is_ported_if_that_is_wanted(hybridfuzz: Cli) -> None:
+    file = min((Path(__file__).parents[2] / "corpus" / "sglang").glob("*.json"))
+    refused = hybridfuzz("replay", file)
+    assert refused.status == 2
+    assert "mamba_cache_mode=slots" in refused.error
+    assert "--port" in refused.error
+    ran = hybridfuzz("replay", file, "--port", "--json")
+    assert ran.status == 0
+    assert "mamba_cache_mode: slots -> align" in ran.json["results"][0]["changes"]
+
+
 def test_targets(hybridfuzz: Cli) -> None:
     known = hybridfuzz("targets").out
     assert MUTANT in known
