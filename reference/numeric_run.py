@@ -7,40 +7,32 @@ and exponents are dyadic fractions and thus exact in float32; what remains, with
     exp(x)        the argument is rescaled to base 2 once, the result is off by at most 4 units: (|x| + 4) u
     silu(c)       c / (1 + exp(-c)): (|c| + 10) u
     sum of n      at most n u times the sum of magnitudes, whatever the order
-    a recurrence  errors decay as the state does; a chunked scan adds at most CHUNK + STATE_DIM terms in one sum
-    a store       one unit of the state's data type, after every token at worst
+    a recurrence  see `recurrences`
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from .layout import Group
+from .recurrences import STORE_UNIT, U, recurrence
 from .tiny_model import (
     ATTENTION_DIM,
-    HEAD_DIM,
-    HEADS,
     OUTPUT_WIDTH,
-    STATE_DIM,
     Array,
     AttentionWeights,
+    DeltaWeights,
     StateWeights,
     TinyModel,
     attention_weights,
     embedding_row,
     read_out,
-    state_weights,
+    recurrent_weights,
 )
 from .tokens import Truth
-
-U = 2.0**-24
-CHUNK = 64
-"""A chunked scan may sum over this many tokens at once."""
-STORE_UNIT = {"float32": 0.0, "bfloat16": 2.0**-8}
-"""Relative error of storing a state; float32 is what it is computed in."""
-INNER = HEADS * HEAD_DIM
 
 
 class Expected(NamedTuple):
@@ -53,40 +45,21 @@ class Expected(NamedTuple):
 class StateTrack:
     """One recurrent layer along the tokens of one request."""
 
-    def __init__(self, weights: StateWeights, store_unit: float) -> None:
+    def __init__(self, weights: StateWeights | DeltaWeights, store_unit: float) -> None:
         self.weights = weights
-        self.store_unit = store_unit
         self.rows: list[int] = []
-        self.states = [(np.zeros((HEADS, HEAD_DIM, STATE_DIM)),) * 2]
-        """(state, bound) after each number of tokens."""
-        self.magnitude = np.zeros((HEADS, HEAD_DIM, STATE_DIM))
+        self.recurrence = recurrence(weights, store_unit)
         self.outputs: list[tuple[Array, Array]] = []
+
+    @property
+    def states(self) -> Sequence[tuple[Array, Array]]:
+        """(state, bound) after each number of tokens."""
+        return self.recurrence.states
 
     def extend(self, row: int) -> None:
         """One more token."""
-        weights = self.weights
         self.rows.append(row)
-        mixed, error = self._convolve()
-        x, b, c = np.split(mixed, (INNER, INNER + STATE_DIM))
-        x_error, b_error, c_error = np.split(error, (INNER, INNER + STATE_DIM))
-        x, x_error = x.reshape(HEADS, HEAD_DIM), x_error.reshape(HEADS, HEAD_DIM)
-        step = weights.time_steps[row]
-        exponent = (step * weights.decay)[:, None, None]
-        decay = np.exp(exponent)
-        inflow = (step[:, None] * x)[:, :, None] * b
-        inflow_error = step[:, None, None] * (x_error[:, :, None] * abs(b) + abs(x)[:, :, None] * b_error)
-        held, bound = self.states[-1]
-        held = decay * held + inflow
-        faded = decay * self.magnitude
-        self.magnitude = faded + abs(inflow)
-        rounding = (CHUNK + 8) * U + self.store_unit
-        bound = decay * bound + faded * (abs(exponent) + 6) * U + inflow_error + rounding * self.magnitude
-        self.states.append((held, bound))
-        direct = weights.skip[:, None] * x
-        value = held @ c + direct
-        reach = abs(held) + bound
-        off = bound @ abs(c) + reach @ c_error + (CHUNK + STATE_DIM + 8) * U * (self.magnitude @ abs(c))
-        off += abs(weights.skip)[:, None] * x_error + 4 * U * (abs(direct) + abs(value))
+        value, off = self.recurrence.step(row, *self._convolve())
         self.outputs.append((_padded(value), _padded(off)))
 
     def _convolve(self) -> tuple[Array, Array]:
@@ -140,7 +113,7 @@ class AttentionTrack:
 def make_track(model: TinyModel, group: Group, index: int, layer: int) -> StateTrack | AttentionTrack:
     """Layer `layer` of group `index`, before its first token."""
     if group.kind == "mamba":
-        return StateTrack(state_weights(model.conv_width, index, layer), STORE_UNIT[model.state_dtype])
+        return StateTrack(recurrent_weights(model, index, layer), STORE_UNIT[model.state_dtype])
     return AttentionTrack(attention_weights(index, layer), group.window)
 
 

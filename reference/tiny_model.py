@@ -21,7 +21,11 @@ HEADS = 2
 HEAD_DIM = 4
 STATE_DIM = 4
 CONV_CHANNELS = HEADS * HEAD_DIM + 2 * STATE_DIM
-"""x, B and C of all heads, one after another."""
+"""x, B and C of a scan, or values, key and query of a delta net, one after another; heads share the last two."""
+NORM_EPSILON = 2.0**-20
+"""Under the root where keys and queries of a delta net are divided by their length."""
+QUERY_SCALE = 0.5
+"""STATE_DIM ** -0.5."""
 KV_HEADS = 1
 ATTENTION_DIM = 8
 OUTPUT_WIDTH = 16
@@ -33,6 +37,9 @@ LOGITS = 126
 Array = NDArray[np.float64]
 
 
+Mixer = Literal["mamba2", "gated_delta_net"]
+
+
 @dataclass(frozen=True, slots=True)
 class TinyModel:
     """What a trace's configuration decides; data types by the names that torch gives them."""
@@ -40,11 +47,12 @@ class TinyModel:
     conv_width: int
     kv_dtype: Literal["float8_e4m3fn", "float16", "bfloat16"] = "float8_e4m3fn"
     state_dtype: Literal["float32", "bfloat16"] = "float32"
+    mixer: Mixer = "mamba2"
 
 
 @dataclass(frozen=True, slots=True)
 class StateWeights:
-    """One recurrent layer.
+    """One recurrent layer of Mamba 2.
 
     inputs  [EMBEDDING_ROWS, CONV_CHANNELS]     time_steps [EMBEDDING_ROWS, HEADS], in [1/4, 1]
     filter  [CONV_CHANNELS, conv_width]         bias       [CONV_CHANNELS]
@@ -60,6 +68,21 @@ class StateWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaWeights:
+    """One recurrent layer of a gated delta net; convolution as in `StateWeights`.
+
+    gates     [EMBEDDING_ROWS, HEADS], in [-1/2, -1/8]: logarithm of what remains of a state
+    strengths [EMBEDDING_ROWS, HEADS], in [1/8, 1]: how much of a value's error is corrected
+    """
+
+    inputs: Array
+    filter: Array
+    bias: Array
+    gates: Array
+    strengths: Array
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionWeights:
     """One attention layer.
 
@@ -69,6 +92,11 @@ class AttentionWeights:
     queries: Array
     keys: Array
     values: Array
+
+
+def state_shape(mixer: Mixer) -> tuple[int, int, int]:
+    """Of one recurrent state."""
+    return (HEADS, HEAD_DIM, STATE_DIM) if mixer == "mamba2" else (HEADS, STATE_DIM, HEAD_DIM)
 
 
 def embedding_row(token: int, position: int) -> int:
@@ -88,6 +116,25 @@ def state_weights(conv_width: int, group: int, layer: int) -> StateWeights:
         -random.integers(1, 4, HEADS) / 4,
         _eighths(random, HEADS),
     )
+
+
+@lru_cache(maxsize=64)
+def delta_weights(conv_width: int, group: int, layer: int) -> DeltaWeights:
+    """Weights of one recurrent layer, the same on every machine."""
+    random = _generator(group, layer)
+    return DeltaWeights(
+        _eighths(random, EMBEDDING_ROWS, CONV_CHANNELS),
+        random.integers(1, 9, (CONV_CHANNELS, conv_width)) / 8,
+        _eighths(random, CONV_CHANNELS),
+        -random.integers(1, 5, (EMBEDDING_ROWS, HEADS)) / 8,
+        random.integers(1, 9, (EMBEDDING_ROWS, HEADS)) / 8,
+    )
+
+
+def recurrent_weights(model: TinyModel, group: int, layer: int) -> StateWeights | DeltaWeights:
+    """Weights of one recurrent layer of the model's mixer."""
+    make = state_weights if model.mixer == "mamba2" else delta_weights
+    return make(model.conv_width, group, layer)
 
 
 @lru_cache(maxsize=64)

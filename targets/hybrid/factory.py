@@ -90,7 +90,11 @@ BYTES_ALONE = "-bytes"
 SYMBOLIC_EVENTS = frozenset({"external_load", "move_tier"})
 """What is kept outside of the pool has no bytes yet."""
 BOTH_OPTIONS = ("prefix_match_unit",)
-NUMERIC_OPTIONS = {"kv_dtype": ("fp8", "fp8", "fp16", "bf16"), "state_dtype": ("fp32", "fp32", "bf16")}
+NUMERIC_OPTIONS = {
+    "kv_dtype": ("fp8", "fp8", "fp16", "bf16"),
+    "state_dtype": ("fp32", "fp32", "bf16"),
+    "mixer": ("mamba2", "mamba2", "gated_delta_net"),
+}
 
 
 def missing_devices() -> dict[str, str]:
@@ -120,7 +124,7 @@ class NumericFactory(HybridFactory):
         )
 
     def supports(self, config: Config) -> str:
-        """Data types that exist."""
+        """Data types and mixers that exist."""
         for option, values in NUMERIC_OPTIONS.items():
             if config.options.get(option, values[0]) not in values:
                 return f"{option} must be one of {', '.join(dict.fromkeys(values))}"

@@ -5,5 +5,12 @@ from importlib.util import find_spec
 collect_ignore = (
     []
     if find_spec("torch")
-    else ["test_pool.py", "test_target.py", "test_devices.py", "test_vote.py", "test_numeric_corpus.py"]
+    else [
+        "test_pool.py",
+        "test_target.py",
+        "test_devices.py",
+        "test_vote.py",
+        "test_numeric_corpus.py",
+        "test_mixers.py",
+    ]
 )

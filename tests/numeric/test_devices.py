@@ -20,17 +20,22 @@ from support import arrive, make_trace
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 CUDA = pytest.param("cuda", marks=GPU)
 
-TRACE = make_trace(
-    arrive("r0", 9, new=4),
-    arrive("r1", ("d", 9), ("e", 2), new=3),
-    Step(drafts=2, right=1),
-    Step(drafts=2, right=2),
-    Step(drafts=1, right=0),
-    DummyRun(2),
-    groups=(Group("mamba", 8), Group("attention", 4)),
-    num_speculative_tokens=2,
-    max_model_len=32,
-    graph_sizes=(1, 2),
+MIXERS = ("mamba2", "gated_delta_net")
+TRACE, DELTA_TRACE = (
+    make_trace(
+        arrive("r0", 9, new=4),
+        arrive("r1", ("d", 9), ("e", 2), new=3),
+        Step(drafts=2, right=1),
+        Step(drafts=2, right=2),
+        Step(drafts=1, right=0),
+        DummyRun(2),
+        groups=(Group("mamba", 8), Group("attention", 4)),
+        num_speculative_tokens=2,
+        max_model_len=32,
+        graph_sizes=(1, 2),
+        options={"mixer": mixer},
+    )
+    for mixer in MIXERS
 )
 
 
@@ -43,33 +48,38 @@ def choices(device: str, trace: Trace) -> list[list[tuple[int, ...]]]:
 
 @pytest.mark.interpreter
 @pytest.mark.skipif(find_spec("triton") is None, reason="no triton here")
-def test_interpreted_kernels_choose_the_tokens_of_the_twins() -> None:
+@pytest.mark.parametrize("name", ["TRACE", "DELTA_TRACE"])
+def test_interpreted_kernels_choose_the_tokens_of_the_twins(name: str) -> None:
     code = (
-        f"import sys; sys.path[:0] = {sys.path!r}; import test_devices as t; print(t.choices('interpreter', t.TRACE))"
+        f"import sys; sys.path[:0] = {sys.path!r}; import test_devices as t; print(t.choices('interpreter', t.{name}))"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    wanted = choices("cpu", TRACE)
+    wanted = choices("cpu", globals()[name])
     assert any(map(any, wanted))
     assert ran.stdout.strip() == str(wanted)
 
 
 @pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("index", range(4))
-def test_compiled_kernels_choose_the_tokens_of_the_twins(device: str, index: int) -> None:
+def test_compiled_kernels_choose_the_tokens_of_the_twins(device: str, mixer: str, index: int) -> None:
     factory = load_factory(f"hybrid@{device}")
-    trace = draw_trace(factory.capabilities, 31, index, {"state_dtype": "fp32"}, factory.supports)
+    overrides = {"state_dtype": "fp32", "mixer": mixer}
+    trace = draw_trace(factory.capabilities, 31, index, overrides, factory.supports)
     assert choices(device, trace) == choices("cpu", trace)
 
 
 @pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("mode", ["align", "all", "none"])
-def test_drawn_traces_are_clean(device: str, mode: str) -> None:
+def test_drawn_traces_are_clean(device: str, mode: str, mixer: str) -> None:
     factory = load_factory(f"hybrid@{device}")
     for index in range(6):
-        trace = draw_trace(factory.capabilities, 32, index, {"mamba_cache_mode": mode}, factory.supports)
+        overrides = {"mamba_cache_mode": mode, "mixer": mixer}
+        trace = draw_trace(factory.capabilities, 32, index, overrides, factory.supports)
         outcome = run_trace(factory, trace)
         assert outcome.violation is None, outcome.violation.message
 

@@ -7,10 +7,13 @@ from hybridfuzz.reference.numeric_run import NumericTruth, StateTrack
 from hybridfuzz.reference.tiny_model import (
     HEAD_DIM,
     HEADS,
-    STATE_DIM,
+    DeltaWeights,
+    Mixer,
     TinyModel,
     attention_weights,
     embedding_row,
+    recurrent_weights,
+    state_shape,
     state_weights,
 )
 from hybridfuzz.reference.tokens import Truth
@@ -29,10 +32,13 @@ def rows(truth: NumericTruth) -> list[int]:
     return [embedding_row(token, position) for position, token in enumerate(truth.truth.tokens[:LENGTH])]
 
 
-def recurrence(looked_up: list[int], dtype: type, state: object = 0.0) -> np.ndarray:
+MIXERS: tuple[Mixer, ...] = ("mamba2", "gated_delta_net")
+
+
+def recurrence(mixer: Mixer, looked_up: list[int], dtype: type, state: object = 0.0) -> np.ndarray:
     """The recurrent layer in plain loops of one data type; [tokens, HEADS * HEAD_DIM]."""
-    weights = state_weights(4, 0, 0)
-    held = np.zeros((HEADS, HEAD_DIM, STATE_DIM), dtype) + np.asarray(state, dtype)
+    weights = recurrent_weights(TinyModel(4, mixer=mixer), 0, 0)
+    held = np.zeros(state_shape(mixer), dtype) + np.asarray(state, dtype)
     out = []
     inputs = np.concatenate([np.zeros((3, 16)), weights.inputs[looked_up]]).astype(dtype)
     for index, row in enumerate(looked_up):
@@ -41,6 +47,14 @@ def recurrence(looked_up: list[int], dtype: type, state: object = 0.0) -> np.nda
             total += inputs[index + tap] * weights.filter[:, tap].astype(dtype)
         mixed = total / (1 + np.exp(-total))
         x, b, c = mixed[:8].reshape(HEADS, HEAD_DIM), mixed[8:12], mixed[12:]
+        if isinstance(weights, DeltaWeights):
+            key, query = (part / np.sqrt((part**2).sum() + dtype(2.0**-20)) for part in (b, c))
+            for head in range(HEADS):
+                held[head] *= np.exp(weights.gates[row, head].astype(dtype))
+                change = weights.strengths[row, head].astype(dtype) * (x[head] - key @ held[head])
+                held[head] += np.outer(key, change)
+            out.append((np.einsum("hkv,k->hv", held, query) / dtype(2)).reshape(-1))
+            continue
         step = weights.time_steps[row].astype(dtype)
         for head in range(HEADS):
             decay = np.exp(step[head] * dtype(weights.decay[head]))
@@ -49,25 +63,41 @@ def recurrence(looked_up: list[int], dtype: type, state: object = 0.0) -> np.nda
     return np.array(out)
 
 
-def test_the_recurrent_layer_is_what_a_naive_loop_says(truth: NumericTruth) -> None:
-    expected = truth.expected(0, 0, 0, LENGTH)
-    assert np.allclose(expected.values[:, :8], recurrence(rows(truth), np.float64), rtol=1e-13, atol=1e-13)
+def layer_truth(mixer: Mixer, dtype: str = "float32") -> NumericTruth:
+    return NumericTruth(TinyModel(4, state_dtype=dtype, mixer=mixer), GROUPS, Truth([("a", LENGTH)]))  # type: ignore[arg-type]
 
 
-def test_bounds_contain_single_precision(truth: NumericTruth) -> None:
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_the_recurrent_layer_is_what_a_naive_loop_says(mixer: Mixer) -> None:
+    truth = layer_truth(mixer)
     expected = truth.expected(0, 0, 0, LENGTH)
-    distance = abs(recurrence(rows(truth), np.float32) - expected.values[:, :8])
+    assert np.allclose(expected.values[:, :8], recurrence(mixer, rows(truth), np.float64), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_bounds_contain_single_precision(mixer: Mixer) -> None:
+    truth = layer_truth(mixer)
+    expected = truth.expected(0, 0, 0, LENGTH)
+    distance = abs(recurrence(mixer, rows(truth), np.float32) - expected.values[:, :8])
     assert (distance <= expected.bounds[:, :8]).all()
     assert distance.max() > 0
 
 
+@pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bounds_exclude_another_state(dtype: str) -> None:
+def test_bounds_exclude_another_state(mixer: Mixer, dtype: str) -> None:
     """A request that continues from a slightly different state is found at once."""
-    truth = NumericTruth(TinyModel(4, state_dtype=dtype), GROUPS, Truth([("a", LENGTH)]))  # type: ignore[arg-type]
+    truth = layer_truth(mixer, dtype)
     expected = truth.expected(0, 0, 0, LENGTH)
-    other = recurrence(rows(truth), np.float64, state=1.0)
+    other = recurrence(mixer, rows(truth), np.float64, state=1.0)
     assert (abs(other[0] - expected.values[0, :8]) > expected.bounds[0, :8]).any()
+
+
+def test_the_bounds_of_a_delta_net_do_not_grow_with_the_tokens() -> None:
+    """An error fades as the state does: after a thousand tokens it is no larger than after forty."""
+    truth = NumericTruth(TinyModel(4, mixer="gated_delta_net"), GROUPS, Truth([("a", 1000)]))
+    bounds = truth.expected(0, 0, 0, 1000).bounds
+    assert bounds[-100:].max() <= 2 * bounds[:LENGTH].max() < 1e-4
 
 
 @pytest.mark.parametrize(("group", "window"), [(1, 0), (2, 5)])

@@ -28,8 +28,10 @@ def test_drawn_traces_are_clean(mode: str) -> None:
 
 @pytest.mark.parametrize("kv", ["fp8", "fp16", "bf16"])
 @pytest.mark.parametrize("state", ["fp32", "bf16"])
-def test_every_data_type_is_clean(kv: str, state: str) -> None:
-    trace = make_trace(arrive("r0", 20, new=6), *steps(4), options={"kv_dtype": kv, "state_dtype": state})
+@pytest.mark.parametrize("mixer", ["mamba2", "gated_delta_net"])
+def test_every_data_type_is_clean(kv: str, state: str, mixer: str) -> None:
+    options = {"kv_dtype": kv, "state_dtype": state, "mixer": mixer}
+    trace = make_trace(arrive("r0", 20, new=6), *steps(4), options=options)
     outcome = run_trace(load_factory("hybrid@cpu-bytes"), trace)
     assert outcome.violation is None
     assert outcome.exercised["S7"]

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import NamedTuple
 
 import torch
@@ -14,14 +15,14 @@ from torch import Tensor
 
 from ....reference import tiny_model
 from ....reference.layout import Layout
-from ....reference.tiny_model import HEADS, STATE_DIM, TinyModel
+from ....reference.tiny_model import HEADS, TinyModel
 from ..device.metadata import Rows, Stops
 from ..device.ops import Masking, Ops
 from .arrays import Shape
 from .calls import Layer
+from .mixers import INNER, MIXERS, Part
 from .pool import FILLS, BytePool
 
-INNER = tiny_model.HEADS * tiny_model.HEAD_DIM
 Arrays = Mapping[str, Tensor]
 
 
@@ -58,12 +59,15 @@ class Network:
 
     def _weights(self, layer: Layer) -> dict[str, Tensor]:
         group = self.layout.groups[layer[0]]
-        names: tuple[str, ...] = ("queries", "keys", "values")
-        source: object = tiny_model.attention_weights(*layer)
-        if group.kind == "mamba":
-            names = ("inputs", "time_steps", "filter", "bias", "decay", "skip")
-            source = tiny_model.state_weights(self.model.conv_width, *layer)
-        return {name: torch.from_numpy(getattr(source, name)).float().to(self.device) for name in names}
+        source = (
+            tiny_model.recurrent_weights(self.model, *layer)
+            if group.kind == "mamba"
+            else tiny_model.attention_weights(*layer)
+        )
+        return {
+            field.name: torch.from_numpy(getattr(source, field.name)).float().to(self.device)
+            for field in fields(source)
+        }
 
     def run(self, arrays: Arrays, shape: Shape) -> Results:
         """All layers."""
@@ -94,11 +98,9 @@ class Network:
         self, layer: Layer, weights: Mapping[str, Tensor], arrays: Arrays, shape: Shape, embeddings: Tensor, out: Tensor
     ) -> None:
         """Convolution, then the recurrence, of both parts of the batch."""
-        page = self.pool
-        conv, temporal = page.conv(layer[1]), page.temporal(layer[1])
-        inputs, steps = weights["inputs"][embeddings], weights["time_steps"][embeddings]
+        conv, temporal = self.pool.conv(layer[1]), self.pool.temporal(layer[1])
+        inputs, cut = weights["inputs"][embeddings], shape.update_tokens
         mixed = torch.full_like(inputs, torch.nan)
-        cut = shape.update_tokens
         parts = [
             ("update ", slice(0, cut), shape.longest_update, shape.updates),
             ("prefill ", slice(cut, None), shape.longest_prefill, shape.prefills),
@@ -107,25 +109,17 @@ class Network:
             if not count:
                 continue
             rows, name = Rows(arrays[part + "starts"], longest), f"{layer} {part}"
-            x, b, c = torch.split(mixed[tokens], [INNER, STATE_DIM, STATE_DIM], dim=1)
-            output = torch.full((len(x), HEADS, tiny_model.HEAD_DIM), torch.nan, device=self.device)
-            operands = (
-                x.view(len(x), HEADS, -1), steps[tokens], weights["decay"], b[:, None], c[:, None], weights["skip"],
-            )  # fmt: skip
             source = (arrays[name + "conv"], arrays[name + "offsets"])
             filters = (inputs[tokens], weights["filter"], weights["bias"], conv, rows)
+            stored: Tensor | Stops
             if part == "update ":
-                outputs = arrays[name + "outputs"].view(count, -1)
-                blocks = arrays[name + "temporal"]
+                stored = arrays[name + "outputs"].view(count, -1)
                 self.ops.conv_update(*filters, *source, arrays[name + "windows"], mixed[tokens])
-                self.ops.state_update(
-                    temporal, *operands, rows, blocks[:, None], torch.zeros_like(blocks), outputs, output
-                )
             else:
-                windows, states = (self._stops(arrays, name + kind) for kind in ("windows ", "states "))
-                self.ops.conv_prefill(*filters, *source, windows, mixed[tokens])
-                self.ops.chunk_scan(temporal, *operands, rows, arrays[name + "temporal"], states, output)
-            out[tokens] = output.flatten(1)
+                stored = self._stops(arrays, name + "states ")
+                self.ops.conv_prefill(*filters, *source, self._stops(arrays, name + "windows "), mixed[tokens])
+            one = Part(temporal, mixed[tokens], embeddings[tokens], rows, arrays[name + "temporal"], stored)
+            out[tokens] = MIXERS[self.model.mixer](self.ops, weights, one).flatten(1)
 
     @staticmethod
     def _stops(arrays: Arrays, name: str) -> Stops:

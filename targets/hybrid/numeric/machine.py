@@ -30,9 +30,10 @@ FLOAT = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": 
 
 
 def build_model(config: Config) -> TinyModel:
-    """Data types as the trace's options say."""
+    """Data types and mixer as the trace's options say."""
     kv, state = config.options.get("kv_dtype", "fp8"), config.options.get("state_dtype", "fp32")
-    return TinyModel(config.conv_width, FLOAT[kv], FLOAT[state])  # type: ignore[arg-type]
+    mixer = config.options.get("mixer", "mamba2")
+    return TinyModel(config.conv_width, FLOAT[kv], FLOAT[state], mixer)  # type: ignore[arg-type]
 
 
 class Machine:

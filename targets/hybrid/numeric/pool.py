@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
@@ -74,7 +75,7 @@ class PageLayout:
         """The largest group decides."""
         state = torch.finfo(getattr(torch, model.state_dtype)).bits // 8
         slots = layout.conv_width - 1 + layout.num_speculative_tokens
-        temporal = tiny_model.HEADS * tiny_model.HEAD_DIM * tiny_model.STATE_DIM * state
+        temporal = prod(tiny_model.state_shape(model.mixer)) * state
         kv = 2 * tiny_model.KV_HEADS * tiny_model.ATTENTION_DIM * getattr(torch, model.kv_dtype).itemsize
         sizes = [
             group.block_size * kv if group.kind == "attention" else temporal + slots * tiny_model.CONV_CHANNELS * 2
@@ -145,8 +146,8 @@ class BytePool:
         )
 
     def temporal(self, layer: int) -> torch.Tensor:
-        """[num_pages, HEADS, HEAD_DIM, STATE_DIM]: recurrent states."""
-        shape = (tiny_model.HEADS, tiny_model.HEAD_DIM, tiny_model.STATE_DIM)
+        """[num_pages, HEADS, ...]: recurrent states as their mixer has them."""
+        shape = tiny_model.state_shape(self.model.mixer)
         return self.view(layer, self.model.state_dtype, 0, shape)
 
     def conv(self, layer: int) -> torch.Tensor:

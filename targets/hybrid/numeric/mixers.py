@@ -1,0 +1,85 @@
+"""The recurrences of the state layers: one part of a batch, one layer, one launch.
+
+Both mixers read the convolution's output, store states where the same index arrays say, and share the layout of pages.
+A mixer is one function of the table at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....reference.tiny_model import HEAD_DIM, HEADS, NORM_EPSILON, QUERY_SCALE, STATE_DIM, Mixer
+from ..device.metadata import Rows, Stops
+from ..device.ops import Ops
+
+INNER = HEADS * HEAD_DIM
+
+
+class Part(NamedTuple):
+    """Rows of one kind in one layer.
+
+    state       [pages, ...]: recurrent states of the layer
+    mixed       [tokens, CONV_CHANNELS]: output of the convolution
+    embeddings  int64 [tokens]: rows of the embedding tables
+    sources     int32 [rows]: page to start from
+    stored      where states go: pages [rows, width] after each token of a decode, or the stops of prefills
+    """
+
+    state: Tensor
+    mixed: Tensor
+    embeddings: Tensor
+    rows: Rows
+    sources: Tensor
+    stored: Tensor | Stops
+
+
+Weights = Mapping[str, Tensor]
+
+
+def selective_scan(ops: Ops, weights: Weights, part: Part) -> Tensor:
+    """Mamba 2."""
+    x, b, c = torch.split(part.mixed, [INNER, STATE_DIM, STATE_DIM], dim=1)
+    output = torch.full((len(x), HEADS, HEAD_DIM), torch.nan, device=x.device)
+    steps = weights["time_steps"][part.embeddings]
+    operands = (x.view(len(x), HEADS, -1), steps, weights["decay"], b[:, None], c[:, None], weights["skip"])
+    if isinstance(part.stored, Stops):
+        ops.chunk_scan(part.state, *operands, part.rows, part.sources, part.stored, output)
+    else:
+        column = torch.zeros_like(part.sources)
+        ops.state_update(part.state, *operands, part.rows, part.sources[:, None], column, part.stored, output)
+    return output
+
+
+def gated_delta_net(ops: Ops, weights: Weights, part: Part) -> Tensor:
+    """The same kernel for prefills, decodes and drafts."""
+    value, key, query = torch.split(part.mixed, [INNER, STATE_DIM, STATE_DIM], dim=1)
+    output = torch.full((len(value), HEADS, HEAD_DIM), torch.nan, device=value.device)
+    ops.delta_rule(
+        part.state,
+        normalised(query)[:, None] * QUERY_SCALE,
+        normalised(key)[:, None],
+        value.view(len(value), HEADS, -1),
+        weights["gates"][part.embeddings],
+        weights["strengths"][part.embeddings],
+        part.rows,
+        part.sources[:, None],
+        torch.zeros_like(part.sources),
+        part.stored if isinstance(part.stored, Stops) else Stops.after_each_token(part.stored),
+        output,
+    )
+    return output
+
+
+def normalised(vectors: Tensor) -> Tensor:
+    """Over their length, along the last dimension."""
+    return vectors / (vectors.square().sum(-1, keepdim=True) + NORM_EPSILON).sqrt()
+
+
+MIXERS: dict[Mixer, Callable[[Ops, Weights, Part], Tensor]] = {
+    "mamba2": selective_scan,
+    "gated_delta_net": gated_delta_net,
+}

@@ -1,0 +1,71 @@
+"""A gated delta net in the numeric run: clean in every mode, with drafts and boundaries; one wrong step is found."""
+
+import msgspec
+import pytest
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.base.trace import Step, Trace
+from hybridfuzz.targets.hybrid.numeric import mixers
+from support import arrive, make_trace, steps
+
+DELTA = {"mixer": "gated_delta_net"}
+
+
+def drafts(mode: str) -> Trace:
+    """Two requests that share a prompt, chunks, drafts right and wrong, boundaries crossed while drafting."""
+    return make_trace(
+        arrive("r0", 21, new=9),
+        arrive("r1", 17, ("e", 5), new=8),
+        *steps(3, drafts=3, right=2),
+        Step(drafts=3, right=0),
+        *steps(3, drafts=2, right=2),
+        mamba_cache_mode=mode,
+        num_speculative_tokens=3,
+        graph_sizes=(1, 2),
+        max_num_batched_tokens=11,
+        options=DELTA,
+    )
+
+
+@pytest.mark.parametrize("mode", ["align", "all", "none"])
+def test_every_mode_is_clean(mode: str) -> None:
+    outcome = run_trace(load_factory("hybrid@cpu"), drafts(mode))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.exercised["S3"] and outcome.exercised["S6"]
+    assert outcome.exercised["S1"] or mode == "none"
+
+
+def test_drawn_traces_are_clean() -> None:
+    factory = load_factory("hybrid@cpu")
+    for index in range(3):
+        trace = draw_trace(factory.capabilities, 41, index, DELTA, factory.supports)
+        outcome = run_trace(factory, msgspec.structs.replace(trace, events=trace.events[:20]))
+        assert outcome.violation is None, outcome.violation.message
+
+
+def test_a_mixer_that_computes_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixers, "normalised", lambda vectors: vectors)
+    violation = run_trace(load_factory("hybrid@cpu-bytes"), drafts("align")).violation
+    assert violation is not None
+    assert violation.field == "numbers"
+
+
+@pytest.mark.parametrize(
+    ("slug", "found"),
+    [
+        ("all-mode-partial-block", "S1-step-mamba-state-bytes"),
+        ("null-as-state-slot", "M5-step-guard"),
+        ("accepted-count-zero", "S3-step-mamba-numbers"),
+    ],
+)
+def test_mutants_are_found_in_its_states(slug: str, found: str) -> None:
+    factory = load_factory(f"hybrid:{slug}@cpu-bytes")
+    for index in range(12):
+        overrides = {**DELTA, "num_speculative_tokens": 2}
+        trace = draw_trace(factory.capabilities, 5, index, overrides, factory.supports)
+        violation = run_trace(factory, trace).violation
+        if violation:
+            assert violation.signature == found, violation.message
+            return
+    pytest.fail("nobody noticed")
