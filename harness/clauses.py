@@ -61,6 +61,8 @@ def turn_clause(turn: Turn) -> str:
     if not turn.admitted:
         return f"{turn.request} {'computes' if done else 'is to compute'} {where}{drafts}"
     hit = f" with a hit of {turn.hit} tokens" if turn.hit else ""
+    if turn.kept:
+        hit = f" with the {turn.kept} tokens that its session kept"
     return f"{turn.request} is admitted{hit}{' and computes' if done else ' to compute'} {where}{drafts}"
 
 

@@ -36,7 +36,7 @@ def sight_of(records: Sequence[Record]) -> Sight:
     for record in records:
         if isinstance(record, Planned):
             for row in record.rows:
-                hit = f" hit {row.hit}" if row.admitted else ""
+                hit = (f" kept {row.kept}" if row.kept else f" hit {row.hit}") if row.admitted else ""
                 drafts = f" drafts {row.drafts}" if row.drafts else ""
                 planned.append(f"{row.name}[{row.start}:{row.start + row.num_tokens}{drafts}{hit}]")
             planned += [f"preempted {name}" for name in record.preempted]

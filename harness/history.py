@@ -72,6 +72,7 @@ class Turn(Struct, frozen=True):
     admitted: bool
     hit: int
     accepted: int = -1
+    kept: int = 0
 
 
 class History(Struct, frozen=True):

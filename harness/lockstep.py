@@ -28,7 +28,6 @@ from ..targets.base.observe import (
 from ..targets.base.protocol import Target, TargetError, TargetFactory
 from ..targets.base.trace import (
     Abort,
-    Arrive,
     Config,
     Event,
     Sleep,
@@ -36,8 +35,8 @@ from ..targets.base.trace import (
     Trace,
     TraceError,
     Wake,
-    fits,
 )
+from .clients import announce, confirm
 from .crash import crash_violation, ended_request
 from .oracles import ORACLES
 from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
@@ -96,9 +95,7 @@ class Lockstep:
         assert self.violation is None, "a trace ends at its first violation"
         context = self.context
         context.event_index, context.event_kind = index, str(event.__struct_config__.tag)
-        if isinstance(event, Arrive) and event.name not in self._names and fits(self.config, event):
-            self._names.add(event.name)
-            context.reference.arrive(event.name, event.prompt, event.max_new_tokens)
+        announce(event, context.reference, self.config, self._names)
         self.asleep = isinstance(event, Sleep) or (self.asleep and not isinstance(event, Wake))
         try:
             self.violation = self._happen(event)
@@ -115,8 +112,7 @@ class Lockstep:
             if violation:
                 return violation
         view = self.target.view()
-        if isinstance(event, Abort):
-            context.reference.abort(event.name, lingers=event.name in (*view.running, *view.waiting))
+        confirm(event, context.reference, view)
         if view != self._planned_view:
             # Published outside of planning: by whatever was planned last, which may still be in flight.
             context.reference.note_published(view.published, self._planned_step)
@@ -137,7 +133,8 @@ class Lockstep:
         context.step = record.step
         if isinstance(record, Planned):
             for row in record.rows:
-                if row.name not in reference.lives:
+                life = reference.lives.get(row.name)
+                if life is None or life.parked:
                     return ended_request(context, row.name)
             self._plan(record)
         elif not isinstance(record, Delivered):
@@ -155,12 +152,19 @@ class Lockstep:
         elif isinstance(record, Delivered):
             self._note(record.outputs)
             for name in record.finished:
-                reference.forget(name)
+                reference.end(name)
         return None
 
     def _plan(self, planned: Planned) -> None:
         view = planned.view
-        rows = [(row.name, row.hit if row.admitted else None, row.external) for row in planned.rows]
+        rows = [
+            (
+                row.name,
+                row.kept or row.hit + row.external if row.admitted else None,
+                row.hit if row.anew else None,
+            )
+            for row in planned.rows
+        ]
         self.context.reference.plan(planned.step, rows, view.tables, view.references, view.published)
         self.context.reference.note_published(view.published, planned.step)
         self._planned_view, self._planned_step = view, planned.step
@@ -199,7 +203,8 @@ class Lockstep:
         self.digest = zlib.crc32(_encode(observed), self.digest)
 
     def drain(self, first_index: int, on_event: Callable[[int], None] = unobserved) -> Violation | None:
-        """Step until nothing is left to do, then judge what remains. A sleeping engine is woken first."""
+        """Step until nothing is left to do, close what is parked, then judge what remains. A sleeping engine is woken
+        first."""
         on_event(first_index)
         if self.asleep and self.apply(Wake(), first_index):
             return self.violation
@@ -215,6 +220,9 @@ class Lockstep:
         else:
             self.violation = self._stuck(bound)
             return self.violation
+        for life in lives:
+            if life.parked and self.apply(Abort(life.name), first_index):
+                return self.violation
         # One more step lets the worker drop the rows of the requests that ended last.
         if self.apply(Step(), first_index) is None:
             self.violation = self._first("on_idle", self.context.before)

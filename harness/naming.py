@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..reference.tokens import NO_INPUT, Truth
-from ..targets.base.trace import Arrive, Event
+from ..targets.base.trace import Arrive, Event, Resume
 
 
 class Names:
@@ -18,14 +18,34 @@ class Names:
     def __init__(self, events: Iterable[Event]) -> None:
         self._holders: dict[int, list[tuple[str, int]]] = {}
         self._arrivals: dict[str, Arrive] = {}
+        self._turns: dict[str, Truth] = {}
+        """The latest turn of each request."""
+        self._known: dict[str, int] = {}
+        """Tokens that its client has seen."""
         self._origins: dict[int, str] = {}
         for event in events:
             if isinstance(event, Arrive) and event.name not in self._arrivals:
                 self._arrivals[event.name] = event
                 truth = Truth(event.prompt)
                 truth.reach(truth.prompt_length + event.max_new_tokens)
-                for depth, tag in enumerate(truth.tags):
-                    self._holders.setdefault(tag, []).append((event.name, depth))
+                self._hold(event.name, truth)
+
+    def _hold(self, name: str, truth: Truth) -> None:
+        self._turns[name], self._known[name] = truth, truth.prompt_length
+        for depth, tag in enumerate(truth.tags):
+            holders = self._holders.setdefault(tag, [])
+            if (name, depth) not in holders:
+                holders.append((name, depth))
+
+    def deliver(self, request: str, tokens: int) -> None:
+        """A client got so many tokens."""
+        self._known[request] = self._known.get(request, 0) + tokens
+
+    def resume(self, event: Resume) -> None:
+        """A session goes on: everything that its client has seen, then the new prompt."""
+        truth = self._turns[event.name].continued(self._known[event.name], event.prompt)
+        truth.reach(truth.prompt_length + event.max_new_tokens)
+        self._hold(event.name, truth)
 
     def note(self, tag: int, writer: str) -> None:
         """`writer` stored `tag`: its origin, if no prefix has it."""
@@ -34,11 +54,8 @@ class Names:
 
     def of(self, request: str, depth: int) -> str:
         """What `say` calls the state of a request after `depth` tokens; "" for an unknown one."""
-        arrival = self._arrivals.get(request)
-        if arrival is None:
-            return ""
-        truth = Truth(arrival.prompt)
-        return self.say(truth.tag(depth))
+        truth = self._turns.get(request)
+        return "" if truth is None else self.say(truth.tag(depth))
 
     def say(self, tag: int, unknown: str = "") -> str:
         """A tag as "state@16 of document a", "state@7 of r0", "what padding row 0 wrote in step 5", ...

@@ -15,6 +15,7 @@ from ..reference.layout import Layout
 from ..targets.base.observe import (
     Access,
     Copied,
+    Delivered,
     Forward,
     Loaded,
     Planned,
@@ -26,7 +27,7 @@ from ..targets.base.observe import (
     View,
     Zeroed,
 )
-from ..targets.base.trace import Event
+from ..targets.base.trace import Event, Resume
 from .history import Mark, Moment, Turn, What
 from .naming import Names
 from .violation import Violation
@@ -46,12 +47,14 @@ class Notes:
         self._names = Names(events)
         self._view: View | None = None
         self._step = -1
+        self._resuming: Resume | None = None
 
     def begin(self, event: Event) -> None:
         """An event is about to happen."""
         kind = str(event.__struct_config__.tag)
         name = getattr(event, "name", "")
         self.moments.append(Moment(len(self.moments), kind, f"{kind} {name}".strip()))
+        self._resuming = event if isinstance(event, Resume) else None
 
     def take(self, record: Record) -> None:
         """A record of the present event."""
@@ -71,12 +74,17 @@ class Notes:
             self._mark(record.step, record.block, "load", record.request, record.group, record.column, content)
         elif isinstance(record, Forward):
             self._forward(record)
+        elif isinstance(record, Delivered):
+            for name, tokens in record.outputs:
+                self._names.deliver(name, len(tokens))
 
     def see(self, view: View) -> None:
         """The metadata now."""
         before, self._view = self._view, view
         if before is None or before == view:
             return
+        if self._resuming and self._resuming.name in set(before.parked) - set(view.parked):
+            self._names.resume(self._resuming)
         null, step = self.layout.null_block, self._step
         old, new = _places(before, null), _places(view, null)
         entered, left = [place for place in new if place not in old], [place for place in old if place not in new]
@@ -127,8 +135,9 @@ class Notes:
         moment = len(self.moments) - 1
         for row in planned.rows:
             self.turns[planned.step, row.name] = Turn(
-                moment, planned.step, row.name, row.start, row.num_tokens, row.drafts, row.admitted, row.hit
-            )
+                moment, planned.step, row.name, row.start, row.num_tokens, row.drafts, row.admitted, row.hit,
+                kept=row.kept,
+            )  # fmt: skip
         self.see(planned.view)
 
     def _copied(self, copied: Copied) -> None:

@@ -17,7 +17,7 @@ from itertools import product
 from msgspec import structs
 
 from ..targets.base.protocol import Capabilities, TargetFactory
-from ..targets.base.trace import AnyEvent, Config, Group, Step, Trace, TraceError, check_config
+from ..targets.base.trace import AnyEvent, Arrive, Config, Group, Step, Trace, TraceError, check_config, needed_events
 
 
 def refusal(trace: Trace, factory: TargetFactory) -> str:
@@ -31,7 +31,7 @@ def refusal(trace: Trace, factory: TargetFactory) -> str:
         return f"configuration: {factory.name} does not take it: {reason}"
     if mode not in factory.capabilities.modes:
         return f"configuration: {factory.name} has no mamba_cache_mode={mode}"
-    if foreign := {tag_of(event) for event in trace.events} - factory.capabilities.events:
+    if foreign := needed_events(trace.events) - factory.capabilities.events:
         return f"events: {factory.name} has no {', '.join(sorted(foreign))}"
     return ""
 
@@ -43,7 +43,7 @@ def port(trace: Trace, factory: TargetFactory) -> tuple[Trace, tuple[str, ...]]:
     capabilities = factory.capabilities
     config = _nearest(trace.config, factory)
     known = [event for event in trace.events if tag_of(event) in capabilities.events]
-    events = tuple(_limited(event, config, capabilities) if isinstance(event, Step) else event for event in known)
+    events = tuple(_limited(event, config, capabilities) for event in known)
     changes = (*_config_changes(trace.config, config), *_event_changes(trace.events, known, events))
     return structs.replace(trace, config=config, events=events), changes
 
@@ -143,7 +143,14 @@ def _closest(offered: Sequence[int], wanted: int) -> int:
     return min(offered, key=lambda value: abs(value - wanted))
 
 
-def _limited(step: Step, config: Config, capabilities: Capabilities) -> Step:
+def _limited(event: AnyEvent, config: Config, capabilities: Capabilities) -> AnyEvent:
+    """A request that is no session where there are none; a step as the target can have it."""
+    if isinstance(event, Arrive) and "resume" not in capabilities.events:
+        return structs.replace(event, session=False)
+    return _limited_step(event, config, capabilities) if isinstance(event, Step) else event
+
+
+def _limited_step(step: Step, config: Config, capabilities: Capabilities) -> Step:
     """A step with no more drafts than the configuration has, and without limits that the target does not know."""
     k = config.num_speculative_tokens
     return structs.replace(
@@ -186,6 +193,11 @@ def _event_changes(before: Sequence[AnyEvent], known: Sequence[AnyEvent], after:
         changed = sum(getattr(old, field, 0) != getattr(new, field, 0) for old, new in zip(known, after, strict=True))
         if changed:
             yield f"steps: {field} changed in {changed}"
+    sessions = sum(
+        getattr(old, "session", False) != getattr(new, "session", False) for old, new in zip(known, after, strict=True)
+    )
+    if sessions:
+        yield f"requests: session left out in {sessions}"
 
 
 def _show(value: object) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from msgspec import structs
 
 from ..targets.base.protocol import TargetFactory
-from ..targets.base.trace import Arrive, Config, DummyRun, Event, Step, Trace, TraceError, Wake
+from ..targets.base.trace import Arrive, Config, DummyRun, Event, Resume, Step, Trace, TraceError, Wake
 from .lockstep import DRAIN_STEPS_PER_TOKEN, Lockstep, Outcome, unobserved
 from .violation import Violation
 
@@ -149,7 +149,7 @@ def run_ranks(
         tokens = sum(
             event.max_new_tokens + sum(length for _, length in event.prompt)
             for event in trace.events
-            if isinstance(event, Arrive)
+            if isinstance(event, Arrive | Resume)
         )
         ranks.drain(len(trace.events), DRAIN_STEPS_PER_TOKEN * tokens + 4)
         return ranks.outcome(len(trace.events))

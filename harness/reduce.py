@@ -22,7 +22,7 @@ import msgspec
 
 from ..reference.tokens import CONTINUATION
 from ..targets.base.protocol import TargetError
-from ..targets.base.trace import AnyEvent, Arrive, Config, Step, Trace, TraceError
+from ..targets.base.trace import AnyEvent, Arrive, Config, Resume, Step, Trace, TraceError
 from .lockstep import Outcome
 
 Run = Callable[[Trace], Outcome]
@@ -134,7 +134,7 @@ def renamed(trace: Trace) -> Trace:
     events: list[AnyEvent] = []
     for event in trace.events:
         changes: dict[str, object] = {}
-        if isinstance(event, Arrive):
+        if isinstance(event, Arrive | Resume):
             requests.setdefault(event.name, f"r{len(requests)}")
             for document, _ in event.prompt:
                 documents.setdefault(document, chr(ord("a") + (len(documents) - 1) % 26))
@@ -163,9 +163,11 @@ def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
         for field, least in (("drafts", 0), ("right", 0), ("budget", 1)):
             for number in smaller_numbers(getattr(event, field) or least, least):
                 yield msgspec.structs.replace(event, **{field: number})
-    if isinstance(event, Arrive):
-        if event.priority:
-            yield msgspec.structs.replace(event, priority=0)
+    if isinstance(event, Arrive) and event.priority:
+        yield msgspec.structs.replace(event, priority=0)
+    if isinstance(event, Arrive) and event.session:
+        yield msgspec.structs.replace(event, session=False)
+    if isinstance(event, Arrive | Resume):
         for number in smaller_numbers(event.max_new_tokens, 1):
             yield msgspec.structs.replace(event, max_new_tokens=number)
         for index in range(len(event.prompt)):

@@ -23,7 +23,7 @@ Table = Sequence[Sequence[int]]
 @dataclass(slots=True)
 class PlanFacts:
     """What is known of one planned step. `lives`, `admitted` (tokens it starts from) and `reused` (those of them that
-    the pool held already) are of its rows only."""
+    a prefix hit gave it; none for a session that goes on with its own caches) are of its rows only."""
 
     step: int
     lives: dict[str, Life]
@@ -54,28 +54,29 @@ class Reference:
         self._entered_tables: dict[str, Table] = {}
         self._last_published: Mapping[int, Key] = {}
 
-    def arrive(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int) -> Life:
-        """A request begins to exist."""
+    def arrive(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, session: bool = False) -> Life:
+        """A request begins to exist, perhaps as the first turn of a session."""
         assert name not in self.lives
-        life = self.lives[name] = Life(name, path, max_new_tokens)
+        life = self.lives[name] = Life(name, path, max_new_tokens, session)
         return life
 
     def plan(
         self,
         step: int,
-        rows: Iterable[tuple[str, int | None, int]],
+        rows: Iterable[tuple[str, int | None, int | None]],
         tables: Mapping[str, Table],
         references: Sequence[int],
         published: Mapping[int, Key],
     ) -> PlanFacts:
-        """A step was planned; each row is (request, hit length if admitted else None, tokens loaded behind it)."""
+        """A step was planned; each row is (request, tokens that it starts from if admitted else None, those of them
+        that a prefix hit gave it, None if it keeps the blocks that it has)."""
         assert step not in self.pending, "a step is planned once"
         rows = list(rows)
         facts = PlanFacts(
             step,
             {name: self.lives[name] for name, _, _ in rows},
-            {name: hit + loaded for name, hit, loaded in rows if hit is not None},
-            {name: hit for name, hit, _ in rows if hit is not None},
+            {name: start for name, start, _ in rows if start is not None},
+            {name: hit for name, _, hit in rows if hit is not None},
             tables,
             references,
             published,
@@ -117,7 +118,7 @@ class Reference:
         return next(iter(self.pending), inf)
 
     def certain(self, name: str) -> int:
-        """Tokens of a live request that are settled: its last hit, if it was admitted by a step not yet entered."""
+        """Tokens of a live request that are settled: what it starts from, if a step not yet entered admitted it."""
         for facts in reversed(self.pending.values()):
             if facts is not self.current and name in facts.admitted:
                 return facts.admitted[name]
@@ -130,8 +131,8 @@ class Reference:
             return self.current if self.current and self.current.step == step else facts
         self.current = facts
         self.handed_out = []
-        for name, hit in facts.admitted.items():
-            facts.lives[name].admit(hit)
+        for name, start in facts.admitted.items():
+            facts.lives[name].admit(start)
         for name in facts.lives:
             self._hand_out_new_blocks(name, facts)
         return facts
@@ -170,6 +171,14 @@ class Reference:
         life = self.lives.get(name)
         if life is not None and lingers:
             life.aborted = True
+        else:
+            self.forget(name)
+
+    def end(self, name: str) -> None:
+        """A request came to its end, or a session to the end of a turn."""
+        life = self.lives.get(name)
+        if life is not None and life.session and not life.aborted:
+            life.park()
         else:
             self.forget(name)
 

@@ -4,6 +4,14 @@
                  ^             |
                  +---preempt---+        (recomputation: the next admission starts from its own hit length)
 
+A **session** is a request of several turns. When a turn ends it is parked instead of finished:
+
+    running --end of the turn--> parked --resume(more prompt)--> waiting --admit(kept)--> running
+
+Its caches stay with it: the next turn starts from the `kept` tokens that it still has, without a hit. Its prompt is
+everything that the client has seen and then the new part. A parked session may lose its caches (it is then admitted
+like any request); it ends when it is closed.
+
 `settled` is the number of tokens whose content is in memory: prefix hit at admission, then plus what each
 executed step computed, minus rejected drafts. The rule that everything else follows from:
 
@@ -21,10 +29,24 @@ from .tokens import Truth
 class Life:
     """What is true of one request."""
 
-    __slots__ = ("aborted", "delivered", "max_new_tokens", "name", "resumed", "settled", "speculated", "truth")
+    __slots__ = (
+        "aborted",
+        "delivered",
+        "max_new_tokens",
+        "name",
+        "parked",
+        "resumed",
+        "session",
+        "settled",
+        "speculated",
+        "truth",
+    )
 
-    def __init__(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int) -> None:
+    def __init__(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, session: bool = False) -> None:
         self.name = name
+        self.session = session
+        self.parked = False
+        """True between two turns of a session."""
         self.truth = Truth(path)
         self.max_new_tokens = max_new_tokens
         self.settled = 0
@@ -46,12 +68,26 @@ class Life:
         """Tokens whose ids the engine knows: the prompt and what it has delivered."""
         return self.truth.prompt_length + self.delivered
 
-    def admit(self, hit: int) -> None:
-        """Scheduled for the first time, or again after a preemption, from a prefix hit of `hit` tokens."""
-        assert 0 <= hit < self.total_length
-        self.settled = hit
+    def admit(self, start: int) -> None:
+        """Scheduled for the first time, or again after a preemption or between two turns, from `start` tokens that are
+        in memory: those of a prefix hit, or those that its session kept."""
+        assert 0 <= start < self.total_length
+        self.settled = start
         self.resumed = True
         self.speculated = False
+
+    def park(self) -> None:
+        """A turn of the session ended."""
+        assert self.session and not self.parked
+        self.parked = True
+
+    def resume(self, path: Sequence[tuple[str, int]], max_new_tokens: int) -> None:
+        """The next turn: what the client knows, then `path`."""
+        assert self.parked
+        self.truth = self.truth.continued(self.known, path)
+        self.max_new_tokens = max_new_tokens
+        self.delivered = 0
+        self.parked = False
 
     def sampled_truth(self, end: int, drafts: Sequence[int]) -> list[int]:
         """Tokens that a step must sample when its last known token is at `end - 1` and it verifies `drafts`."""

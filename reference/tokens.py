@@ -88,6 +88,9 @@ class Truth:
         """`path` is a walk down the prefix tree: (document, number of its tokens) after one another."""
         self.tokens: list[int] = []
         self.tags: list[int] = [EMPTY]
+        self._walk(path)
+
+    def _walk(self, path: Iterable[tuple[str, int]]) -> None:
         for document, length in path:
             if document == CONTINUATION:
                 self.reach(len(self.tokens) + length)
@@ -95,6 +98,14 @@ class Truth:
                 for index in range(length):
                     self._append(document_token(document, index))
         self.prompt_length = len(self.tokens)
+
+    def continued(self, length: int, path: Iterable[tuple[str, int]]) -> Truth:
+        """Another truth, whose prompt is the first `length` tokens of this one and then `path`."""
+        self.reach(length)
+        truth = Truth(())
+        truth.tokens, truth.tags = self.tokens[:length], self.tags[: length + 1]
+        truth._walk(path)
+        return truth
 
     def _append(self, token: int) -> None:
         self.tokens.append(token)

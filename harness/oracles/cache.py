@@ -101,7 +101,8 @@ class Hash(Oracle):
 
 class HitValidity(Oracle):
     """M6: a hit of L tokens finds, in every group, published content of exactly the prefix it needs, at the right
-    columns. M8 (hit part): it is no shorter than the documented boundary."""
+    columns; a session goes on from no more than it has computed. M8 (hit part): a hit is no shorter than the documented
+    boundary."""
 
     ids = ("M6", "M8")
     title = "hit"
@@ -112,16 +113,21 @@ class HitValidity(Oracle):
             if not row.admitted:
                 continue
             life = context.reference.lives[row.name]
-            violation = self._long_enough(context, planned, row) if context.layout.prefix_caching else None
+            violation = self._long_enough(context, planned, row) if context.layout.prefix_caching and row.anew else None
             if violation:
                 return violation
-            start = row.hit + row.external
-            if start >= life.known:
+            start, most = row.kept or row.hit + row.external, life.known - 1
+            if start > (min(most, life.settled) if row.kept else most):
+                what = (
+                    f"kept {start} tokens of {life.settled} computed ones"
+                    if row.kept
+                    else f"was given a hit of {start}"
+                )
                 return self.violation(
                     context,
-                    "whole-request",
-                    f"{row.name} was given a hit of {start} of its {life.known} tokens: nothing is left to compute",
-                    expected=f"at most {life.known - 1}",
+                    "kept" if row.kept else "whole-request",
+                    f"{row.name} {what}, of {life.known} in all: at most {most} may be there already",
+                    expected=f"at most {most}",
                     observed=start,
                     request=row.name,
                 )

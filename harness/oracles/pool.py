@@ -115,7 +115,7 @@ class Leak(Oracle):
         for row in planned.rows:
             # Columns stay allocated when the drafts that they were for are rejected.
             reach = row.start + row.num_tokens + layout.num_speculative_tokens + layout.overallocation
-            tokens = self._reach[row.name] = reach if row.admitted else max(reach, self._reach.get(row.name, 0))
+            tokens = self._reach[row.name] = reach if row.anew else max(reach, self._reach.get(row.name, 0))
             table = planned.view.tables[row.name]
             settled = context.reference.certain(row.name)
             for index, group in enumerate(layout.groups):

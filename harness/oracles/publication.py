@@ -46,7 +46,7 @@ class Publication(Oracle):
         if not context.layout.prefix_caching or context.layout.mode not in ("align", "all"):
             return None
         for row in planned.rows:
-            if row.admitted:
+            if row.anew:
                 self._known[row.name] = self._checked[row.name] = row.hit
                 continue
             known, checked = self._known.get(row.name, 0), self._checked.get(row.name, 0)

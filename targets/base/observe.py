@@ -49,6 +49,7 @@ class View(Struct, frozen=True, gc=False):
     tables     request -> the scheduler's table; only requests that hold blocks
     pins       references that no table explains
     waiting, running  names, in queue order
+    parked     sessions between two turns; `tables` and `references` tell what they hold
     leftovers  sizes of everything that must be empty once no request is alive
     drained    sizes of everything that must be empty after each step
     stored     content outside the pool that a later load may find, one entry per layer of the key's group
@@ -65,6 +66,7 @@ class View(Struct, frozen=True, gc=False):
     leftovers: Mapping[str, int] = field(default_factory=dict)
     drained: Mapping[str, int] = field(default_factory=dict)
     stored: Mapping[Key, Sequence[Content]] = field(default_factory=dict)
+    parked: Sequence[str] = ()
 
 
 class PlannedRow(NamedTuple):
@@ -77,6 +79,7 @@ class PlannedRow(NamedTuple):
     hit       prefix-hit length in tokens on admission
     estimated, taken  blocks that the admission check foresaw and that were really taken, -1 if not observed
     external  tokens behind the hit that are loaded from outside the pool before the step's forward
+    kept      tokens that a session starts its turn from, in blocks which it kept; then nothing is hit
     """
 
     name: str
@@ -88,6 +91,12 @@ class PlannedRow(NamedTuple):
     estimated: int = -1
     taken: int = -1
     external: int = 0
+    kept: int = 0
+
+    @property
+    def anew(self) -> bool:
+        """Whether the request got its whole table in this decision."""
+        return self.admitted and not self.kept
 
 
 class Planned(Struct, frozen=True, gc=False):
@@ -112,7 +121,6 @@ class Copied(Struct, frozen=True, gc=False):
 
     source_column, destination_column  -1 where the block belongs to the cache and not to the request
     shift  tokens by which the convolution window was moved on while copying
-    parts  which of "temporal" and "conv" moved
     """
 
     step: int
@@ -156,10 +164,8 @@ class StateRead(Struct, frozen=True, gc=False, array_like=True):
 
 
 class StateWrite(Struct, frozen=True, gc=False, array_like=True):
-    """A kernel stored a state; `temporal` None or `window` None where it did not write that part.
-
-    depth  tokens of the prefix that the kernel believes to have folded in, for messages only
-    """
+    """A kernel stored a state; `temporal` None or `window` None where it did not write that part. `depth` tokens are
+    folded in, as the kernel believes: for messages only."""
 
     row: int
     group: int
@@ -172,10 +178,8 @@ class StateWrite(Struct, frozen=True, gc=False, array_like=True):
 
 
 class SlotRead(Struct, frozen=True, gc=False, array_like=True):
-    """Attention read len(tags) positions through whole pages of `blocks`, the first of them column `first_column`.
-
-    A sliding window may leave columns out on the left; positions count from the first slot of the first column.
-    """
+    """Attention read len(tags) positions through whole pages of `blocks`, from column `first_column` on (a sliding
+    window leaves columns out)."""
 
     row: int
     group: int
@@ -201,9 +205,8 @@ Access = StateRead | StateWrite | SlotRead | SlotWrite
 
 
 class ForwardRow(NamedTuple):
-    """One row of an executed batch, in batch order.
+    """One row of an executed batch, in batch order; `request` is None for padding and dummy rows.
 
-    request   name, or None for padding and dummy rows
     position  of the first input token
     tokens    input token ids, drafts last
     drafts    how many of `tokens` are drafts
@@ -259,8 +262,7 @@ class Numeric(Struct, frozen=True, gc=False):
     model     whose float64 reference says what is right
     accesses  those of the `Forward`, in tags: they explain a wrong number
     guards    guard pages whose bytes were changed
-    failed    moves (copies, zeroing) since the last record that did not arrive bit for bit
-    moves     how many there were
+    failed    moves (copies, zeroing) since the last record that did not arrive bit for bit, of `moves` in all
     """
 
     step: int
@@ -275,7 +277,7 @@ class Numeric(Struct, frozen=True, gc=False):
 
 
 class Delivered(Struct, frozen=True, gc=False):
-    """Tokens that the client got, by request, and requests that ended by themselves."""
+    """Tokens that the client got, by request, and requests that ended by themselves (of a session: the turn)."""
 
     step: int
     outputs: Sequence[tuple[str, Sequence[int]]]

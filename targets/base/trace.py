@@ -6,6 +6,7 @@ and in the reference, so every sub-list of a legal trace is a legal trace.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import gcd
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Count = Annotated[int, Meta(ge=0, le=1 << 20)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 20)]
 Drafts = Annotated[int, Meta(ge=0, le=16)]
+Prompt = Annotated[tuple[tuple[Name, Positive], ...], Meta(min_length=1, max_length=16)]
 
 
 class TraceError(Exception):
@@ -35,12 +37,16 @@ class Arrive(Event, frozen=True, tag="arrive"):
 
     The document "~" stands for the model's own continuation of the path so far, so a multi-turn prompt is
     [("a", 20), ("~", 7), ("b", 5)].
+
+    With `session` it is the first turn of one: when it ends its caches stay, until `Resume` goes on with them or
+    `Abort` closes the session.
     """
 
     name: Name
-    prompt: Annotated[tuple[tuple[Name, Positive], ...], Meta(min_length=1, max_length=16)]
+    prompt: Prompt
     max_new_tokens: Positive
     priority: int = 0
+    session: bool = False
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -63,13 +69,13 @@ class Step(Event, frozen=True, tag="step"):
 
 
 class Preempt(Event, frozen=True, tag="preempt"):
-    """A running request loses its blocks and waits again."""
+    """A running request loses its blocks and waits again; a session that is parked loses what it kept."""
 
     name: Name
 
 
 class Abort(Event, frozen=True, tag="abort"):
-    """The client gives a request up."""
+    """The client gives a request up, or closes a session."""
 
     name: Name
 
@@ -158,16 +164,19 @@ class MoveTier(Event, frozen=True, tag="move_tier"):
 
 
 class Park(Event, frozen=True, tag="park"):
-    """End a turn of a session; its caches stay with the session."""
+    """The client ends a running turn of a session before its length; its caches stay with the session.
+
+    Steps in flight run first, and what they deliver counts.
+    """
 
     name: Name
 
 
 class Resume(Event, frozen=True, tag="resume"):
-    """Continue a parked session with more prompt."""
+    """The next turn of a parked session: everything that its client has seen, then `prompt`."""
 
     name: Name
-    prompt: tuple[tuple[Name, Positive], ...]
+    prompt: Prompt
     max_new_tokens: Positive
 
 
@@ -265,6 +274,13 @@ def check_config(config: Config) -> None:
         )
 
 
-def fits(config: Config, event: Arrive) -> bool:
-    """Whether a request can be served at all; a target treats one that cannot as never arrived."""
-    return sum(length for _, length in event.prompt) + event.max_new_tokens <= config.max_model_len
+def needed_events(events: Iterable[Event]) -> set[str]:
+    """Tags of the events that a target must know for these: of all of them, and of what a session's end leads to."""
+    tags = {str(event.__struct_config__.tag) for event in events}
+    return tags | {"resume" for event in events if isinstance(event, Arrive) and event.session}
+
+
+def fits(config: Config, event: Arrive | Resume, known: int = 0) -> bool:
+    """Whether a request, or the next turn of one that has `known` tokens, can be served at all; for a target one that
+    cannot never arrived."""
+    return known + sum(length for _, length in event.prompt) + event.max_new_tokens <= config.max_model_len

@@ -22,7 +22,7 @@ def reference() -> Reference:
 
 def plan(reference: Reference, step: int, tables: Mapping[str, Any], **hits: int | None) -> None:
     """Rows are the keyword arguments: request = hit length if admitted."""
-    reference.plan(step, [(name, hit, 0) for name, hit in hits.items()], tables, [0] * 20, {})
+    reference.plan(step, [(name, hit, hit) for name, hit in hits.items()], tables, [0] * 20, {})
 
 
 def owner(reference: Reference, block: int) -> str:
@@ -207,7 +207,7 @@ def test_a_key_that_changes_or_comes_back_is_new(reference: Reference) -> None:
 def test_loaded_columns_are_new_and_count_as_computed(reference: Reference) -> None:
     """A hit of one block and a load of two more tokens: only the hit's block keeps its history."""
     size = reference.layout.groups[0].block_size
-    reference.plan(0, [("r0", size, size)], {"r0": ((1, 2), (0, 3))}, [0] * 20, {})
+    reference.plan(0, [("r0", 2 * size, size)], {"r0": ((1, 2), (0, 3))}, [0] * 20, {})
     reference.enter(0)
     assert reference.lives["r0"].settled == 2 * size
     assert owner(reference, 1) == ""

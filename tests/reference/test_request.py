@@ -2,7 +2,7 @@
 
 import pytest
 from hybridfuzz.reference.request import Life
-from hybridfuzz.reference.tokens import other_token
+from hybridfuzz.reference.tokens import Truth, other_token
 
 
 @pytest.fixture
@@ -37,6 +37,34 @@ def test_readmission_forgets_progress_not_output(life: Life) -> None:
     life.delivered = 1
     life.admit(4)
     assert (life.settled, life.delivered, life.resumed) == (4, 1, True)
+
+
+def test_a_turn_goes_on_from_what_the_client_has_seen() -> None:
+    """The prompt of the next turn is the prompt before, what was delivered, and the new part."""
+    life = Life("r0", [("a", 10)], 6, session=True)
+    life.admit(0)
+    life.advance(10, 0, 1)
+    life.delivered = 1
+    first = life.truth
+    first.reach(16)
+    seen = first.tokens[:11]
+    life.park()
+    assert life.parked
+    life.resume([("b", 3)], 2)
+    assert not life.parked
+    assert life.truth.tokens[:11] == seen
+    assert life.truth.tokens[11:14] == Truth([("b", 3)]).tokens
+    assert (life.known, life.delivered, life.total_length) == (14, 0, 16)
+    assert life.truth.tag(12) != first.tag(12), "keys of the first turn keep their meaning"
+    life.admit(10)
+    assert (life.settled, life.resumed) == (10, True)
+
+
+def test_only_a_session_parks_and_only_a_parked_one_goes_on(life: Life) -> None:
+    with pytest.raises(AssertionError):
+        life.park()
+    with pytest.raises(AssertionError):
+        life.resume([("b", 3)], 2)
 
 
 @pytest.mark.parametrize("hit", [-1, 16, 99])
