@@ -36,6 +36,8 @@ class Numbers(Oracle):
         self._model: TinyModel | None = None
         self._sound: dict[int, Key] = {}
         """Published blocks whose bytes were found right."""
+        self._stored: set[Key] = set()
+        """What is kept outside of the pool and was judged."""
 
     def on_numeric(self, context: Context, numeric: Numeric) -> Violation | None:
         self._model = numeric.model
@@ -184,6 +186,33 @@ class Numbers(Oracle):
             if violation:
                 return violation
             sound[block] = key
+        for key in view.stored:
+            context.reference.know(key)
+            if key in self._stored or not self._model or key not in context.reference.truths:
+                continue
+            self._stored.add(key)
+            violation = self._outside(context, key, self._truth(context, context.reference.truths[key]))
+            if violation:
+                return violation
+        return None
+
+    def _outside(self, context: Context, key: Key, truth: NumericTruth) -> Violation | None:
+        target: NumericTarget = context.target  # type: ignore[assignment]  # "numeric" promises one
+        self.count("S1")
+        for layer in range(context.layout.groups[key.group].layers):
+            content = target.read_stored(key, layer)
+            part = differing_part(content, truth, key, layer) if content else ""
+            if part:
+                return self.violation(
+                    context,
+                    "stored-" + part,
+                    f"what is kept outside of the pool as state@{key.depth} of a prefix has other {part} in layer "
+                    f"{layer}",
+                    expected=f"state@{key.depth}",
+                    observed="other numbers",
+                    group=key.group,
+                    oracle="S1",
+                )
         return None
 
     def _checkpoint(self, context: Context, block: int, key: Key, truth: NumericTruth) -> Violation | None:

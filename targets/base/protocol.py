@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from ...reference.layout import Layout, Mode
+from ...reference.prefix_cache import Key
 from .observe import Bytes, Content, Effect, View
 from .trace import Config, Event
 
@@ -80,6 +81,10 @@ class NumericTarget(Target, Protocol):
 
     def read_bytes(self, group: int, layer: int, block: int) -> Bytes:
         """What a block's page holds now, as numbers."""
+        ...
+
+    def read_stored(self, key: Key, layer: int) -> Bytes | None:
+        """What is kept outside of the pool under a key, as numbers; None if this layer is not."""
         ...
 
 

@@ -87,9 +87,6 @@ def variants() -> dict[str, str]:
 DEVICES = ("cpu", "cuda", "interpreter")
 BYTES_ALONE = "-bytes"
 """Ending of a device's name: judged by its bytes alone, as if nobody saw block tables and tags."""
-SYMBOLIC_EVENTS = frozenset({"external_load", "move_tier"})
-"""What is kept outside of the pool has no bytes yet."""
-BOTH_OPTIONS = ("prefix_match_unit",)
 NUMERIC_OPTIONS = {
     "kv_dtype": ("fp8", "fp8", "fp16", "bf16"),
     "state_dtype": ("fp32", "fp32", "bf16"),
@@ -118,9 +115,7 @@ class NumericFactory(HybridFactory):
         self.capabilities = msgspec.structs.replace(
             CAPABILITIES,
             observes=observes,
-            events=CAPABILITIES.events - SYMBOLIC_EVENTS,
-            reaches=CAPABILITIES.reaches - {"stores"},
-            options={**{name: CAPABILITIES.options[name] for name in BOTH_OPTIONS}, **NUMERIC_OPTIONS},
+            options={**CAPABILITIES.options, **NUMERIC_OPTIONS},
         )
 
     def supports(self, config: Config) -> str:
@@ -128,8 +123,6 @@ class NumericFactory(HybridFactory):
         for option, values in NUMERIC_OPTIONS.items():
             if config.options.get(option, values[0]) not in values:
                 return f"{option} must be one of {', '.join(dict.fromkeys(values))}"
-        if config.options.get("connector_saves") == "yes":
-            return "connector_saves: what is kept outside of the pool has no bytes yet"
         return super().supports(config)
 
 

@@ -3,7 +3,8 @@
     backend    which device, which kernels
     machine    everything of one engine that lives on the device, and the order of its work
     pool       one tensor of bytes: pages, typed views, guards, poison, three fills of dead memory side by side
-    moves      zeroing and copies, each checked bit for bit
+    outside    what a connector or another tier keeps: pages on the host
+    moves      zeroing, copies, loads and saves, each checked bit for bit
     calls      what the symbolic step asked of its kernels
     arrays     from calls to index arrays: one flat batch for all rows, layers and fills
     forward    one step on the device: inputs, layers, read-out, checks

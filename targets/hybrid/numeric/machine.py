@@ -13,6 +13,7 @@ import torch
 
 from ....reference import tiny_model
 from ....reference.layout import Layout
+from ....reference.prefix_cache import Key
 from ....reference.tiny_model import TinyModel
 from ...base.observe import Access, Bytes, LayerOutput, Numeric, NumericRow
 from ...base.trace import Config
@@ -23,8 +24,9 @@ from .backend import Device
 from .calls import Calls, Layer, WriteCall
 from .forward import Network, Results
 from .graphs import Launcher
-from .moves import Move, Moves
-from .pool import BytePool
+from .moves import Arrival, Move, Moves
+from .outside import Outside
+from .pool import BytePool, parts_of
 
 FLOAT = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
@@ -46,6 +48,7 @@ class Machine:
         self.columns = table_columns(layout, config.longest_span)
         self.generations = [0] * layout.num_blocks
         self.calls = Calls()
+        self.outside = Outside(layout, self.model, device)
         self.results: tuple[Results, Sequence[RowInput]] | None = None
         self._dead_by_step: dict[int, dict[int, int]] = {}
         self._dead: set[int] = set()
@@ -96,6 +99,31 @@ class Machine:
             move = Move(layer, source, start + at * entry, destination, start + slot * entry, entry, f"{part} {slot}")
             self.moves.copy(move)
 
+    def load_temporal(self, key: Key, layer: int, block: int) -> None:
+        """A recurrent state comes from outside of the pool."""
+        self._load(key, layer, block, 0, 0, self.pool.pages.conv, "temporal")
+
+    def load_window(self, key: Key, layer: int, block: int) -> None:
+        """So does a convolution window."""
+        start, length = self.pool.pages.conv, (self.layout.conv_width - 1) * tiny_model.CONV_CHANNELS * 2
+        self._load(key, layer, block, start, start, length, "conv")
+
+    def load_slot(self, key: Key, layer: int, at: int, block: int, slot: int, size: int) -> None:
+        """So do key and value of one token: from slot `at` of a page of `size` tokens to slot `slot` of a block."""
+        entry = self.pool.slot_bytes
+        for part, start in (("keys", 0), ("values", size * entry)):
+            self._load(key, layer, block, start + at * entry, start + slot * entry, entry, part)
+
+    def _load(self, key: Key, layer: int, block: int, source: int, destination: int, length: int, part: str) -> None:
+        page = self.outside.pages[key][layer]
+        self.moves.load(Arrival(page, layer, block, source, destination, length, part))
+
+    def save(self, key: Key, leaving: Sequence[tuple[int, int]]) -> None:
+        """Pages (layer, block) leave the pool as it is now."""
+        self._write(self.calls.take_lone_writes(()))
+        for layer, block in leaving:
+            self.moves.save(layer, block, self.outside.new_page(key, layer))
+
     def forward(self, inputs: Sequence[RowInput], graph: bool) -> None:
         """Run what the symbolic kernels were asked for; `inputs` are the live rows."""
         self.moves.flush()
@@ -122,7 +150,7 @@ class Machine:
         self.moves.flush()
         checks = self.moves.take_checks()
         broken = self.pool.broken_guards()
-        device: list[torch.Tensor] = [broken, *(check for _, check in checks)]
+        device: list[torch.Tensor] = [broken, *(check.there for check in checks)]
         inputs: Sequence[RowInput] = ()
         if self.results:
             results, inputs = self.results
@@ -130,7 +158,7 @@ class Machine:
             self.results = None
         host = self.device.fetch(device)
         guards = [name for name, bad in zip(self.pool.guard_names, host[0], strict=True) if bad]
-        failed = [what for (what, _), good in zip(checks, host[1 : 1 + len(checks)], strict=True) if not good]
+        failed = [one.what for one, seen in zip(checks, host[1 : 1 + len(checks)], strict=True) if not one.holds(seen)]
         rows, outputs = self._outputs(inputs, names, *host[1 + len(checks) :]) if inputs else ([], [])
         return Numeric(step, self.model, rows, outputs, accesses, guards, failed, len(checks), dummy)
 
@@ -152,9 +180,16 @@ class Machine:
 
     def read(self, group: int, layer: int, block: int) -> Bytes:
         """What one page of a block holds in the first fill."""
-        page, spec = self.pool.page(0, block), self.layout.groups[group]
-        if spec.kind == "attention":
-            keys, values = self.pool.keys_and_values(layer, spec.block_size)
-            return Bytes(*(part[page].float().cpu().numpy() for part in (keys, values)))
-        window = self.pool.conv(layer)[page, : self.layout.conv_width - 1]
-        return Bytes(self.pool.temporal(layer)[page].float().cpu().numpy(), window.float().cpu().numpy())
+        page = self.pool.by_page[layer, self.pool.page(0, block)].cpu()
+        return _numbers(parts_of(page, self.layout.groups[group], self.pool.pages, self.model))
+
+    def read_stored(self, key: Key, layer: int) -> Bytes | None:
+        """What is kept outside of the pool under a key, in the first fill."""
+        if layer not in self.outside.pages.get(key, ()):
+            return None
+        first, second = self.outside.parts(key, layer)
+        return _numbers((first[0], second[0]))
+
+
+def _numbers(parts: tuple[torch.Tensor, torch.Tensor]) -> Bytes:
+    return Bytes(*(part.float().numpy() for part in parts))

@@ -1,7 +1,7 @@
-"""Zeroing, copies and poison on the device, in the order in which the symbolic step did them; each checked bit for bit.
+"""Zeroing, copies, loads and saves on the device, in the order in which the symbolic step did them.
 
-Work of one kind gathers until work of another kind, or a hazard, ends the launch. A move is right if its bytes say
-so afterwards: the source is read before, the destination after, by plain indexing that shares nothing with the kernels.
+Work of one kind gathers until work of another kind, or a hazard, ends the launch. Each move is checked bit for bit: the
+source is read before, the destination after, by plain indexing that shares nothing with the kernels.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,37 @@ class Move(NamedTuple):
     part: str
 
 
+class Arrival(NamedTuple):
+    """Bytes of a page on the host that come into one layer's page of a block; offsets and length in bytes."""
+
+    page: Tensor
+    layer: int
+    block: int
+    source_offset: int
+    destination_offset: int
+    length: int
+    part: str
+
+    def goes_on_with(self, later: Arrival) -> bool:
+        """Whether the later one begins where this one ends, in both pages."""
+        same = self.page is later.page and (self.layer, self.block, self.part) == (later.layer, later.block, later.part)
+        ends = self.source_offset + self.length, self.destination_offset + self.length
+        return same and ends == (later.source_offset, later.destination_offset)
+
+
+class Check(NamedTuple):
+    """What moved, and how to tell whether it arrived: `there`, on the device, is all true or has the bytes of `wanted`,
+    which is on the host."""
+
+    what: str
+    there: Tensor
+    wanted: Tensor | None = None
+
+    def holds(self, seen: np.ndarray) -> bool:
+        """The verdict on the content of `there`."""
+        return bool(seen.all() if self.wanted is None else np.array_equal(seen, self.wanted.numpy()))
+
+
 class Moves:
     """Queued moves of one engine; `checks` are what was found of those launched."""
 
@@ -38,20 +70,37 @@ class Moves:
         self.plan = ZeroPlan.of([pool.by_page[layer] for layer in range(pool.layers)])
         self._zero: list[int] = []
         self._copies: list[Move] = []
-        self.checks: list[tuple[str, Tensor]] = []
-        """(what moved, bool scalar on the device: it arrived bit for bit)."""
+        self._arrivals: list[Arrival] = []
+        self.checks: list[Check] = []
 
     def zero(self, block: int) -> None:
         """Zero all pages of a block."""
-        if self._copies:
+        if self._copies or self._arrivals:
             self.flush()
         self._zero.append(block)
 
     def copy(self, move: Move) -> None:
         """Copy once everything queued before has run."""
-        if self._zero or any(self._conflict(earlier, move) for earlier in self._copies):
+        if self._zero or self._arrivals or any(self._conflict(earlier, move) for earlier in self._copies):
             self.flush()
         self._copies.append(move)
+
+    def load(self, arrival: Arrival) -> None:
+        """Bring bytes into the pool once everything queued before has run."""
+        if self._zero or self._copies:
+            self.flush()
+        for at, earlier in enumerate(self._arrivals):
+            if earlier.goes_on_with(arrival):
+                self._arrivals[at] = earlier._replace(length=earlier.length + arrival.length)
+                return
+        self._arrivals.append(arrival)
+
+    def save(self, layer: int, block: int, page: Tensor) -> None:
+        """Carry a page out of the pool, in all fills, once everything queued before has run."""
+        self.flush()
+        there = self.pool.fills(layer, block)
+        page.copy_(there)
+        self.checks.append(Check(f"storing layer {layer} of block {block} outside of the pool", there.clone(), page))
 
     @staticmethod
     def _conflict(earlier: Move, later: Move) -> bool:
@@ -68,12 +117,14 @@ class Moves:
             self._launch_zero()
         if self._copies:
             self._launch_copies()
+        if self._arrivals:
+            self._launch_loads()
 
     def _launch_zero(self) -> None:
         blocks, self._zero = self._zero, []
         ids = torch.tensor(self.pool.pages_of(blocks), dtype=torch.int64).to(self.pool.bytes.device)
         self.ops.zero_blocks(self.plan, ids)
-        self.checks.append((f"zeroing blocks {blocks}", ~self.pool.by_page[:, ids].any()))
+        self.checks.append(Check(f"zeroing blocks {blocks}", ~self.pool.by_page[:, ids].any()))
 
     def _launch_copies(self) -> None:
         moves, self._copies = self._copies, []
@@ -95,13 +146,21 @@ class Moves:
         moved = torch.stack(same).view(len(moves), len(FILLS)).all(1)
         for move, arrived in zip(moves, moved, strict=True):
             what = f"copying the {move.part} of layer {move.layer} from block {move.source} to {move.destination}"
-            self.checks.append((what, arrived))
+            self.checks.append(Check(what, arrived))
+
+    def _launch_loads(self) -> None:
+        arrivals, self._arrivals = self._arrivals, []
+        for page, layer, block, source, destination, length, part in arrivals:
+            wanted = page[:, source : source + length]
+            there = self.pool.fills(layer, block)[:, destination : destination + length]
+            there.copy_(wanted.to(there.device))
+            self.checks.append(Check(f"loading the {part} of layer {layer} into block {block}", there.clone(), wanted))
 
     def bytes_at(self, start: int, length: int) -> Tensor:
         """A range of the pool."""
         return self.pool.bytes[start : start + length]
 
-    def take_checks(self) -> Sequence[tuple[str, Tensor]]:
+    def take_checks(self) -> Sequence[Check]:
         """What was found since the last call."""
         checks, self.checks = self.checks, []
         return checks

@@ -9,23 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...base.observe import Forward, Record
+from ....reference.prefix_cache import Key
+from ...base.observe import Content, Forward, Record, SlotContent
 from ...base.trace import Step
 from ..batch import StateIndices
 from ..kernels import Kernels, RowInput
 from ..memory import Memory
-from ..plan import Plan
+from ..plan import Load, Plan
 from ..pool import BlockPool
 from ..runner import Executed, Runner
 from ..scheduler import Scheduler
+from ..store import Store
 from .machine import Machine
 
 
 class NumericMemory(Memory):
-    """What is stored outside of a kernel was read just before: that is a copy."""
+    """What is stored outside of a kernel was read just before: that is a copy, unless it comes from outside the pool.
+
+    arriving  the key behind which a page is being loaded, and by layer what it holds
+    """
 
     machine: Machine | None = None
     in_kernel = False
+    arriving: tuple[Key, Mapping[int, Content]] | None = None
 
     def scramble(self) -> None:
         """All bytes are lost."""
@@ -55,13 +61,17 @@ class NumericMemory(Memory):
     def store_temporal(self, layer: int, block: int, tag: int) -> None:
         """Overwrite the recurrent state."""
         super().store_temporal(layer, block, tag)
-        if self.machine and not self.in_kernel:
+        if self.machine and self.arriving:
+            self.machine.load_temporal(self.arriving[0], layer, block)
+        elif self.machine and not self.in_kernel:
             self.machine.copy_temporal(layer, self._last_temporal, block)
 
     def store_conv(self, layer: int, block: int, window: tuple[int, ...]) -> None:
         """Overwrite the convolution buffer; where in the source the window stood, its tags tell."""
         super().store_conv(layer, block, window)
-        if self.machine and not self.in_kernel:
+        if self.machine and self.arriving:
+            self.machine.load_window(self.arriving[0], layer, block)
+        elif self.machine and not self.in_kernel:
             buffer, length = self._last_buffer, len(window)
             places = [at for at in range(len(buffer)) if buffer[at : at + length] == window]
             self.machine.copy_window(layer, self._last_conv, places[0] if places else 0, block)
@@ -77,10 +87,53 @@ class NumericMemory(Memory):
         source, tags = self._last_slots
         super().store_slot(layer, block, size, slot, tag)
         self._last_slots = source, tags
-        if self.machine and not self.in_kernel:
-            here = slot < len(tags) and tags[slot] == tag
-            at = slot if here or tag not in tags else tags.index(tag)
-            self.machine.copy_slot(layer, source, at, block, slot, size)
+        if self.machine and self.arriving:
+            key, pages = self.arriving
+            page = pages[layer]
+            assert isinstance(page, SlotContent)
+            self.machine.load_slot(key, layer, _place(page.tags, slot, tag), block, slot, size)
+        elif self.machine and not self.in_kernel:
+            self.machine.copy_slot(layer, source, _place(tags, slot, tag), block, slot, size)
+
+
+def _place(tags: Sequence[int], slot: int, tag: int) -> int:
+    """Where in a source with these tags a slot came from."""
+    here = slot < len(tags) and tags[slot] == tag
+    return slot if here or tag not in tags else tags.index(tag)
+
+
+class NumericStore(Store):
+    """What is kept outside of the pool has its bytes there, too."""
+
+    machine: Machine | None = None
+
+    def seed(self, tokens: Sequence[int], states: bool) -> None:
+        """Another engine stored what it computed for these tokens."""
+        before = set(self.pages)
+        super().seed(tokens, states)
+        if self.machine:
+            self.machine.outside.seed([key for key in self.pages if key not in before], tokens)
+
+    def save(self, key: Key, block: int) -> None:
+        """Carry a block's pages out of the pool."""
+        if key not in self.pages:
+            self._leaving: list[tuple[int, int]] = []
+            super().save(key, block)
+            if self.machine:
+                self.machine.save(key, self._leaving)
+
+    def page(self, group: int, layer: int, block: int) -> Content:
+        """What leaves the pool."""
+        self._leaving.append((layer, block))
+        return super().page(group, layer, block)
+
+    def load(self, step: int, request: str, load: Load, records: list[Record]) -> None:
+        """Carry an entry into a block."""
+        assert isinstance(self.memory, NumericMemory)
+        pages = zip(self.layers(load.group), self.pages.get(load.key, ()), strict=False)
+        self.memory.arriving = load.key, dict(pages)
+        super().load(step, request, load, records)
+        self.memory.arriving = None
 
 
 class NumericKernels(Kernels):

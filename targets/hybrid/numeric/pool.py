@@ -24,12 +24,14 @@ import torch
 from numpy.typing import NDArray
 
 from ....reference import tiny_model
-from ....reference.layout import Layout
+from ....reference.layout import Group, Layout
 from ....reference.tiny_model import TinyModel
 
 FILLS = ("NaN poison", "large finite", "zero")
 LARGE_FINITE = 0x7B
 """A byte that, repeated, is a large finite number in each of the four data types."""
+FILL_BYTES = (0xFF, LARGE_FINITE, 0)
+"""Dead memory that nobody has to be named for."""
 GUARD = 0x5A
 ALIGNMENT = 64
 PAGE_UNIT = 16
@@ -84,6 +86,25 @@ class PageLayout:
         return cls(slots, temporal, -(-max(sizes) // ALIGNMENT) * ALIGNMENT)
 
 
+def parts_of(
+    page: torch.Tensor, group: Group, pages: PageLayout, model: TinyModel
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Typed views of bytes, uint8 [..., page size]: recurrent state and window, or keys and values of a block."""
+
+    def typed(dtype: str, start: int, *shape: int) -> torch.Tensor:
+        kind = getattr(torch, dtype)
+        numbers = page[..., start : start + prod(shape) * kind.itemsize].view(kind)
+        return numbers.view(*page.shape[:-1], *shape)
+
+    if group.kind == "mamba":
+        state = tiny_model.state_shape(model.mixer)
+        window = (model.conv_width - 1, tiny_model.CONV_CHANNELS)
+        return typed(model.state_dtype, 0, *state), typed("bfloat16", pages.conv, *window)
+    shape = (group.block_size, tiny_model.KV_HEADS, tiny_model.ATTENTION_DIM)
+    keys = typed(model.kv_dtype, 0, *shape)
+    return keys, typed(model.kv_dtype, prod(shape) * keys.element_size(), *shape)
+
+
 class BytePool:
     """`layers` regions of pages in one tensor of bytes. All methods take block ids and treat the three fills alike."""
 
@@ -123,6 +144,11 @@ class BytePool:
         self.by_page[:, blocks + self.page(0, 0)] = torch.from_numpy(poison).to(device)
         self.by_page[:, blocks + self.page(1, 0)] = LARGE_FINITE
         self.by_page[:, blocks + self.page(2, 0)] = 0
+
+    def fills(self, layer: int, block: int) -> torch.Tensor:
+        """uint8 [fills, page size]: a block's page in every fill; a view of the pool's bytes."""
+        first = self.page(0, block)
+        return self.by_page[layer, first : first + len(FILLS) * self.stride : self.stride]
 
     def pages_of(self, blocks: Iterable[int]) -> list[int]:
         """Pages of `blocks` in all fills: those of the first fill, then of the next."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....reference.prefix_cache import Key
 from ...base.observe import Bytes, Record
 from ...base.trace import Config, Sleep
 from ..target import HybridTarget
 from .backend import Device
 from .machine import Machine
-from .parts import NumericKernels, NumericMemory, NumericPool, NumericRunner, NumericScheduler
+from .parts import NumericKernels, NumericMemory, NumericPool, NumericRunner, NumericScheduler, NumericStore
 
 PARTS: dict[str, type] = {
     "pool_class": NumericPool,
     "scheduler_class": NumericScheduler,
     "memory_class": NumericMemory,
     "kernels_class": NumericKernels,
+    "store_class": NumericStore,
     "runner_class": NumericRunner,
 }
 
@@ -28,7 +30,7 @@ class Numeric(HybridTarget):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.machine = Machine(config, self.layout, self.device)
-        parts: tuple[Any, ...] = (self.scheduler, self.memory, self.kernels, self.runner)
+        parts: tuple[Any, ...] = (self.scheduler, self.memory, self.kernels, self.store, self.runner)
         for part in parts:
             part.machine = self.machine
 
@@ -41,6 +43,10 @@ class Numeric(HybridTarget):
     def read_bytes(self, group: int, layer: int, block: int) -> Bytes:
         """What a page holds, as numbers."""
         return self.machine.read(group, layer, block)
+
+    def read_stored(self, key: Key, layer: int) -> Bytes | None:
+        """What is kept outside of the pool, as numbers."""
+        return self.machine.read_stored(key, layer)
 
     def close(self) -> None:
         """Give the device's memory back."""

@@ -1,0 +1,58 @@
+"""What is kept outside of the pool, in bytes: the pages behind a connector's keys, and those in a second memory tier.
+
+A page leaves the pool whole, in all fills. Which parts of it come back, and to where, the symbolic mover says: see
+`parts.NumericStore`. What another engine computed comes from the float64 model, rounded as pages store it.
+
+It outlives the pool, whose bytes may be given back meanwhile. It decides nothing, and no page ever changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from ....reference.layout import Layout
+from ....reference.numeric_run import make_track
+from ....reference.prefix_cache import Key
+from ....reference.tiny_model import TinyModel, embedding_row
+from .backend import Device
+from .pool import FILL_BYTES, FILLS, PageLayout, parts_of
+
+
+class Outside:
+    """Pages by key and layer: uint8 [fills, page size] on the host, pinned where a GPU reads and writes them."""
+
+    def __init__(self, layout: Layout, model: TinyModel, device: Device) -> None:
+        self.layout = layout
+        self.model = model
+        self.device = device
+        self.layout_of_pages = PageLayout.of(layout, model)
+        self.pages: dict[Key, dict[int, Tensor]] = {}
+
+    def new_page(self, key: Key, layer: int) -> Tensor:
+        """A page that nobody has written: dead memory, in every fill of its own kind."""
+        page = torch.empty(len(FILLS), self.layout_of_pages.size, dtype=torch.uint8, pin_memory=self.device.is_cuda)
+        for fill, byte in enumerate(FILL_BYTES):
+            page[fill] = byte
+        self.pages.setdefault(key, {})[layer] = page
+        return page
+
+    def parts(self, key: Key, layer: int) -> tuple[Tensor, Tensor]:
+        """Typed views of a page, [fills, ...]: recurrent state and window, or keys and values."""
+        return parts_of(self.pages[key][layer], self.layout.groups[key.group], self.layout_of_pages, self.model)
+
+    def seed(self, keys: Collection[Key], tokens: Sequence[int]) -> None:
+        """Another engine stored what it computed for these tokens, under `keys`."""
+        for index, group in enumerate(self.layout.groups):
+            own = [key for key in keys if key.group == index]
+            for layer in range(group.layers) if own else ():
+                track = make_track(self.model, group, index, layer)
+                for position, token in enumerate(tokens):
+                    track.extend(embedding_row(token, position))
+                for key in own:
+                    self.new_page(key, layer)
+                    content = track.page(key.depth - group.block_size, key.depth)
+                    for part, values in zip(self.parts(key, layer), content, strict=True):
+                        part[:] = torch.from_numpy(values).float()
