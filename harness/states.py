@@ -56,7 +56,7 @@ REQUIRES: dict[str, str] = {
     "state copied to the running column": "align",
     "boundary state copied back": "speculation align",
     "state copied out of the cache": "slots",
-    "snapshot written beside the working state": "snapshots",
+    "snapshot written beside the working state": "snapshots caching",
     "columns left of a window given back": "sliding-window",
     "hit behind a sliding window": "sliding-window caching",
     # hits inside a block
@@ -103,7 +103,7 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has -= {"sliding-window", "draft-group"}
     if has & {"align", "all", "slots"}:
         has.add("caching")
-    if modes - {"slots"}:
+    if "slots" not in capabilities.modes:
         has.add("block-tables")
     if int(str(overrides.get("num_speculative_tokens", capabilities.max_speculative_tokens))):
         has.add("speculation")

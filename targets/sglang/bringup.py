@@ -25,11 +25,13 @@ SPARE_PAGES = 2
 class Sizes:
     """A configuration in SGLang's terms; lengths in tokens.
 
+    caching  False with `disable_radix_cache`: then there are neither snapshots nor strategies
     chunk   grid of prefill snapshots (`mamba_cache_chunk_size`)
     track   grid of decode snapshots (`mamba_track_interval`)
     drafts  tokens of one verification, 0 without speculation
     """
 
+    caching: bool
     strategy: str
     overlap: bool
     tree_core: str
@@ -63,12 +65,16 @@ def sizes_of(config: Config) -> Sizes:
     states = [group for group in config.groups if group.kind == "mamba"]
     attention = [group for group in config.groups if group.kind == "attention"]
     options = config.options
-    strategy = options.get("strategy", "no_buffer")
+    caching = config.mamba_cache_mode != "none"
+    strategy = options.get("strategy", "no_buffer") if caching else "no_buffer"
     page, chunk = attention[0].block_size, states[0].block_size
     overlap = bool(config.async_depth)
     drafts = config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
-    per_request = parts.slots_per_request(strategy, overlap)
+    per_request = parts.slots_per_request(strategy, overlap) if caching else 1
+    # A pool of blocks for both kinds has those of one request's state, too.
+    state_blocks = 0 if caching else 1 + config.num_speculative_tokens
     return Sizes(
+        caching=caching,
         strategy=strategy,
         overlap=overlap,
         tree_core=options.get("tree_core") or compat_tree.tree_cores()[0],
@@ -77,7 +83,7 @@ def sizes_of(config: Config) -> Sizes:
         track=max(chunk, page) * int(options.get("track", "1")),
         rows=config.max_num_seqs,
         slots=per_request * config.max_num_seqs + int(options.get("spare_states", "0")),
-        pages=config.num_blocks - 1 + SPARE_PAGES + cdiv(2 * drafts, page),
+        pages=config.num_blocks - 1 - state_blocks + SPARE_PAGES + cdiv(2 * drafts, page),
         context=config.max_model_len,
         state_layers=states[0].layers,
         attention_layers=attention[0].layers,
@@ -96,7 +102,7 @@ def layout_of(config: Config, sizes: Sizes) -> Layout:
         num_blocks=sizes.first_page + sizes.pages + 1,
         conv_width=config.conv_width,
         mode="slots",
-        prefix_caching=True,
+        prefix_caching=sizes.caching,
         num_speculative_tokens=config.num_speculative_tokens,
         null_block=0,
         reserved=frozenset({sizes.first_page}),

@@ -16,6 +16,13 @@ def tree_cores() -> tuple[str, ...]:
     return ("legacy", "python") if find_spec(f"{cache}.unified_radix_cache") else ("legacy",)
 
 
+def chunk_cache() -> Any:
+    """What the server builds instead of a tree without prefix caching, up to 0.5.20; None where a disabled tree does
+    it."""
+    place = "sglang.srt.mem_cache.chunk_cache"
+    return import_module(place).ChunkCache if find_spec(place) else None
+
+
 def component_types() -> Any:
     """The components of the unified cache: FULL and MAMBA are ours."""
     place = "unified_cache" if find_spec("sglang.srt.mem_cache.unified_cache") else "unified_cache_components"

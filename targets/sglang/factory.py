@@ -20,7 +20,7 @@ class SglangFactory:
         self.tree_core = tree_core
         self.capabilities = Capabilities(
             events=frozenset({"arrive", "step", "preempt", "abort", "reset_prefix_cache", "evict"}),
-            modes=("slots",),
+            modes=("slots", "slots", "none"),
             observes=frozenset({"pool", "tables", "accesses", "content", "device_order", "leftovers"}),
             # (grid of snapshots, KV page)
             block_sizes=((4, 1), (8, 1), (4, 4), (8, 4), (8, 2)),
@@ -47,6 +47,10 @@ class SglangFactory:
             return f"this release has no tree core {core}"
         if sorted(sizes) != ["attention", "mamba"] or len(config.groups) != 2:
             return "it has one group of each kind"
+        if config.async_depth > 1:
+            return "at most one step is in flight"
+        if config.mamba_cache_mode == "none":
+            return ""  # without its cache neither strategies nor grids matter
         if config.mamba_cache_mode != "slots":
             return "its states have slots of their own (mamba_cache_mode=slots)"
         if strategy == "no_buffer" and (sizes["attention"] > 1 or config.async_depth):
@@ -55,8 +59,6 @@ class SglangFactory:
             return "strategy extra_buffer_lazy needs overlap (async_depth=1)"
         if sizes["mamba"] % sizes["attention"] or sizes["mamba"] < config.conv_width:
             return "the grid of snapshots is a multiple of the page and no shorter than the convolution"
-        if config.async_depth > 1:
-            return "at most one step is in flight"
         return ""
 
     def open(self, config: Config) -> Target:

@@ -30,6 +30,7 @@ def publish(sizes: Sizes) -> Any:
     arguments = ServerArgs(
         model_path="dummy",
         page_size=sizes.page,
+        disable_radix_cache=not sizes.caching,
         mamba_radix_cache_strategy=sizes.strategy,
         mamba_track_interval=sizes.track,
         chunked_prefill_size=max(sizes.page, 16),
@@ -116,7 +117,7 @@ def make_allocator(sizes: Sizes, kv: Any) -> Any:
 
 
 def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
-    """The radix tree, with its components if it has such."""
+    """The radix tree, with its components if it has such, or what stands in for it if there is to be none."""
     from sglang.srt.environ import envs
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
@@ -125,10 +126,12 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,
         page_size=sizes.page,
-        disable=False,
+        disable=not sizes.caching,
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
     )
+    if not sizes.caching and (stand_in := compat_tree.chunk_cache()):
+        return stand_in(parameters)
     if sizes.tree_core == "legacy":
         from sglang.srt.mem_cache.mamba_radix_cache import MambaRadixCache
 

@@ -31,8 +31,10 @@ class Owned(NamedTuple):
     node: Any
 
 
-def tree_of(engine: Engine) -> NodeTree | OpaqueTree:
+def tree_of(engine: Engine) -> NodeTree | OpaqueTree | NoTree:
     """The reader for an engine's tree."""
+    if not engine.sizes.caching:
+        return NoTree()
     return OpaqueTree(engine) if engine.sizes.tree_core == "rust" else NodeTree(engine)
 
 
@@ -63,6 +65,14 @@ class NodeTree:
         if state is not None:
             for slot in state.tolist():
                 yield Owned(slot, Key(STATES, depth + len(tags), tags[-1]), state_locks, node.id)
+
+
+class NoTree:
+    """Without prefix caching: whatever requests and free lists do not have is lost."""
+
+    def owned(self) -> Iterator[Owned]:
+        """Nothing."""
+        return iter(())
 
 
 class OpaqueTree:

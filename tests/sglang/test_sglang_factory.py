@@ -25,6 +25,8 @@ def config(strategy: str, **changes: object) -> Config:
         (config("extra_buffer_lazy"), "needs overlap"),
         (config("extra_buffer", groups=(Group("mamba", 6), Group("attention", 4))), "multiple of the page"),
         (config("extra_buffer", mamba_cache_mode="align"), "slots"),
+        (config("extra_buffer", mamba_cache_mode="none", groups=(Group("mamba", 8), Group("attention", 16))), ""),
+        (config("no_buffer", mamba_cache_mode="none", async_depth=2), "in flight"),
     ],
 )
 def test_combinations_that_the_server_refuses_are_refused_with_a_reason(wanted: Config, reason: str) -> None:

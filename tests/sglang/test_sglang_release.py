@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
 FOLDER = Path(__file__).parents[2] / "corpus" / "sglang"
 FILES = sorted(path.name for path in FOLDER.glob("*.json"))
-TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "30"))
+TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "20"))
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +46,22 @@ def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, Worker], 
     assert violation.signature == signature, violation.message
 
 
+def test_random_traces_without_prefix_caching_are_silent(workers: dict[str, Worker]) -> None:
+    exercised: Counter[str] = Counter()
+    overrides = {"mamba_cache_mode": "none", "enable_prefix_caching": False}
+    for ran in worker_of(workers, "0.5.23").fuzz(Fuzz(7, 0, TRACES, overrides, twice_every=4)):
+        assert ran.outcome.violation is None, ran.outcome.violation.message
+        assert not ran.outcome.reached.get("prefix hit")
+        exercised.update(ran.outcome.exercised)
+    assert all(exercised[oracle] for oracle in ("M1", "M5", "M9", "S3", "S4", "S6"))
+
+
 @pytest.mark.parametrize("strategy", ["no_buffer", "extra_buffer", "extra_buffer_lazy"])
 def test_random_traces_are_silent(workers: dict[str, Worker], strategy: str) -> None:
     worker = worker_of(workers, "0.5.23")
     exercised: Counter[str] = Counter()
     reached: Counter[str] = Counter()
-    for ran in worker.fuzz(Fuzz(7, 0, TRACES, {"strategy": strategy}, twice_every=4)):
+    for ran in worker.fuzz(Fuzz(7, 0, TRACES, {"strategy": strategy, "mamba_cache_mode": "slots"}, twice_every=4)):
         assert ran.outcome.violation is None, ran.outcome.violation.message
         exercised.update(ran.outcome.exercised)
         reached.update(ran.outcome.reached)
