@@ -11,7 +11,8 @@ of the cache modes:
                       the one before it and the scratch columns hold blocks, the others are null
     mamba, mode all   the same columns, every one of them a real block
     mamba, mode slots columns are roles, not positions: the working slot, then those that snapshots are written to;
-                      a slot holds one state, at any depth
+                      a slot holds one state, at any depth. Speculation takes no slots: states after each draft are
+                      scratch of a row of the batch, and only the accepted one reaches a slot
 
 A sliding-window group keeps its columns but may give back those that no later token attends to: the token at
 position p attends to positions p - window + 1 .. p, so after c tokens only positions from c - window + 1 on matter

@@ -136,6 +136,7 @@ class Storage:
 
     temporal  [layer, slot]                window  [layer, slot, tap]
     keys, values  per attention layer [token slot]
+    scratch_temporal [layer, row, draft], scratch_window [layer, row, draft, tap]  with speculation
     """
 
     def __init__(self, rows: Any, kv: Any, sizes: Sizes) -> None:
@@ -143,10 +144,17 @@ class Storage:
         layers, slots = sizes.state_layers, sizes.slots + 1
         self.temporal: Any = state.temporal.numpy().reshape(layers, slots)
         self.window: Any = state.conv[0].numpy().reshape(layers, slots, sizes.window)
+        self.scratch_temporal: Any = np.empty(0, np.int64)
+        self.scratch_window: Any = np.empty(0, np.int64)
+        if sizes.drafts:
+            steps = layers, sizes.rows + 1, sizes.drafts
+            self.scratch_temporal = state.intermediate_ssm.numpy().reshape(steps)
+            self.scratch_window = state.intermediate_conv_window[0].numpy().reshape(*steps, sizes.window)
         pool = kv.full_kv_pool
         self.keys: Any = [buffer.numpy().reshape(-1) for buffer in pool.k_buffer]
         self.values: Any = [buffer.numpy().reshape(-1) for buffer in pool.v_buffer]
         # With zeroed memory real bugs are invisible.
         noise = np.random.default_rng(0)
-        for array in (self.temporal, self.window, *self.keys, *self.values):
+        scratch = (self.scratch_temporal, self.scratch_window)
+        for array in (self.temporal, self.window, *scratch, *self.keys, *self.values):
             array[...] = noise.integers(1, 1 << 62, array.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,9 +28,22 @@ ABSENT = frozenset(
         "lora_drainer",
         "draft_worker",
         "metrics_collector",
+        "forward_sleep_time",
+        "_confidence_budget_prepare",
     }
 )
 """Attributes of the scheduler that are tested with `is None`."""
+
+
+def speculates() -> bool:
+    """Whether the n-gram worker verifies and commits states in the way that speculation.py drives (0.5.23)."""
+    if find_spec("sglang.srt.speculative.ngram_worker") is None:
+        return False
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.speculative import ngram_worker, spec_utils
+
+    staging = hasattr(ngram_worker, "reconstruct_indices_from_tree_mask_func")
+    return staging and hasattr(spec_utils, "_verify_commit_step_indices") and hasattr(Scheduler, "_forward_isolation")
 
 
 def limit_rows(rows: int) -> None:
@@ -72,7 +86,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     scheduler.disaggregation_mode = DisaggregationMode.NULL
-    scheduler.spec_algorithm = SpeculativeAlgorithm.from_string(None)
+    scheduler.spec_algorithm = SpeculativeAlgorithm.from_string("NGRAM" if sizes.drafts else None)
     scheduler.dp_attn_adapter = scheduler.ngram_embedding_manager = _Pass()
     scheduler.prefill_decode_interval = scheduler._prefill_decode_interval_remaining = 0
     scheduler.priority_scheduling_preemption_threshold = 0
@@ -178,6 +192,23 @@ def flush(scheduler: Any) -> None:
     scheduler.token_to_kv_pool_allocator.clear()
 
 
+class _Seen(SimpleNamespace):
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def verify_batch(batch: Any) -> Any:
+    """The fields of a `ForwardBatch` that the linear-attention backend reads before it verifies drafts."""
+    return _Seen(
+        batch_size=len(batch.reqs),
+        forward_mode=batch.forward_mode,
+        logical_forward_mode=batch.forward_mode,
+        req_pool_indices=batch.req_pool_indices.clone(),
+        input_ids=batch.input_ids,
+        spec_info=batch.spec_info,
+    )
+
+
 def backend_batch(batch: Any) -> Any:
     """The fields of a `ForwardBatch` that planning reads, for an extend batch."""
     from types import MethodType
@@ -185,12 +216,8 @@ def backend_batch(batch: Any) -> Any:
     import torch
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
-    class Seen(SimpleNamespace):
-        def __getattr__(self, name: str) -> None:
-            return None
-
     lengths = torch.tensor(batch.extend_lens)
-    seen = Seen(
+    seen = _Seen(
         batch_size=len(batch.reqs),
         forward_mode=batch.forward_mode,
         logical_forward_mode=batch.forward_mode,

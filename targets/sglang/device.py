@@ -11,6 +11,7 @@ copied from the working slot under SGLang's mask, which is what its Triton kerne
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -50,12 +51,13 @@ class Row(NamedTuple):
     slots: tuple[int, ...]
     locations: Sequence[int]
     written: Sequence[int]
+    drafts: int = 0
 
 
 class Launch:
     """A batch on its way, and the event that SGLang waits for."""
 
-    def __init__(self, step: int, rows: list[Row], execute: Callable[[Launch], None]) -> None:
+    def __init__(self, step: int, rows: list[Row], pending: deque[Launch], execute: Callable[[Launch], None]) -> None:
         self.step = step
         self.rows = rows
         self.sampled = torch.zeros(sum(row.name is not None for row in rows), dtype=torch.int64)
@@ -63,13 +65,20 @@ class Launch:
         self.copies: list[tuple[int, int]] = []
         self.moves: Callable[[], None] = lambda: None
         self.tracks: Any = None
-        self._execute: Callable[[Launch], None] | None = execute
+        self.accesses: list[Access] = []
+        self.inputs: list[tuple[int, ...]] = []
+        self.execute = execute
+        self._pending = pending
+        pending.append(self)
 
     def synchronize(self) -> None:
-        """Wait: whatever has not run runs now."""
-        execute, self._execute = self._execute, None
-        if execute is not None:
-            execute(self)
+        """Wait: whatever has not run by then runs now, in order."""
+        while self in self._pending:
+            first = self._pending.popleft()
+            first.execute(first)
+
+    def record(self) -> None:
+        """The event is the launch itself."""
 
 
 class Device:
@@ -81,28 +90,42 @@ class Device:
         self.states = engine.states
         self.tracker = snapshots.Tracker(engine)
         self.records: list[Record] = []
+        self.pending: deque[Launch] = deque()
+        self.last: Launch | None = None
         self.step = -1
         self.pad_to = 0
         self._relay: dict[int, int] = {}
         """Request row -> token that its last forward sampled."""
 
+    def drain(self) -> None:
+        """Let everything run that was launched."""
+        if self.pending:
+            self.pending[-1].synchronize()
+
     def launch(self, batch: Any) -> Any:
         """Read what is shared, put the rest off."""
-        extend = batch.forward_mode.is_extend()
-        tokens = batch.prefill_input_ids_cpu.tolist() if extend else None
+        launch = self.prepare(batch, self.execute)
+        return compat.make_result(launch.sampled, launch)
+
+    def prepare(self, batch: Any, execute: Callable[[Launch], None]) -> Launch:
+        """A launch of a batch, with what it reads of tables shared with the scheduler."""
+        verify, extend = batch.forward_mode.is_target_verify(), batch.forward_mode.is_extend()
+        staged = batch.input_ids if batch.prefill_input_ids_cpu is None else batch.prefill_input_ids_cpu
+        tokens = staged.tolist() if extend else None
         rows, first = [], 0
         written = batch.out_cache_loc.tolist()
         for index, request in enumerate(batch.reqs):
             length = int(batch.seq_lens_cpu[index])
-            count = batch.extend_lens[index] if extend else 1
-            rows.append(self._row(batch, index, length, count, tokens, first, written, request))
+            count = self.sizes.drafts if verify else batch.extend_lens[index] if extend else 1
+            row = self._row(batch, index, length + count * verify, count, tokens, first, written, request)
+            rows.append(row._replace(samples=True, drafts=count - 1) if verify else row)
             first += count
         if not extend:
             rows += [self._padding()] * (self.pad_to - len(rows))
-        launch = Launch(self.step, rows, self.execute)
+        launch = self.last = Launch(self.step, rows, self.pending, execute)
         launch.tracks = self.tracker.plan(batch, rows)
         self._defer(batch, launch)
-        return compat.make_result(launch.sampled, launch)
+        return launch
 
     def _row(
         self, batch: Any, index: int, length: int, count: int, tokens: Any, first: int, written: Any, request: Any
@@ -131,7 +154,8 @@ class Device:
         """The clears and copies that SGLang's model runner executes before the forward of an extend batch."""
         pools = self.engine.rows
         clears, sources, destinations = compat.deferred(batch)
-        if not batch.forward_mode.is_extend() or (clears is None and sources is None):
+        mode = batch.forward_mode
+        if not mode.is_extend() or mode.is_target_verify() or (clears is None and sources is None):
             return
         launch.clears = clears.tolist() if clears is not None else []
         if sources is not None:
@@ -147,29 +171,36 @@ class Device:
 
     def execute(self, launch: Launch) -> None:
         """Clears, copies, forward."""
+        said = self.compute(launch)
+        for index, row in enumerate(launch.rows):
+            if row.name is not None:
+                launch.sampled[index] = self._relay[row.pool_row] = said[index][-1]
+        self.conclude(launch, [said[index][-1:] if row.samples else () for index, row in enumerate(launch.rows)])
+
+    def compute(self, launch: Launch) -> list[tuple[int, ...]]:
+        """Clears, copies, layers. By row: what the model says after each token."""
         launch.moves()
         if launch.clears:
             self.records.append(Zeroed(launch.step, launch.clears))
         self._report_copies(launch)
-        accesses: list[Access] = []
-        inputs = [row.tokens if row.tokens is not None else (self._relay[row.pool_row],) for row in launch.rows]
+        launch.inputs = inputs = [
+            row.tokens if row.tokens is not None else (self._relay[row.pool_row],) for row in launch.rows
+        ]
         hidden: list[tuple[int, ...] | None] = [None] * len(launch.rows)
         for layer in range(self.sizes.state_layers):
-            self._state_layer(layer, launch, inputs, hidden, accesses)
-        self._snapshot(launch, accesses)
+            self._state_layer(layer, launch, inputs, hidden)
+        self._snapshot(launch)
         for layer in range(self.sizes.attention_layers):
-            self._attention_layer(layer, launch, inputs, hidden, accesses)
-        out = []
-        for index, row in enumerate(launch.rows):
-            tags = hidden[index]
-            assert tags is not None
-            if row.name is None:
-                out.append(ForwardRow(None, 0, inputs[index], 0, ()))
-                continue
-            token = sample(tags[-1])
-            launch.sampled[index] = self._relay[row.pool_row] = token
-            out.append(ForwardRow(row.name, row.prefix, inputs[index], 0, (token,) if row.samples else ()))
-        self.records.append(Forward(launch.step, tuple(out), accesses))
+            self._attention_layer(layer, launch, inputs, hidden)
+        return [tuple([sample(tag) for tag in tags or ()]) for tags in hidden]
+
+    def conclude(self, launch: Launch, sampled: Sequence[tuple[int, ...]]) -> None:
+        """Report the forward, with the tokens that each row sampled."""
+        rows = [
+            ForwardRow(row.name, row.prefix, tokens, row.drafts, said)
+            for row, tokens, said in zip(launch.rows, launch.inputs, sampled, strict=True)
+        ]
+        self.records.append(Forward(launch.step, tuple(rows), launch.accesses))
 
     def _report_copies(self, launch: Launch) -> None:
         owners = {row.slot: row.name or "" for row in launch.rows}
@@ -180,10 +211,11 @@ class Device:
                     Copied(launch.step, name, STATES, -1, source, 0, destination, 0, True, True, layer=layer)
                 )
 
-    def _state_layer(self, layer: int, launch: Launch, inputs: Any, hidden: list[Any], accesses: list[Access]) -> None:
+    def _state_layer(self, layer: int, launch: Launch, inputs: Any, hidden: list[Any]) -> None:
         """Prefills take the convolution window only if something is computed already, the recurrent state always:
-        it was cleared when the slot was handed out (SGLang's GDN backend)."""
-        states, width = self.states, self.sizes.window + 1
+        it was cleared when the slot was handed out (SGLang's GDN backend). A row with drafts keeps the states after
+        each token beside the working one, whose window alone moves on (`causal_conv1d_update`)."""
+        states, width, accesses = self.states, self.sizes.window + 1, launch.accesses
         chains = []
         for index, row in enumerate(launch.rows):
             slot = row.slot
@@ -194,24 +226,29 @@ class Device:
             tags = run_chain(start, inputs[index])
             chains.append((start, tags))
             hidden[index] = join(hidden[index], tags)
-            window = window_of((*(window or ()), *tags), width)
-            states.temporal[layer, slot] = tags[-1]
+            inputs_so_far = (*(window or ()), *tags)
+            window = window_of(inputs_so_far, width)
             states.window[layer, slot] = window
+            if row.drafts:
+                for step in range(len(tags)):
+                    seen = inputs_so_far[: len(inputs_so_far) - len(tags) + step + 1]
+                    states.scratch_temporal[layer, index, step] = tags[step]
+                    states.scratch_window[layer, index, step] = window_of(seen, width)
+                continue
+            states.temporal[layer, slot] = tags[-1]
             accesses.append(StateWrite(index, STATES, layer, 0, slot, row.prefix + row.num_tokens, tags[-1], window))
         self.tracker.store(layer, launch.tracks, chains)
 
-    def _snapshot(self, launch: Launch, accesses: list[Access]) -> None:
+    def _snapshot(self, launch: Launch) -> None:
         """What SGLang's code has put beside the working states."""
         for index, slot, depth in self.tracker.stored(launch.tracks):
             column = launch.rows[index].slots.index(slot) if slot in launch.rows[index].slots else -1
             for layer in range(self.sizes.state_layers):
                 temporal = int(self.states.temporal[layer, slot])
                 window = tuple(self.states.window[layer, slot].tolist())
-                accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
+                launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
 
-    def _attention_layer(
-        self, layer: int, launch: Launch, inputs: Any, hidden: list[Any], accesses: list[Access]
-    ) -> None:
+    def _attention_layer(self, layer: int, launch: Launch, inputs: Any, hidden: list[Any]) -> None:
         keys, values = self.states.keys[layer], self.states.values[layer]
         page, first = self.sizes.page, self.sizes.first_page
         for index, row in enumerate(launch.rows):
@@ -222,8 +259,8 @@ class Device:
                 keys[location] = values[location] = tag
             pages = [first + location // page for location in row.written]
             places = [location % page for location in row.written]
-            accesses.append(SlotWrite(index, ATTENTION, layer, row.prefix, pages, places, tags))
+            launch.accesses.append(SlotWrite(index, ATTENTION, layer, row.prefix, pages, places, tags))
         for index, row in enumerate(launch.rows):
             pages = [first + location // page for location in row.locations[::page]]
             tags = keys[row.locations].tolist()
-            accesses.append(SlotRead(index, ATTENTION, layer, pages, tags))
+            launch.accesses.append(SlotRead(index, ATTENTION, layer, pages, tags))

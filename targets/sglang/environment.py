@@ -11,12 +11,14 @@ from ..base.pip import Progress
 
 
 def _variables(home: Path) -> dict[str, str]:
-    """No GPU, no network, no folder shared with another version. TRITON_INTERPRET: kernels are never compiled."""
+    """No GPU, no network, no folder shared with another version. TRITON_INTERPRET: kernels are never compiled;
+    NATIVE_MOVE: keys and values are moved by plain Torch."""
     return {
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "SGLANG_CACHE_DIR": str(home / "cache"),
+        "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
         "TRITON_CACHE_DIR": str(home / "triton"),
         "TRITON_INTERPRET": "1",
         "PYTHONWARNINGS": "ignore",

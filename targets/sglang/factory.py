@@ -10,12 +10,16 @@ from ..base.trace import Config
 
 TREE_CORES = ("python", "rust")
 """Of the latest release; "legacy" is the cache that older ones have."""
+DRAFTS = 3
+"""Most drafts in a verification, where a release speculates in a way that can be driven."""
 
 
 class SglangFactory:
     """Opens engines of the SGLang that is importable here."""
 
-    def __init__(self, name: str, tree_core: str = "", tree_cores: tuple[str, ...] = TREE_CORES) -> None:
+    def __init__(
+        self, name: str, tree_core: str = "", tree_cores: tuple[str, ...] = TREE_CORES, drafts: int = DRAFTS
+    ) -> None:
         self.name = name
         self.tree_core = tree_core
         self.capabilities = Capabilities(
@@ -26,7 +30,8 @@ class SglangFactory:
             block_sizes=((4, 1), (8, 1), (4, 4), (8, 4), (8, 2)),
             group_counts=((1, 1),),
             layers_per_group=(1, 2),
-            speculative_modes=(),
+            max_speculative_tokens=drafts,
+            speculative_modes=("slots", "none"),
             max_async_depth=1,
             conv_widths=(4,),
             reaches=frozenset({"padding", "snapshots"}),
@@ -49,6 +54,8 @@ class SglangFactory:
             return "it has one group of each kind"
         if config.async_depth > 1:
             return "at most one step is in flight"
+        if config.num_speculative_tokens > self.capabilities.max_speculative_tokens:
+            return f"at most {self.capabilities.max_speculative_tokens} drafts are verified"
         if config.mamba_cache_mode == "none":
             return ""  # without its cache neither strategies nor grids matter
         if config.mamba_cache_mode != "slots":
@@ -59,6 +66,8 @@ class SglangFactory:
             return "strategy extra_buffer_lazy needs overlap (async_depth=1)"
         if sizes["mamba"] % sizes["attention"] or sizes["mamba"] < config.conv_width:
             return "the grid of snapshots is a multiple of the page and no shorter than the convolution"
+        if config.num_speculative_tokens >= sizes["mamba"]:
+            return "a verification is no longer than the grid of snapshots"
         return ""
 
     def open(self, config: Config) -> Target:
@@ -83,16 +92,17 @@ def make_factory(variant: str) -> SglangFactory:
 
     Imports SGLang: ten seconds and more, to be spent before a campaign's clock runs.
     """
-    from . import compat_tree, stubs
+    from . import compat, compat_tree, stubs
 
     try:
         stubs.install()
         from . import target
 
         tree_cores = compat_tree.tree_cores()
+        drafts = DRAFTS if compat.speculates() else 0
     except ImportError as error:
         raise TargetError(
             f"SGLang cannot be imported here ({error}); say sglang@0.5.23 for an environment of its own"
         ) from error
     del target
-    return SglangFactory("sglang", variant, tree_cores)
+    return SglangFactory("sglang", variant, tree_cores, drafts)

@@ -27,6 +27,13 @@ def publish(sizes: Sizes) -> Any:
     """Tell SGLang's process-wide configuration, and return it."""
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
+    # A chain of drafts: trees have branches that a trace cannot name.
+    speculation: dict[str, Any] = {
+        "speculative_algorithm": "NGRAM",
+        "speculative_num_draft_tokens": sizes.drafts,
+        "speculative_num_steps": sizes.drafts,
+        "speculative_eagle_topk": 1,
+    }
     arguments = ServerArgs(
         model_path="dummy",
         page_size=sizes.page,
@@ -38,6 +45,7 @@ def publish(sizes: Sizes) -> Any:
         disable_overlap_schedule=not sizes.overlap,
         # Without Triton: request rows are written by plain Torch.
         attention_backend="torch_native",
+        **(speculation if sizes.drafts else {}),
     )
     arguments._mamba_cache_chunk_size = sizes.chunk
     set_global_server_args_for_scheduler(arguments)
@@ -164,6 +172,14 @@ def model_config(sizes: Sizes) -> Any:
     )
 
 
+def hybrid_model_config() -> Any:
+    """What tells SGLang that a model has states."""
+    from sglang.srt.configs import Qwen3NextConfig
+
+    config = object.__new__(Qwen3NextConfig)
+    return SimpleNamespace(hf_config=SimpleNamespace(get_text_config=lambda: config))
+
+
 def make_backend(rows: Any, sizes: Sizes) -> Any:
     """The linear-attention backend without its kernels: it plans where snapshots come from and stores them."""
     from sglang.srt.layers.attention.linear.gdn_backend import GDNAttnBackend
@@ -175,4 +191,5 @@ def make_backend(rows: Any, sizes: Sizes) -> Any:
     backend.conv_states_shape = (1, sizes.window)
     backend._mamba_chunk_size = sizes.chunk
     backend.is_draft_worker = backend.enable_unified_memory = False
+    backend.accept_lens_pool = None
     return backend

@@ -9,6 +9,7 @@ off. The two event loops are endless in SGLang; `Skeleton.step` is one turn of t
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -85,6 +86,20 @@ class Skeleton(Scheduler):
         self.retract_next: list[str] = []
         self.output_streamer = self.client
         compat.complete(self, sizes)
+        self.model_worker: Any = self._speculate(engine) if sizes.drafts else None
+
+    def _speculate(self, engine: Engine) -> Any:
+        """Speculation's worker, and what `Scheduler.run_batch` needs to launch it."""
+        from .speculation import Worker
+
+        device = self.device_model
+        self.pp_group = SimpleNamespace(is_last_rank=True)
+        self.device_module = SimpleNamespace(Event=lambda: device.last)
+        self.batch_record_buf, self.batch_record_ct = [None, None], 0
+        self.future_map = self.spec_algorithm.create_future_map(self.device, engine.rows)
+        # Every forward publishes its new lengths: who waits for them waits for the forward.
+        self.future_map.publish_ready = SimpleNamespace(wait=device.drain, synchronize=device.drain, record=int)
+        return Worker(engine, device, self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -92,7 +107,9 @@ class Skeleton(Scheduler):
         return None if name in compat.ABSENT else OFF
 
     def run_batch(self, batch: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Hand a batch to the device."""
+        """Hand a batch to the device; with speculation SGLang does."""
+        if self.model_worker is not None:
+            return super().run_batch(batch, *arguments, **keywords)
         self.forward_ct += 1
         batch.forward_iter, batch.launch_ts = self.forward_ct, float(self.forward_ct)
         return self.device_model.launch(batch)
@@ -138,7 +155,8 @@ class Skeleton(Scheduler):
         if early:
             self._process_oldest()
         if batch:
-            self.result_queue.append((batch.copy(), self.run_batch(batch)))
+            result = self.run_batch(batch)
+            self.result_queue.append((batch.copy(), result))
         if self.last_batch and not early:
             self._process_oldest()
         self.last_batch = batch
@@ -146,6 +164,13 @@ class Skeleton(Scheduler):
     def _process_oldest(self) -> None:
         batch, result = self.result_queue.popleft()
         self.process_batch_result(batch, result)
+
+    def expected(self, request: Any) -> int:
+        """Tokens of a request that are computed once what is in flight has run, if all its drafts are right."""
+        verifying = [batch for batch, _ in self.result_queue if batch.forward_mode.is_decode()]
+        in_flight = sum(request in batch.reqs for batch in verifying)
+        expected: int = request.kv.kv_committed_len + in_flight * self.model_worker.draft_token_num
+        return expected
 
     def live(self) -> list[Any]:
         """Unfinished requests that are not waiting, in batch order."""

@@ -47,6 +47,8 @@ class SglangTarget:
             return []
         self._names.add(event.name)
         truth = Truth(event.prompt)
+        if self.scheduler.model_worker is not None:
+            self.scheduler.model_worker.ngram_corpus.truths[event.name] = truth
         request = compat.make_request(event.name, truth.tokens[: truth.prompt_length], event.max_new_tokens)
         self.host.requests[event.name] = request
         self.scheduler._add_request_to_queue(request)
@@ -66,6 +68,8 @@ class SglangTarget:
         waiting = {one.hybridfuzz_name for one in scheduler.waiting_queue}
         before = {one.hybridfuzz_name for one in scheduler.live()}
         batch = scheduler.plan()
+        if scheduler.model_worker is not None:
+            scheduler.model_worker.ngram_corpus.event = event
         self.device.step, self.device.pad_to = self.step, event.pad_to
         queued = [one.hybridfuzz_name for one in scheduler.waiting_queue]
         preempted = tuple(name for name in queued if name in before)
@@ -80,6 +84,9 @@ class SglangTarget:
 
     def _row(self, batch: Any, index: int, waiting: set[str]) -> PlannedRow:
         name = batch.reqs[index].hybridfuzz_name
+        drafts = self.engine.sizes.drafts
+        if drafts and not batch.forward_mode.is_extend():
+            return PlannedRow(name, self.scheduler.expected(batch.reqs[index]), drafts, drafts - 1, False, 0)
         length = int(batch.seq_lens_cpu[index])
         if not batch.forward_mode.is_extend():
             return PlannedRow(name, length - 1, 1, 0, False, 0)

@@ -27,6 +27,8 @@ def config(strategy: str, **changes: object) -> Config:
         (config("extra_buffer", mamba_cache_mode="align"), "slots"),
         (config("extra_buffer", mamba_cache_mode="none", groups=(Group("mamba", 8), Group("attention", 16))), ""),
         (config("no_buffer", mamba_cache_mode="none", async_depth=2), "in flight"),
+        (config("extra_buffer", num_speculative_tokens=3), ""),
+        (config("extra_buffer", num_speculative_tokens=4), "at most 3"),
     ],
 )
 def test_combinations_that_the_server_refuses_are_refused_with_a_reason(wanted: Config, reason: str) -> None:
@@ -46,8 +48,18 @@ def test_a_tree_that_a_release_does_not_have_is_refused() -> None:
     }
 
 
+def test_a_release_whose_speculation_cannot_be_driven_gets_no_drafts() -> None:
+    older = SglangFactory("sglang", drafts=0)
+    assert "drafts" in older.supports(config("no_buffer", num_speculative_tokens=1))
+    assert not any(
+        draw_trace(older.capabilities, 1, index, {}, older.supports).config.num_speculative_tokens
+        for index in range(20)
+    )
+
+
 def test_all_strategies_and_pages_are_drawn() -> None:
     drawn = [draw_trace(FACTORY.capabilities, 1, index, {}, FACTORY.supports).config for index in range(60)]
     assert {one.options["strategy"] for one in drawn} == set(FACTORY.capabilities.options["strategy"])
     assert {one.groups[1].block_size for one in drawn} >= {1, 4}
     assert {one.async_depth for one in drawn} == {0, 1}
+    assert {one.num_speculative_tokens for one in drawn} == {0, 1, 2, 3}

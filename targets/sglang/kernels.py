@@ -1,0 +1,102 @@
+"""Speculation's index kernels on a CPU: the same arguments and results as SGLang's, in plain Torch.
+
+The verify and commit code around them is SGLang's own. Kernels that scatter states have a sibling for CPUs in SGLang
+itself (`HybridLinearAttnBackend._scatter_speculative_state_with_mask`), which stands in for them. Acceptance follows
+the greedy rule: from the root, a child is accepted if it is what the model says after its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def install() -> None:
+    """Put them where SGLang's speculation looks for its kernels; any number of times."""
+    from sglang.kernels.ops.mamba import mamba_state_scatter_triton
+    from sglang.srt.layers.attention.hybrid_linear_attn_backend import HybridLinearAttnBackend
+    from sglang.srt.mem_cache import allocation
+    from sglang.srt.speculative import eagle_utils, ngram_worker, spec_utils
+
+    scatter = HybridLinearAttnBackend._scatter_speculative_state_with_mask
+    standins: dict[Any, tuple[Callable[..., Any], ...]] = {
+        allocation: (assign_req_to_token_pool_func,),
+        eagle_utils: (verify_tree_greedy_func,),
+        ngram_worker: (assign_extend_cache_locs_func, reconstruct_indices_from_tree_mask_func),
+        spec_utils: (fill_front_out_cache_loc_func, fill_accept_out_cache_loc_func),
+    }
+    for module, functions in standins.items():
+        for function in functions:
+            assert hasattr(module, function.__name__), f"{module.__name__} has no {function.__name__}"
+            setattr(module, function.__name__, function)
+    mamba_state_scatter_triton.fused_mamba_state_scatter_with_mask = scatter
+    mamba_state_scatter_triton.fused_conv_window_scatter_with_mask = scatter
+
+
+def assign_req_to_token_pool_func(rows: Any, table: Any, start: Any, end: Any, locations: Any, size: int) -> None:
+    """Columns start..end of each request's row get the next of `locations`."""
+    taken = 0
+    for row, first, last in zip(rows.tolist(), start.tolist(), end.tolist(), strict=True):
+        table[row, first:last] = locations[taken : taken + last - first].to(table.dtype)
+        taken += last - first
+
+
+def assign_extend_cache_locs_func(
+    req_pool_indices: Any, req_to_token: Any, start_offset: Any, end_offset: Any, **sizes: Any
+) -> Any:
+    """Where the tokens start..end of each request are stored, one request after the other."""
+    spans = zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True)
+    return torch.cat([req_to_token[row, first:last].to(torch.int64) for row, first, last in spans])
+
+
+def reconstruct_indices_from_tree_mask_func(
+    mask: Any, lengths: Any, positions: Any, index: Any, next_token: Any, next_sibling: Any, batch: int, count: int
+) -> None:
+    """Position, number and links of every draft; the links by SGLang's host version."""
+    from sglang.srt.speculative.ngram_worker import _derive_tree_links
+
+    depths = mask.reshape(batch, count, count).sum(-1) - 1
+    positions.copy_((depths + lengths[:, None]).flatten())
+    index.copy_(torch.arange(batch * count).reshape(batch, count))
+    children, siblings = _derive_tree_links(mask.numpy(), batch, count)
+    next_token.copy_(children)
+    next_sibling.copy_(siblings)
+
+
+def verify_tree_greedy_func(
+    predicts: Any, accept_index: Any, accept_token_num: Any, candidates: Any, retrieve_index: Any,
+    retrieve_next_token: Any, retrieve_next_sibling: Any, target_predict: Any, topk: int = -1,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """Walk down from each root as long as a child is what the model says."""
+    said = target_predict.flatten()
+    for row in range(candidates.shape[0]):
+        index, accepted, node = retrieve_index[row].tolist(), 0, 0
+        accept_index[row, 0] = index[0]
+        while accepted + 1 < accept_index.shape[1]:
+            child = int(retrieve_next_token[row, node])
+            while child != -1 and candidates[row, child] != said[index[node]]:
+                child = int(retrieve_next_sibling[row, child])
+            if child == -1:
+                break
+            predicts[index[node]] = said[index[node]]
+            node, accepted = child, accepted + 1
+            accept_index[row, accepted] = index[child]
+        predicts[index[node]] = said[index[node]]
+        accept_token_num[row] = accepted
+    return predicts, accept_index, accept_token_num
+
+
+def fill_front_out_cache_loc_func(counts: Any, locations: Any, front: Any) -> None:
+    """The first `counts[i]` locations of each request, one request after the other."""
+    window = locations.view(counts.numel(), -1)
+    packed = torch.cat([window[row, :count] for row, count in enumerate(counts.tolist())])
+    front[: packed.numel()] = packed
+
+
+def fill_accept_out_cache_loc_func(accept_index: Any, locations: Any, accepted: Any, size: int) -> None:
+    """The locations of accepted drafts, packed."""
+    chosen = accept_index.flatten()
+    packed = locations[chosen[chosen >= 0].long()]
+    accepted[: packed.numel()] = packed

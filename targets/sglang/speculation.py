@@ -1,0 +1,182 @@
+"""Speculation: SGLang's n-gram worker verifies a chain of drafts that the trace names, and commits what is right.
+
+`NGRAMWorker` needs no model of its own for drafts, so all of it is SGLang's: staging, acceptance, the commit of the
+states after the last accepted draft and of snapshots on the track grid, the relay to the next step (`FutureMap`).
+Replaced are the corpus that proposes, the target model, and kernels (kernels.py).
+
+A batch is prepared, and reads the tables that it shares with the scheduler, when it is launched. The rest is done when
+SGLang waits for it: for the new lengths when the next verification is launched, or for the result.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.layers.attention.hybrid_linear_attn_backend import HybridLinearAttnBackend
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.speculative.ngram_info import NgramVerifyInput
+from sglang.srt.speculative.ngram_worker import NGRAMWorker
+
+from ...reference.tokens import VOCABULARY, Truth, draft_tokens
+from ..base.observe import StateWrite
+from ..base.trace import Step
+from . import compat, kernels, parts
+from .bringup import Engine
+from .device import STATES, Device, Launch
+
+RESULTS = ("logits_output", "next_token_ids", "accept_lens", "new_seq_lens", "next_draft_input", "can_run_cuda_graph")
+
+
+class Corpus:
+    """Proposes what the trace says, in place of a corpus of n-grams."""
+
+    def __init__(self, drafts: int) -> None:
+        self.drafts = drafts
+        self.event = Step()
+        self.truths: dict[str, Truth] = {}
+        """Of every request."""
+        self.lengths: list[int] = []
+        """Tokens of each request of the batch that have been computed; one more is known."""
+
+    def batch_get(self, names: list[str], contexts: list[list[int]], totals: list[int]) -> tuple[Any, Any]:
+        """Per request its last token and drafts behind it, and which of them see each other."""
+        tokens: list[int] = []
+        for marked, context, length in zip(names, contexts, self.lengths, strict=True):
+            name = marked.removesuffix(".")
+            count, right = self.event.per_request.get(name, (self.event.drafts, self.event.right))
+            tag = self.truths[name].tag(length + 1)
+            tokens += [context[-1], *draft_tokens(tag, self.drafts - 1, min(count, right))]
+        chain = np.tril(np.ones((self.drafts, self.drafts), dtype=bool))
+        return np.array(tokens, dtype=np.int64), np.tile(chain.flatten(), len(names))
+
+    def synchronize(self) -> None:
+        """There is nothing to wait for."""
+
+    def batch_put(self, contexts: list[list[int]]) -> None:
+        """Nothing is learnt."""
+
+    def erase_match_state(self, names: list[str]) -> None:
+        """Nothing was kept."""
+
+
+class Commit(HybridLinearAttnBackend):
+    """SGLang's backend without its constructor, for the commit of accepted states; reports what it writes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.linear_attn_backend = parts.make_backend(engine.rows, engine.sizes)
+        self.states = engine.states
+        self.layers = engine.sizes.state_layers
+        self.launch: Launch
+
+    def update_mamba_state_after_mtp_verify(
+        self, last_correct_step_indices: Any, mamba_track_indices: Any, mamba_steps_to_track: Any, **more: Any
+    ) -> None:
+        """Copy accepted states to the working slots, and those on the track grid to slots for snapshots."""
+        steps, tracks, tracked = last_correct_step_indices, mamba_track_indices, mamba_steps_to_track
+        super().update_mamba_state_after_mtp_verify(steps, tracks, tracked, **more)
+        working = self.linear_attn_backend.forward_metadata.mamba_cache_indices.tolist()
+        for index, (slot, step) in enumerate(zip(working, steps.tolist(), strict=True)):
+            self._report(index, slot, step)
+        if tracks is not None:
+            for index, (slot, step) in enumerate(zip(tracks.tolist(), tracked.tolist(), strict=True)):
+                if step >= 0 and slot >= 0:
+                    self._report(index, slot, step)
+
+    def _report(self, index: int, slot: int, step: int) -> None:
+        row = self.launch.rows[index]
+        column = row.slots.index(slot) if slot in row.slots else -1
+        for layer in range(self.layers):
+            temporal = int(self.states.temporal[layer, slot])
+            window = tuple(self.states.window[layer, slot].tolist())
+            depth = row.prefix + step + 1
+            self.launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
+
+
+class Worker(NGRAMWorker):
+    """SGLang's worker without its constructor, which would load a corpus."""
+
+    def __init__(self, engine: Engine, device: Device, scheduler: Any) -> None:
+        kernels.install()
+        sizes = engine.sizes
+        self.device_model, self.scheduler = device, scheduler
+        self.enable_overlap = sizes.overlap
+        self.commit = Commit(engine)
+        self.model_runner = SimpleNamespace(
+            attn_backend=self.commit,
+            req_to_token_pool=engine.rows,
+            model_config=parts.hybrid_model_config(),
+            watermark_state=None,
+            model=None,
+        )
+        self._target_worker = SimpleNamespace(
+            model_runner=self.model_runner, forward_batch_generation=self._forward_target
+        )
+        self.req_to_token_pool, self.token_to_kv_pool_allocator = engine.rows, engine.allocator
+        self.draft_token_num = self.speculative_num_draft_tokens = sizes.drafts
+        self.page_size, self.max_trie_depth, self.topk = sizes.page, 1, 1
+        self.device, self.max_batch_size = "cpu", sizes.rows
+        self.adaptive_controller = self.grammar_tree_host = None
+        self._prev_decode_rids: set[str] = set()
+        self.ngram_corpus = Corpus(sizes.drafts)
+        self._init_preallocated_tensors()
+        self._launch: Launch
+
+    def forward_batch_generation(
+        self, batch: Any, on_publish: Any = None, pp_proxy_tensors: Any = None
+    ) -> GenerationBatchResult:
+        """Launch a batch."""
+        self.ngram_corpus.lengths = batch.seq_lens.tolist()
+        self._prepare_for_speculative_decoding(batch)
+        result = GenerationBatchResult(next_draft_input=self._promised(batch))
+        pinned = copy.copy(batch)
+        launch = self.device_model.prepare(
+            pinned, lambda launch: self.scheduler.launch_batch_sample_if_needed(result, pinned)
+        )
+        verify = compat.verify_batch(batch) if batch.forward_mode.is_target_verify() else None
+        metadata = verify and self.commit.linear_attn_backend._forward_metadata(verify)
+        result.delay_sample_func = partial(self._forward, result, launch, metadata, pinned, on_publish)
+        if not self.enable_overlap:
+            self.device_model.pending.remove(launch)
+            result.delay_sample_func()
+            result.delay_sample_func = None
+        return result
+
+    def _promised(self, batch: Any) -> NgramVerifyInput:
+        """What the next verification starts from: the relay fills it in."""
+        nothing = torch.zeros(len(batch.reqs), dtype=torch.int64)
+        return NgramVerifyInput(
+            draft_token_num=self.draft_token_num, new_seq_lens=nothing, accept_tokens=nothing, accept_lens=nothing
+        )
+
+    def _forward(self, result: Any, launch: Launch, metadata: Any, batch: Any, on_publish: Any) -> Any:
+        """Forward, acceptance, commit: SGLang's own method. The batch is staged already, which it sees by its mode."""
+        self._launch = self.commit.launch = launch
+        self.commit.linear_attn_backend.forward_metadata = metadata
+        done = super().forward_batch_generation(batch, on_publish)
+        for name in RESULTS:
+            setattr(result, name, getattr(done, name))
+        result.speculative_num_draft_tokens = self.draft_token_num
+        tokens, width = done.next_token_ids.tolist(), self.draft_token_num
+        sampled = [(tokens[index],) if row.samples else () for index, row in enumerate(launch.rows)]
+        if metadata is not None:
+            counts = enumerate(done.accept_lens.tolist())
+            sampled = [tuple(tokens[index * width : index * width + count]) for index, count in counts]
+        self.device_model.conclude(launch, sampled)
+        return result
+
+    def _forward_target(self, batch: Any, pp_proxy_tensors: Any = None, is_verify: bool = False) -> Any:
+        """The model: logits after every draft, or the token after every prompt."""
+        said = self.device_model.compute(self._launch)
+        logits = None
+        if is_verify:
+            chosen = torch.tensor([token for tokens in said for token in tokens])
+            logits = torch.nn.functional.one_hot(chosen, VOCABULARY).float()
+        last = torch.tensor([tokens[-1] for tokens in said], dtype=torch.int64)
+        output = LogitsProcessorOutput(next_token_logits=logits)
+        return SimpleNamespace(logits_output=output, next_token_ids=last, can_run_cuda_graph=False)
