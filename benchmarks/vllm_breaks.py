@@ -19,12 +19,12 @@ from vllm_campaign import MENDS, unpacked
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}
 ALIGN, ASYNC, EAGLE = {"mamba_cache_mode": "align"}, {"async_depth": "1"}, {"eagle_block_drop": "true"}
 SPEC, NO_SPEC = {"num_speculative_tokens": "2"}, {"num_speculative_tokens": "0"}
-SPARSE = {"retention": "default"}
+SPARSE, GRAPHS = {"retention": "default"}, {"graphs": "decode"}
 SCHEDULER, MANAGER = "v1/core/sched/scheduler.py", "v1/core/kv_cache_manager.py"
 GROUPS, COORDINATOR = "v1/core/single_type_kv_cache_manager.py", "v1/core/kv_cache_coordinator.py"
 POOL, GDN = "v1/core/block_pool.py", "v1/attention/backends/gdn_attn.py"
 TABLES_V1, TABLES_V2 = "v1/worker/block_table.py", "v1/worker/gpu/block_table.py"
-RUNNER_V1 = "v1/worker/gpu_model_runner.py"
+RUNNER_V1, RUNNER_V2 = "v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_runner.py"
 BATCH_V1, STATE_V2 = "v1/worker/gpu_input_batch.py", "v1/worker/gpu/model_states/mamba_hybrid.py"
 MAMBA, UTILS = "v1/worker/mamba_utils.py", "v1/worker/utils.py"
 
@@ -113,9 +113,26 @@ BREAKS = (
     Break("vacated-row-stale", TABLES_V1, V1, "a row that moved leaves its block ids behind",
           "        block_table_np[src, :num_blocks] = 0\n", "",
           "As for row-not-cleared: only the rows of a dummy run or of graph padding would read it."),
-    Break("graph-padding-kept", GDN, V2, "padding rows of a decode graph keep the state indices of an earlier batch",
-          "            non_spec_state_indices_tensor[num_decodes:].fill_(NULL_BLOCK_ID)\n", "",
-          "Unreachable: the target runs eagerly; the builder stages padded rows only for full decode graphs."),
+    Break("graph-padding-kept", GDN, V2 | NO_SPEC | GRAPHS,
+          "padding rows of a decode graph keep the state indices of an earlier batch",
+          "            non_spec_state_indices_tensor[num_decodes:].fill_(NULL_BLOCK_ID)\n", ""),
+    Break("graph-accepted-not-staged", GDN, V2 | SPEC | GRAPHS,
+          "a decode graph replays with the accepted counts of an earlier batch",
+          "            self.num_accepted_tokens[:num_spec_decodes].copy_(\n"
+          "                num_accepted_tokens, non_blocking=True\n            )\n", ""),
+    Break("graph-states-not-staged", GDN, V2 | SPEC | GRAPHS,
+          "a decode graph replays with the state indices of an earlier batch",
+          "            self.spec_state_indices_tensor[:num_spec_decodes].copy_(\n"
+          "                spec_state_indices_tensor, non_blocking=True\n            )\n", ""),
+    Break("graph-slots-not-padded", TABLES_V2, V2 | GRAPHS, "padding tokens keep the slots of an earlier batch",
+          "PAD_ID, mask=offset < max_num_tokens)", "PAD_ID, mask=offset < 0)"),
+    Break("graph-slots-not-padded-v1", RUNNER_V1, V1 | GRAPHS, "padding tokens keep the slots of an earlier batch",
+          "slot_mapping[num_tokens_unpadded:num_tokens_padded].fill_(-1)", "pass"),
+    Break("graph-prefill-admitted", RUNNER_V2, V2 | GRAPHS, "a batch with a prompt's chunk replays a decode graph",
+          "num_toks, max_query_len, decode_graph_eligible\n", "num_toks, max_query_len, True\n"),
+    Break("padded-row-fake-prefill", RUNNER_V1, V1 | GRAPHS, "a padding row is a prompt by what a vacated row left",
+          "        is_prefilling[0 if for_cudagraph_capture else num_reqs :] = False\n",
+          "        is_prefilling[: num_reqs if for_cudagraph_capture else 0] = False\n"),
 )
 # fmt: on
 

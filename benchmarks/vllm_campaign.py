@@ -69,10 +69,33 @@ PUBLISHED_THEN_PREEMPTED = (
         "                                        one.block_pool._maybe_evict_cached_block(block)\n",
     ),
 )
+# A batch of which a row is no decode, all of them 1 + k tokens long, is no uniform decode.
+PROMPT_AS_DECODE = (
+    Edit(
+        V1_RUNNER,
+        "                num_encoder_reqs=len(scheduler_output.scheduled_encoder_inputs),\n",
+        "                num_encoder_reqs=len(scheduler_output.scheduled_encoder_inputs),\n"
+        "                force_uniform_decode=None\n"
+        "                if all(\n"
+        "                    self.input_batch.num_computed_tokens_cpu[row] > 0\n"
+        "                    and len(scheduler_output.scheduled_spec_decode_tokens.get(req_id, ()))\n"
+        "                    == self.uniform_decode_query_len - 1\n"
+        "                    for row, req_id in enumerate(req_ids)\n"
+        "                )\n"
+        "                else False,\n",
+    ),
+)
+# What a dummy run stages for a replay must not depend on who sat in its rows last.
+DUMMY_RUN_AS_PROMPT = (
+    Edit(V1_RUNNER, "        is_prefilling[num_reqs:] = False\n",
+         "        is_prefilling[0 if for_cudagraph_capture else num_reqs :] = False\n"),
+)  # fmt: skip
 MENDS = {
     "one-token-prompt": ONE_TOKEN_PROMPT,
     "unscheduled-row": UNSCHEDULED_ROW,
     "published-then-preempted": PUBLISHED_THEN_PREEMPTED,
+    "prompt-as-decode": PROMPT_AS_DECODE,
+    "dummy-run-as-prompt": DUMMY_RUN_AS_PROMPT,
 }
 
 

@@ -5,7 +5,9 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
 
     factory   what the target can do; opens one engine per trace
     compat    every difference between vLLM releases, found by looking at what is there
-    bringup   configuration, runner, cache allocation, scheduler
+    configuration  what the platform would choose for a small GPU
+    bringup   runner, cache allocation, captured graphs, scheduler
+    graphs    full decode graphs: what a replay bakes in, and what it reads anew
     layers    shadow layers: tags in vLLM's own KV tensors, at the places that vLLM's own metadata names
     metadata  reads that metadata into plain rows, as the real kernels do
     worker    the two model runners (V1 and V2) behind one interface

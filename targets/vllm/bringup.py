@@ -1,6 +1,6 @@
-"""Builds one real engine: configuration, runner with shadow model, caches, scheduler.
+"""Builds one real engine: runner with shadow model, caches, captured graphs, scheduler.
 
-What a GPU worker would do around these parts (loading weights, profiling memory, capturing graphs) is left out; what
+What a GPU worker would do around these parts (loading weights, profiling memory) is left out; what
 `EngineCore` does between runner and scheduler is done here in the same order.
 """
 
@@ -21,24 +21,15 @@ from typing import Any
 
 import torch
 import vllm.v1.worker.cpu.shm  # noqa: F401  vLLM's own stand-ins for CUDA events, streams and pinned memory
-from vllm.config import (
-    CacheConfig,
-    DeviceConfig,
-    ModelConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    SpeculativeConfig,
-    VllmConfig,
-    set_current_vllm_config,
-)
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.v1.structured_output import StructuredOutputManager
 
 from ...reference.layout import Group, Layout, cdiv
-from ...reference.tokens import VOCABULARY
 from ..base.protocol import TargetError
 from ..base.trace import Config
-from . import compat, hooks
+from . import compat, graphs, hooks
+from .configuration import MODEL, configure, has_graphs, head_size
 from .drafter import Drafter, Speculator, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
@@ -46,36 +37,6 @@ from .worker import Worker, WorkerV1, WorkerV2
 
 _CPU = torch.device("cpu")
 _MEMORY = 1 << 30
-_MODEL = {
-    "architectures": ["Qwen3NextForCausalLM"],
-    "model_type": "qwen3_next",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": VOCABULARY,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "linear_conv_kernel_dim": 4,
-    "full_attention_interval": 2,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-06,
-    "torch_dtype": "bfloat16",
-    "decoder_sparse_step": 1,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "partial_rotary_factor": 0.25,
-    "rope_theta": 10000.0,
-}
-"""A hybrid model that vLLM knows; its layers are never built."""
 
 
 @cache
@@ -90,13 +51,14 @@ def prepare_process() -> str:
     logging.getLogger("vllm").setLevel(logging.ERROR)
     install_interpreter()
     hooks.install()
+    graphs.prepare_process()
     # Tiles spread a copy of megabytes over a GPU; ours is 8 bytes, and each tile is a call of the interpreter.
     mamba_utils._TEMPORAL_TILES = 1
     # The only compiled operator that the greedy path of the V1 runner meets.
     Sampler.greedy_sample = staticmethod(lambda logits: logits.argmax(dim=-1).view(-1))
     folder = tempfile.mkdtemp(prefix="hybridfuzz-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (Path(folder) / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
+    (Path(folder) / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
     with set_current_vllm_config(VllmConfig()):
         init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
         ensure_model_parallel_initialized(1, 1)
@@ -116,7 +78,7 @@ class Engine:
         self.drafter = Drafter(config.num_speculative_tokens)
         folder = prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
-        self.vllm_config = vllm_config = self._configure(folder)
+        self.vllm_config = vllm_config = configure(config, folder, self.is_v2)
         # vLLM collects garbage to measure the memory of a loaded model: most of the time of a bring-up.
         with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()
@@ -128,6 +90,7 @@ class Engine:
                 self.runner._init_kv_zero_meta()
             self._attach_layers(plan.worker)
             self._fill_pool(model)
+            padding = graphs.capture(self.runner, self.recorder, self.is_v2) if has_graphs(config) else None
             self.scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
                 vllm_config=vllm_config,
                 kv_cache_config=plan.scheduler,
@@ -142,79 +105,13 @@ class Engine:
         self.layout = self._layout(plan.worker)
         kind = WorkerV2 if self.is_v2 else WorkerV1
         self.worker: Worker = kind(self.runner, self.recorder, len(self.layout.groups))
+        if padding:
+            self.worker.padding = padding
         self.recorder.worker = self.worker
         self.recorder.attention_layers = [layer for layer in model.layers if isinstance(layer, ShadowAttention)]
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         if config.mamba_cache_mode == "align":
             self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
-
-    def _configure(self, folder: str) -> VllmConfig:
-        config, k = self.config, self.config.num_speculative_tokens
-        # A step's budget is set before each schedule(); here only the size of the buffers.
-        tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))
-        model = ModelConfig(
-            model=folder, skip_tokenizer_init=True, dtype="float32",
-            max_model_len=config.max_model_len, enforce_eager=True,
-        )  # fmt: skip
-        cache_config = CacheConfig(
-            block_size=self._block_size("attention"), enable_prefix_caching=config.enable_prefix_caching
-        )
-        cache_config.mamba_cache_mode = config.mamba_cache_mode
-        scheduler = SchedulerConfig(
-            max_num_batched_tokens=tokens,
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=config.max_model_len,
-            enable_chunked_prefill=True,
-            is_encoder_decoder=False,
-            async_scheduling=config.async_depth > 0,
-            policy=config.policy,
-            long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
-        )
-        vllm_config = VllmConfig(
-            model_config=model,
-            cache_config=cache_config,
-            scheduler_config=scheduler,
-            device_config=DeviceConfig("cpu"),
-            speculative_config=self._speculation(model) if k else None,
-        )
-        # The CPU platform switches both off or elsewhere; a hybrid model on a GPU has them like this.
-        vllm_config.scheduler_config.async_scheduling = config.async_depth > 0
-        self._set_block_sizes(vllm_config.cache_config)
-        return vllm_config
-
-    def _block_size(self, kind: str) -> int:
-        return next(group.block_size for group in self.config.groups if group.kind == kind)
-
-    def _speculation(self, model: Any) -> SpeculativeConfig:
-        as_eagle = self.config.eagle_block_drop or (self.is_v2 and compat.is_v2_drafting_as_eagle())
-        # Hashes that cover tokens behind their block replace the drop by a condition that keys do not show.
-        legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
-        return SpeculativeConfig(
-            **legacy,
-            method="mtp" if as_eagle else "ngram",
-            num_speculative_tokens=self.config.num_speculative_tokens,
-            prompt_lookup_max=3,
-            prompt_lookup_min=1,
-            target_model_config=model,
-            target_parallel_config=ParallelConfig(),
-        )
-
-    def _set_block_sizes(self, cache_config: Any) -> None:
-        """What `Platform._align_hybrid_block_size` does from the sizes of a real model's states."""
-        config, size = self.config, self._block_size("attention")
-        cache_config.block_size = size
-        prefix_caching = config.mamba_cache_mode != "none"
-        cache_config.mamba_block_size = self._block_size("mamba") if prefix_caching else config.max_model_len
-        cache_config.mamba_page_size_padded = size * 2 * self._head_size() * 8
-        cache_config.num_gpu_blocks_override = config.num_blocks
-        if config.options.get("retention", "dense") == "dense":
-            compat.retain_every_boundary(cache_config)
-        assert cache_config.mamba_cache_mode == config.mamba_cache_mode
-
-    def _head_size(self) -> int:
-        """Words per key, so that an attention page is large enough for a state."""
-        state = self.config.conv_width + self.config.num_speculative_tokens
-        return cdiv(state, 2 * self._block_size("attention"))
 
     def _build_model(self) -> ShadowModel:
         layers = {
@@ -224,7 +121,7 @@ class Engine:
         # Interleaved, as real hybrids are: so many state layers, then an attention layer.
         each = cdiv(mamba, attention)
         pattern = "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
-        return ShadowModel(self.vllm_config, self.recorder, pattern, self.config.conv_width, self._head_size())
+        return ShadowModel(self.vllm_config, self.recorder, pattern, self.config.conv_width, head_size(self.config))
 
     def _build_v2(self, model: Any) -> Any:
         from vllm.v1.worker.cpu.model_runner import CPUModelRunner

@@ -33,7 +33,9 @@ class VllmFactory:
             policies=("fcfs", "priority"),
             conv_widths=(4,),
             # Which boundaries' states are published: all of them, or what the engine does by default.
-            options={"runner": ("v2", "v1"), "retention": ("dense", "default")},
+            # Decode batches padded to the trace's graph sizes and replayed, or everything eager.
+            options={"runner": ("v2", "v1"), "retention": ("dense", "default"), "graphs": ("decode", "none")},
+            reaches=frozenset({"padding"}),
         )
 
     def supports(self, config: Config) -> str:

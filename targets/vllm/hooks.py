@@ -34,16 +34,18 @@ class Recorder:
         self._states: dict[int, list[StateRow]] = {}
         self._slots: dict[int, tuple[list[SlotRow], Sequence[int]]] = {}
         self._place: int | None = None
+        self.is_graph = False
+        """The forward under way replays a graph."""
 
     def begin_step(self, step: int, records: list[Record]) -> None:
         """Device work from now on belongs to `step`."""
-        self.step, self.records = step, records
+        self.step, self.records, self.is_graph = step, records, False
         self.log, self._place = [], None
 
     def begin_forward(self, context: Any, ids: Sequence[int]) -> bool:
-        """The model runs; False where the engine gives it no metadata (profiling)."""
+        """The model runs; False where the engine gives it no metadata (profiling) or only captures it."""
         metadata = self._attention_metadata(context)
-        if metadata is None:
+        if metadata is None or self.worker is None:
             return False
         starts, lengths = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
         names = self.worker.names(len(lengths))
@@ -96,7 +98,7 @@ class Recorder:
             rows = [ForwardRow(None, 0, (), 0, ())] * max(
                 dummy_rows, len(batch.names) if self._place is not None else 0
             )
-            self.records.insert(self._place or 0, Forward(self.step, rows, self.log, dummy=True))
+            self.records.insert(self._place or 0, Forward(self.step, rows, self.log, dummy=True, graph=self.is_graph))
         elif self._place is not None:
             rows = [
                 ForwardRow(
@@ -105,11 +107,11 @@ class Recorder:
                     self._ids[batch.starts[row] : batch.starts[row + 1]],
                     drafts.get(name or "", 0),
                     sampled.get(name or "", ()),
-                    tuple(table[row] for table in batch.tables),
+                    tuple(table[row] for table in batch.tables) if name else None,
                 )
                 for row, name in enumerate(batch.names)
             ]
-            self.records.insert(self._place, Forward(self.step, rows, self.log))
+            self.records.insert(self._place, Forward(self.step, rows, self.log, graph=self.is_graph))
         self.log, self._place = [], None
 
     def copied(self, name: str | None, group: int, columns: tuple[int, int], offset: int, table: Sequence[int]) -> None:

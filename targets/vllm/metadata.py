@@ -14,6 +14,7 @@ Index 0 is the null block: the kernels leave such a row alone, except a prefill'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 NULL = 0
@@ -198,6 +199,8 @@ def slot_rows(metadata: Any, slot_mapping: Any, block_size: int) -> list[SlotRow
     tables = metadata.block_table[: len(lengths)].tolist()
     slots = slot_mapping[: metadata.num_actual_tokens].tolist()
     rows = []
+    if any(slot >= block_size for slot in slots[starts[-1] :]):
+        rows.append(_padding_row(starts, slots, block_size))
     for row, length in enumerate(lengths):
         tokens = range(starts[row], starts[row + 1])
         if not tokens:
@@ -211,6 +214,16 @@ def slot_rows(metadata: Any, slot_mapping: Any, block_size: int) -> list[SlotRow
         blocks, places = [slot // block_size for slot in own], [slot % block_size for slot in own]
         rows.append(SlotRow(row, length - len(tokens), tokens, pages, length, blocks, places, stored))
     return rows
+
+
+def _padding_row(starts: Sequence[int], slots: Sequence[int], block_size: int) -> SlotRow:
+    """Padding tokens with slots outside the null block: keys are stored wherever a slot is named, rows or not."""
+    tokens = range(starts[-1], len(slots))
+    stored = [token for token, slot in enumerate(slots[tokens.start :]) if slot >= block_size]
+    own = [slots[tokens.start + token] for token in stored]
+    row = sum(start < end for start, end in pairwise(starts))
+    blocks, places = [slot // block_size for slot in own], [slot % block_size for slot in own]
+    return SlotRow(min(row, len(starts) - 2), 0, tokens, (), 0, blocks, places, stored)
 
 
 def writing_order(rows: Sequence[SlotRow], block_size: int) -> Sequence[int]:

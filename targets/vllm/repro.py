@@ -49,6 +49,8 @@ PLACES = {
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     """The reproducer. TargetError where a failure cannot be shown without hybridfuzz."""
     del variant
+    if trace.config.options.get("graphs") == "decode" and trace.config.graph_sizes:
+        raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]
     sources = ["layers", "config", "engine"]

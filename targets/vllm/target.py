@@ -36,8 +36,8 @@ class VllmTarget:
         self.host = Host(engine.scheduler, engine.worker, self.keys)
         self.admissions = Admissions(engine.scheduler.kv_cache_manager)
         self.step = 0
-        self.in_flight: deque[tuple[int, Any, Any]] = deque()
-        """Step, its plan, and the copy that the worker gets."""
+        self.in_flight: deque[tuple[int, Any, Any, int]] = deque()
+        """Step, its plan, the copy that the worker gets, and how many rows other ranks run beside it."""
         self._arrivals = 0
         self._scheduling = False
         self._preempted: list[str] = []
@@ -101,7 +101,8 @@ class VllmTarget:
         records: list[Record] = [self._planned(plan, budget)]
         # Results come back after the next plan, so the worker gets its own copy, as from another process: what the
         # scheduler learns in between must not reach it.
-        self.in_flight.append((self.step, plan, pickle.loads(pickle.dumps(plan)) if self.config.async_depth else plan))
+        sent = pickle.loads(pickle.dumps(plan)) if self.config.async_depth else plan
+        self.in_flight.append((self.step, plan, sent, event.pad_to))
         self.step += 1
         while len(self.in_flight) > (self.config.async_depth if plan.total_num_scheduled_tokens else 0):
             self._complete(records)
@@ -129,10 +130,10 @@ class VllmTarget:
 
     def _complete(self, records: list[Record]) -> None:
         """Execute the oldest planned step and hand its results to the scheduler; what comes out is the client's."""
-        step, plan, sent = self.in_flight.popleft()
+        step, plan, sent, pad_to = self.in_flight.popleft()
         recorder = self.engine.recorder
         recorder.begin_step(step, records)
-        output = self.engine.worker.execute(sent)
+        output = self.engine.worker.execute(sent, pad_to)
         drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
         # Copied: the scheduler cuts these lists at the end of a request.
         sampled: dict[str, Sequence[int]] = {}

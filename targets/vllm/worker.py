@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import compat
+from .graphs import Padding
 from .hooks import Recorder
 
 Rows = Sequence[Sequence[int]]
@@ -24,9 +25,11 @@ class Worker:
         self.groups = range(num_groups)
         self.manager: Any = None
         self.is_dummy = False
+        self.padding = Padding()
 
-    def execute(self, plan: Any) -> Any:
-        """Run one planned step; returns the output with its sampled tokens on the host."""
+    def execute(self, plan: Any, pad_to: int) -> Any:
+        """Run one planned step, beside ranks that run `pad_to` rows; returns the output, sampled tokens on the host."""
+        self.padding.rows = pad_to
         output = self.runner.execute_model(plan)
         if output is None:
             output = self.runner.sample_tokens(None)
@@ -34,7 +37,7 @@ class Worker:
 
     def dummy_run(self, rows: int, tokens_max: int) -> int:
         """A step for nobody; returns its number of rows."""
-        self.is_dummy = True
+        self.is_dummy, self.padding.rows = True, 0
         try:
             return compat.dummy_run(self.runner, rows, tokens_max)
         finally:
@@ -45,7 +48,7 @@ class Worker:
         raise NotImplementedError
 
     def tables(self, names: Sequence[str | None]) -> Sequence[Rows]:
-        """Block tables by group, then row of the batch, as the forward reads them."""
+        """Block tables by group, then row of the batch, as the forward reads them; only rows of requests."""
         raise NotImplementedError
 
     def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
@@ -60,6 +63,11 @@ class Worker:
         """The scheduler's tables now."""
         tables: Mapping[str, Rows] = self.manager.tables()
         return tables
+
+
+def padded(names: Sequence[str], count: int) -> Sequence[str | None]:
+    """Exactly `count` rows: the requests', then rows of nobody."""
+    return [*names[:count], *[None] * (count - len(names))]
 
 
 class WorkerV2(Worker):
@@ -87,7 +95,7 @@ class WorkerV2(Worker):
 
     def names(self, count: int) -> Sequence[str | None]:
         """From the input batch of the step."""
-        return [None] * count if self.is_dummy else list(self._batch.req_ids[:count])
+        return padded([] if self.is_dummy else self._batch.req_ids, count)
 
     def tables(self, names: Sequence[str | None]) -> Sequence[Rows]:
         """From the batch-ordered copies; their valid lengths are known per slot."""
@@ -99,7 +107,7 @@ class WorkerV2(Worker):
         return [
             [
                 row[: int(lengths[group, slot])]
-                for row, slot in zip(tables.input_block_tables[group][: len(names)].tolist(), slots, strict=True)
+                for row, slot in zip(tables.input_block_tables[group][: len(slots)].tolist(), slots, strict=True)
             ]
             for group in self.groups
         ]
@@ -130,16 +138,17 @@ class WorkerV1(Worker):
 
     def names(self, count: int) -> Sequence[str | None]:
         """From the persistent batch."""
-        return [None] * count if self.is_dummy else list(self.runner.input_batch.req_ids[:count])
+        return padded([] if self.is_dummy else self.runner.input_batch.req_ids, count)
 
     def tables(self, names: Sequence[str | None]) -> Sequence[Rows]:
         """From the device side of the persistent tables."""
         if self.is_dummy:
             return ()
         result = []
+        count = sum(name is not None for name in names)
         for group in self.groups:
             table = self.runner.input_batch.block_table[group]
-            rows = table.get_device_tensor(len(names)).tolist()
+            rows = table.get_device_tensor(count).tolist()
             result.append([row[: int(table.num_blocks_per_row[index])] for index, row in enumerate(rows)])
         return result
 

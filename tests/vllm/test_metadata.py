@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hybridfuzz.targets.vllm.metadata import Batch, Columns, SlotRow, state_rows, writing_order
+from hybridfuzz.targets.vllm.metadata import Batch, Columns, SlotRow, slot_rows, state_rows, writing_order
 
 
 def state_metadata(**changes: object) -> SimpleNamespace:
@@ -90,6 +90,30 @@ def test_decodes_in_front_of_prefills_go_to_the_decode_kernel() -> None:
 @pytest.mark.parametrize(("block", "column"), [(8, 2), (4, 0), (99, -1)])
 def test_columns_are_where_the_builder_looked_or_anywhere_or_unknown(block: int, column: int) -> None:
     assert columns_of([4, 6, 8], lengths=[9]).of(0, 0, block) == column
+
+
+@pytest.mark.parametrize(("slots", "written"), [([9, 14, -1, -1], []), ([9, 14, 13, -1], [(3, 1)])])
+def test_keys_of_padding_tokens_are_stored_where_a_slot_is_named(
+    slots: list[int], written: list[tuple[int, int]]
+) -> None:
+    """Two decode rows in a graph of four: the kernel that stores keys knows no rows."""
+    metadata = SimpleNamespace(
+        num_actual_tokens=4,
+        query_start_loc=np.array([0, 1, 2, 2, 2]),
+        seq_lens=np.array([2, 3, 0, 0]),
+        block_table=np.array([[2], [3], [0], [0]]),
+    )
+    rows = slot_rows(metadata, np.array(slots), 4)
+    padding = [row for row in rows if not row.pages]
+    assert [(block, slot) for row in padding for block, slot in zip(row.blocks, row.slots, strict=True)] == written
+    assert [row.row for row in padding] == [2] * len(padding)
+    assert [row.row for row in rows if row.pages] == [0, 1]
+
+
+def test_padding_rows_of_a_replayed_graph_write_where_the_buffer_says() -> None:
+    metadata = state_metadata(num_actual_tokens=3, num_decodes=3, non_spec_state_indices_tensor=[5, 7, 9])
+    rows = state_rows(metadata, columns_of([5], [7], lengths=[3, 3, 0]))
+    assert [(row.row, list(row.outputs), row.conv_column) for row in rows][-1] == (2, [9], -1)
 
 
 def slot_row(row: int, start: int, pages: list[int], blocks: list[int], slots: list[int]) -> SlotRow:

@@ -1,0 +1,146 @@
+"""A trace's configuration as a `VllmConfig`, as the platform would choose it for a small GPU.
+
+vLLM derives block sizes, padding and graph sizes from a model's and a device's real sizes; here the trace says them, so
+they are set after vLLM has checked the rest. Not here: which releases differ (`compat`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
+
+from ...reference.layout import cdiv
+from ...reference.tokens import VOCABULARY
+from ..base.trace import Config
+from . import compat
+
+MODEL = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": VOCABULARY,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-06,
+    "torch_dtype": "bfloat16",
+    "decoder_sparse_step": 1,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "partial_rotary_factor": 0.25,
+    "rope_theta": 10000.0,
+}
+"""A hybrid model that vLLM knows; its layers are never built."""
+
+
+def configure(config: Config, folder: str, is_v2: bool) -> VllmConfig:
+    """The configuration of one engine; `folder` holds the model's `config.json`."""
+    k = config.num_speculative_tokens
+    # A step's budget is set before each schedule(); here only the size of the buffers.
+    tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))
+    model = ModelConfig(
+        model=folder, skip_tokenizer_init=True, dtype="float32", max_model_len=config.max_model_len, enforce_eager=True
+    )
+    cache_config = CacheConfig(
+        block_size=block_size(config, "attention"), enable_prefix_caching=config.enable_prefix_caching
+    )
+    cache_config.mamba_cache_mode = config.mamba_cache_mode
+    scheduler = SchedulerConfig(
+        max_num_batched_tokens=tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+        enable_chunked_prefill=True,
+        is_encoder_decoder=False,
+        async_scheduling=config.async_depth > 0,
+        policy=config.policy,
+        long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
+    )
+    vllm_config = VllmConfig(
+        model_config=model,
+        cache_config=cache_config,
+        scheduler_config=scheduler,
+        device_config=DeviceConfig("cpu"),
+        speculative_config=_speculation(config, model, is_v2) if k else None,
+    )
+    # The CPU platform switches these off or elsewhere; a hybrid model on a GPU has them like this.
+    vllm_config.scheduler_config.async_scheduling = config.async_depth > 0
+    _set_block_sizes(config, vllm_config.cache_config)
+    if has_graphs(config):
+        _set_graph_sizes(config, vllm_config.compilation_config)
+    return vllm_config
+
+
+def block_size(config: Config, kind: str) -> int:
+    """Tokens per block of a kind of group."""
+    return next(group.block_size for group in config.groups if group.kind == kind)
+
+
+def head_size(config: Config) -> int:
+    """Words per key, so that an attention page is large enough for a state."""
+    state = config.conv_width + config.num_speculative_tokens
+    return cdiv(state, 2 * block_size(config, "attention"))
+
+
+def has_graphs(config: Config) -> bool:
+    """Whether decode batches are padded to captured sizes and replayed."""
+    return config.options.get("graphs", "none") == "decode" and bool(config.graph_sizes)
+
+
+def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
+    as_eagle = config.eagle_block_drop or (is_v2 and compat.is_v2_drafting_as_eagle())
+    # Hashes that cover tokens behind their block replace the drop by a condition that keys do not show.
+    legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
+    return SpeculativeConfig(
+        **legacy,
+        method="mtp" if as_eagle else "ngram",
+        num_speculative_tokens=config.num_speculative_tokens,
+        prompt_lookup_max=3,
+        prompt_lookup_min=1,
+        target_model_config=model,
+        target_parallel_config=ParallelConfig(),
+    )
+
+
+def _set_block_sizes(config: Config, cache_config: Any) -> None:
+    """What `Platform._align_hybrid_block_size` does from the sizes of a real model's states."""
+    size = block_size(config, "attention")
+    cache_config.block_size = size
+    prefix_caching = config.mamba_cache_mode != "none"
+    cache_config.mamba_block_size = block_size(config, "mamba") if prefix_caching else config.max_model_len
+    cache_config.mamba_page_size_padded = size * 2 * head_size(config) * 8
+    cache_config.num_gpu_blocks_override = config.num_blocks
+    if config.options.get("retention", "dense") == "dense":
+        compat.retain_every_boundary(cache_config)
+    assert cache_config.mamba_cache_mode == config.mamba_cache_mode
+
+
+def _set_graph_sizes(config: Config, compilation: Any) -> None:
+    """Full graphs for decode batches only: all that a state layer's backend supports (`UNIFORM_BATCH`)."""
+    from vllm.config import CUDAGraphMode
+
+    query = config.num_speculative_tokens + 1
+    compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
+    compilation.cudagraph_capture_sizes = sorted(rows * query for rows in set(config.graph_sizes))
+    compilation.max_cudagraph_capture_size = compilation.cudagraph_capture_sizes[-1]

@@ -1,0 +1,146 @@
+"""Full decode graphs without a GPU: what a graph bakes in is kept, what lies in persistent buffers is read anew.
+
+A CUDA graph replays the kernels of its capture with the pointers and scalars of its capture; only the memory behind the
+pointers is new. So the capture, which is vLLM's own up to the model's call, keeps what the kernels would have been
+given (attention metadata, slot mappings, input buffers), and a replay runs the shadow model on exactly that: rows of
+nobody included, and with whatever a step failed to put into the persistent buffers.
+
+Only decode graphs; piecewise graphs pad tokens and leave attention outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.config import CUDAGraphMode
+from vllm.forward_context import get_forward_context, override_forward_context
+from vllm.platforms import current_platform
+
+from . import compat
+from .hooks import Recorder
+
+
+class Padding:
+    """How many rows the other data-parallel ranks run: a decode batch is padded to a graph of as many."""
+
+    rows = 0
+
+
+def prepare_process() -> None:
+    """The CPU platform has no pool for graphs; what stands for one is never looked at."""
+    type(current_platform).graph_pool_handle = lambda _: object()
+
+
+def capture(runner: Any, recorder: Recorder, is_v2: bool) -> Padding:
+    """Capture all decode graphs of a runner; returns what widens them."""
+    padding = Padding()
+    query = _query_length(runner)
+    if is_v2:
+        _capture_v2(runner, recorder)
+        _widen(runner.cudagraph_manager, lambda found: found.cg_mode, padding, query)
+    else:
+        _capture_v1(runner, recorder)
+        _widen(runner.cudagraph_dispatcher, lambda found: found[0], padding, query)
+    return padding
+
+
+def _query_length(runner: Any) -> int:
+    """Tokens of a decode row."""
+    return getattr(runner, "uniform_decode_query_len", 0) or getattr(runner, "decode_query_len", 1)
+
+
+def _widen(owner: Any, mode: Callable[[Any], Any], padding: Padding, query: int) -> None:
+    """Choose graphs as among data-parallel ranks: where all replay one, by the largest rank's number of tokens."""
+    dispatch = owner.dispatch
+    names = list(compat.parameters(dispatch))[1:]
+
+    def dispatched(*arguments: Any, **keywords: Any) -> Any:
+        found = dispatch(*arguments, **keywords)
+        if not padding.rows or mode(found) != CUDAGraphMode.FULL:
+            return found
+        call = dict(zip(names, arguments, strict=False)) | keywords
+        call["num_tokens"] = max(call["num_tokens"], padding.rows * query)
+        wider = dispatch(**call)
+        return wider if mode(wider) == CUDAGraphMode.FULL else found
+
+    owner.dispatch = dispatched
+
+
+class _Graph:
+    """A captured forward of the V2 runner."""
+
+    def __init__(self, forward: Callable[[CUDAGraphMode], None], recorder: Recorder) -> None:
+        self._forward = forward
+        self._recorder = recorder
+
+    def replay(self) -> None:
+        """Run it again."""
+        self._recorder.is_graph = True
+        self._forward(CUDAGraphMode.NONE)
+
+
+def _capture_v2(runner: Any, recorder: Recorder) -> None:
+    """vLLM prepares the inputs of each capture and says what is to be captured; the loop around it is ours."""
+    from vllm.v1.worker.gpu import cudagraph_utils
+
+    def capture_all(manager: Any, create_forward: Callable[..., Any], *_: Any, **__: Any) -> None:
+        for descriptor in manager._capture_descs.get(CUDAGraphMode.FULL, ()):
+            forward = create_forward(descriptor, warmup=False)
+            forward(CUDAGraphMode.NONE)
+            manager.graphs[descriptor] = _Graph(forward, recorder)
+        manager._graphs_captured = True
+
+    if not runner.cudagraph_manager.needs_capture():
+        return
+    with compat.replaced((cudagraph_utils.CudaGraphManager, "capture", capture_all)):
+        runner.cudagraph_manager.capture(
+            runner.model,
+            runner.model_state,
+            runner.input_buffers,
+            runner.intermediate_tensors,
+            runner.block_tables,
+            runner.attn_groups,
+            runner.kv_cache_config,
+        )
+
+
+class _ReplayedModel:
+    """Stands where the V1 runner has its `CUDAGraphWrapper`: the first call with a batch descriptor is its capture."""
+
+    def __init__(self, model: Any, recorder: Recorder) -> None:
+        self._model = model
+        self._recorder = recorder
+        self._captured: dict[Any, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        context = get_forward_context()
+        if context.cudagraph_runtime_mode != CUDAGraphMode.FULL:
+            return self._model(*arguments, **keywords)
+        captured = self._captured.get(context.batch_descriptor)
+        if captured is None:
+            self._captured[context.batch_descriptor] = context, arguments, keywords
+            return self._model(*arguments, **keywords)
+        context, arguments, keywords = captured
+        self._recorder.is_graph = True
+        with override_forward_context(context):
+            return self._model(*arguments, **keywords)
+
+
+def _capture_v1(runner: Any, recorder: Recorder) -> None:
+    """Dummy runs capture, as in `GPUModelRunner._capture_cudagraphs`, the largest batch first."""
+    runner.model = _ReplayedModel(runner.model, recorder)
+    for mode, descriptors in runner.cudagraph_dispatcher.get_capture_descs():
+        for descriptor in descriptors:
+            runner._dummy_run(
+                descriptor.num_tokens,
+                cudagraph_runtime_mode=mode,
+                uniform_decode=descriptor.uniform,
+                allow_microbatching=False,
+                skip_eplb=True,
+                remove_lora=False,
+                is_graph_capturing=True,
+            )
