@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import msgspec
 from hybridfuzz.harness.choices import RandomChoices
+from hybridfuzz.harness.configurations import draw_config
 from hybridfuzz.harness.lockstep import Outcome
-from hybridfuzz.harness.workload import EVENTS_MAX, Grammar, draw_config, draw_trace
+from hybridfuzz.harness.workload import EVENTS_MAX, Grammar, draw_trace
 from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Group, Step, Trace, TraceError, check_config

@@ -24,9 +24,9 @@ from .detection import Detection
 from .hunt import Hunt, hunt
 from .matrix import mutants_of
 from .messages import Overrides
+from .overrides import apply_overrides
 from .records import Canary
 from .supervisor import Stopped, Worker
-from .workload import apply_overrides
 
 TARGET = "hybrid"
 TRIES_MAX = 3

@@ -22,12 +22,12 @@ from .findings import OutputError, Store
 from .keepsakes import Keepsakes
 from .messages import Fuzz, Overrides, Ready
 from .oracles import applicable
+from .overrides import check_keys
 from .records import Canary, Finding, Notice, Reason, Record, Summary
 from .states import required_states
 from .supervisor import Ran
 from .tally import Tally
 from .violation import Violation
-from .workload import check_keys
 
 BATCH = 8
 

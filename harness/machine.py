@@ -26,11 +26,12 @@ from ..targets.base.registry import load_factory
 from ..targets.base.trace import Config, Event, Trace
 from .choices import Option
 from .codec import save_trace
+from .configurations import draw_valid_config
 from .findings import replay_command
 from .lockstep import Lockstep, run_trace
 from .reduce import reduce_trace
 from .violation import Violation
-from .workload import Grammar, draw_valid_config
+from .workload import Grammar
 
 REDUCE_SECONDS = 20.0
 PROFILE_VARIABLE = "HYBRIDFUZZ_PROFILE"

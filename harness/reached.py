@@ -22,7 +22,7 @@ from ..targets.base.observe import (
     View,
     Zeroed,
 )
-from ..targets.base.trace import Abort, Event, MoveTier, ResetPrefixCache, Step
+from ..targets.base.trace import Abort, Event, MoveTier, Park, ResetPrefixCache, Step
 from .oracles.base import Context
 
 
@@ -70,10 +70,14 @@ class ReachedStates:
             if row.anew:
                 admitted += 1
                 self._admitted(row, life, context)
+            counts["turn resumed with kept caches"] += row.kept > 0
             if row.start < life.truth.prompt_length:
                 prompts += 1
                 self._prompt(row, life, context)
         counts["two admitted in one step"] += admitted > 1
+        counts["resumed turn waits with kept caches"] += any(
+            name in planned.view.tables for name in planned.view.waiting
+        )
         if 0 < prompts < len(rows):
             counts["prompts and decodes in one step"] += 1
             counts["prompts and drafts in one step"] += any(row.drafts for row in rows)
@@ -227,12 +231,25 @@ class ReachedStates:
         if len(view.stored) > len(context.before.stored):
             counts["stored outside the pool"] += isinstance(event, Step)
             counts["cached content moved to another tier"] += isinstance(event, MoveTier)
+        if view.parked or context.before.parked:
+            self._parked(event, context, view)
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)
         if isinstance(event, ResetPrefixCache) and context.before.published and not view.published:
             counts["prefix cache reset"] += 1
             counts["prefix cache reset while requests run"] += bool(running)
+
+    def _parked(self, event: Event, context: Context, view: View) -> None:
+        counts, before = self.counts, context.before
+        parked = [name for name in view.parked if name not in before.parked]
+        counts["session parked"] += bool(parked)
+        counts["turn ended by its client"] += isinstance(event, Park) and event.name in parked
+        counts["session parked between drafts"] += any(context.reference.lives[name].speculated for name in parked)
+        counts["parked session loses its caches"] += any(
+            name in before.parked and name in before.tables and name not in view.tables for name in view.parked
+        )
+        counts["session closed while parked"] += isinstance(event, Abort) and event.name in before.parked
 
     def _lost_its_blocks(self, name: str, context: Context) -> None:
         counts, life = self.counts, context.reference.lives.get(name)

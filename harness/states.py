@@ -36,6 +36,14 @@ REQUIRES: dict[str, str] = {
     "preempted in its prompt": "block-tables",
     "preempted twice": "",
     "aborted while running": "abort",
+    # sessions
+    "session parked": "resume",
+    "session parked between drafts": "resume speculation",
+    "turn ended by its client": "park",
+    "turn resumed with kept caches": "resume",
+    "resumed turn waits with kept caches": "resume",
+    "parked session loses its caches": "resume block-tables",
+    "session closed while parked": "resume",
     # the prefix cache
     "prefix hit": "caching",
     "resumed from a hit": "caching",

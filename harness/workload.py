@@ -3,19 +3,16 @@
 What the grammar knows about hybrid caches, and nothing about single bugs:
 
     swarm       each trace switches whole features off, so that the others meet more often
-    pressure    pools barely hold the largest request, so they wrap within some twenty steps
     sharing     2 to 4 requests share prefixes; prompts repeat, extend and fork earlier ones, and continue with an
                 earlier request's own output (multi-turn)
     boundaries  lengths cluster at j * block + {-1, 0, 1, k, k + 1, w - 1}
     idleness    arrivals come in bursts, so that ranks run dry and dummy runs happen
+    turns       sessions are parked while others need their blocks, and go on before or after they lost them
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
-
-import msgspec
 
 from ..targets.base.protocol import Capabilities
 from ..targets.base.trace import (
@@ -27,103 +24,21 @@ from ..targets.base.trace import (
     DummyRun,
     Evict,
     ExternalLoad,
-    Group,
     MoveTier,
+    Park,
     Preempt,
     ResetPrefixCache,
+    Resume,
     Sleep,
     Step,
     Trace,
-    TraceError,
     Wake,
-    check_config,
 )
 from .choices import Choices, RandomChoices
+from .configurations import draw_valid_config
 
 EVENTS_MAX = 160
 DOCUMENTS = ("a", "b", "c")
-CONFIG_TRIES_MAX = 200
-
-
-def apply_overrides(config: Config, overrides: Mapping[str, object]) -> Config:
-    """`config` with fields replaced, as from `--config key=value`; unknown keys are options of the target.
-
-    Values may be strings, which are converted to the field's type. TraceError names the key that does not fit.
-    """
-    fields = {field.name: field for field in msgspec.structs.fields(Config)}
-    changes: dict[str, object] = {}
-    options = dict(config.options)
-    for key, value in overrides.items():
-        if key not in fields:
-            options[key] = str(value)
-            continue
-        try:
-            changes[key] = msgspec.convert(value, fields[key].type, strict=False)
-        except msgspec.ValidationError as error:
-            raise TraceError(f"configuration: {key}={value}: {error}") from None
-    return msgspec.structs.replace(config, **changes, options=options)
-
-
-def check_keys(overrides: Mapping[str, object], capabilities: Capabilities) -> None:
-    """TraceError if an override is neither a field of the configuration nor an option of the
-    target.
-    """
-    known = [*Config.__struct_fields__, *capabilities.options]
-    for key in overrides:
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-            raise TraceError(f"configuration: there is no {key!r}; {hint}")
-
-
-def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
-    """A configuration that the capabilities allow; the pool is tight."""
-    mode = choices.pick(capabilities.modes)
-    mamba_size, attention_size = choices.pick(capabilities.block_sizes)
-    mamba_groups, attention_groups = choices.pick(capabilities.group_counts)
-    layers = choices.pick(capabilities.layers_per_group)
-    groups = tuple(
-        [Group("mamba", mamba_size, layers)] * mamba_groups
-        + [Group("attention", attention_size, layers)] * attention_groups
-    )
-    k = 0
-    if mode in capabilities.speculative_modes and choices.chance(60):
-        k = choices.integer(0, min(capabilities.max_speculative_tokens, mamba_size - 1))
-    groups += _extra_attention(choices, capabilities, attention_size, layers, k > 0)
-    depth = choices.integer(0, capabilities.max_async_depth) if choices.chance(40) else 0
-    unit = max(mamba_size, attention_size)
-    config = Config(
-        num_blocks=4096,
-        groups=groups,
-        mamba_cache_mode=mode,
-        enable_prefix_caching=mode != "none",
-        num_speculative_tokens=k,
-        eagle_block_drop=bool(k) and capabilities.eagle_block_drop and choices.chance(30),
-        conv_width=choices.pick(capabilities.conv_widths),
-        max_model_len=min(choices.integer(3, 8) * unit, capabilities.max_model_len),
-        max_num_seqs=choices.pick((3, 4, 4, 2, 6, 1)),
-        max_num_batched_tokens=max(choices.pick((unit * 2, unit * 3, unit + 3, unit - 1, unit * 6)), k + 1),
-        long_prefill_token_threshold=choices.integer(1, 2 * unit) if choices.chance(15) else 0,
-        async_depth=depth,
-        graph_sizes=choices.pick(((1, 2, 4, 8), (2, 4), (4,), ())),
-        policy=choices.pick(capabilities.policies),
-        options={name: choices.pick(values) for name, values in capabilities.options.items()},
-    )
-    spare = choices.integer(0, 4) if choices.chance(40) else choices.integer(4, 12 + config.smallest_pool() * 2)
-    return msgspec.structs.replace(config, num_blocks=config.smallest_pool() + spare)
-
-
-def _extra_attention(
-    choices: Choices, capabilities: Capabilities, size: int, layers: int, speculative: bool
-) -> tuple[Group, ...]:
-    """Attention groups of their own for sliding windows and for a drafter, each in some traces only."""
-    extra: list[Group] = []
-    if capabilities.windows and choices.chance(20):
-        window = choices.pick(capabilities.windows)
-        extra.append(Group("attention", choices.pick((size, size, min(size, 4))), layers, window=window))
-    if capabilities.draft_block_sizes and choices.chance(40 if speculative else 10):
-        extra.append(Group("attention", choices.pick(capabilities.draft_block_sizes), draft=True))
-    return tuple(extra)
 
 
 class Grammar:
@@ -137,17 +52,21 @@ class Grammar:
         self.left: dict[str, int] = {}
         """Steps that a request is guessed to need still."""
         self.history: list[Arrive] = []
+        self.sessions: dict[str, int] = {}
+        """Sessions that are not closed, with the most tokens that they can have."""
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
         self.rare = self._enabled()
         self.burst = choices.pick((1, 2, 3, 4, 6))
         self.short = choices.chance(50)
+        self.talks = "resume" in capabilities.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Rare events that this trace uses, with percentages: each feature is off in about half of the traces."""
         rare: dict[str, tuple[int, Callable[[], AnyEvent]]] = {
-            "preempt": (12, lambda: Preempt(self.live_name())),
-            "abort": (8, lambda: Abort(self.live_name())),
+            "preempt": (12, lambda: Preempt(self.holder())),
+            "abort": (8, self.abort),
+            "park": (8, lambda: Park(self.live_name())),
             "evict": (8, lambda: Evict(self.choices.integer(1, 6))),
             "reset_prefix_cache": (5, lambda: ResetPrefixCache(self.choices.chance(50))),
             "capture_graphs": (3, CaptureGraphs),
@@ -175,9 +94,13 @@ class Grammar:
                 return self.dummy_run()
             if self.history and self.idle < 3 and choices.chance(25):
                 return self.step()
+            if self.sessions and choices.chance(60):
+                return self.resume()
             return self.arrive()
         if len(self.left) < self.burst and choices.chance(30):
             return self.arrive()
+        if len(self.left) < len(self.sessions) and choices.chance(20):
+            return self.resume()
         for percent, draw in self.rare:
             if choices.chance(percent):
                 return draw()
@@ -186,6 +109,34 @@ class Grammar:
     def live_name(self) -> str:
         """A request that is probably alive."""
         return self.choices.pick(list(self.left) or ["r0"])
+
+    def holder(self) -> str:
+        """A request that is probably alive, or a session."""
+        return self.choices.pick(list({**self.left, **self.sessions}) or ["r0"])
+
+    def abort(self) -> Abort:
+        """A client gives up, or closes a session."""
+        name = self.holder()
+        self.sessions.pop(name, None)
+        return Abort(name)
+
+    def resume(self) -> Resume | Step:
+        """A session goes on; one without room for another turn is left alone until the end of the trace."""
+        name = self.choices.pick(list(self.sessions))
+        room = self.config.max_model_len - self.sessions[name]
+        if room < 2:
+            del self.sessions[name]
+            return self.step()
+        max_new = self.length(min(room - 1, 6 if self.short else self.unit))
+        prompt = self.length(min(room - max_new, 2 * self.unit))
+        self.sessions[name] += prompt + max_new
+        self.expect(name, prompt, max_new)
+        return Resume(name, ((self.choices.pick(DOCUMENTS), prompt),), max_new)
+
+    def expect(self, name: str, prompt: int, max_new: int) -> None:
+        """Guess how many steps a request or a turn needs."""
+        self.left[name] = prompt // max(self.config.max_num_batched_tokens // 2, 1) + 1 + max_new
+        self.idle = 0
 
     def length(self, most: int) -> int:
         """1..most, clustered around block boundaries."""
@@ -203,16 +154,18 @@ class Grammar:
         name = f"r{len(self.history)}"
         new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
         max_new = self.length(new_max) if choices.chance(70) else choices.integer(1, min(4, new_max))
-        room = config.max_model_len - max_new
+        session = self.talks and choices.chance(60)
+        room = (config.max_model_len - max_new) // (2 if session else 1)
         path = self._shared_path(room) if self.history and choices.chance(75) else None
         if path is None:
             path = ((choices.pick(DOCUMENTS), self.length(room)),)
         priority = choices.integer(0, 2) if config.policy == "priority" else 0
-        event = Arrive(name, path, max_new, priority)
+        event = Arrive(name, path, max_new, priority, session)
         self.history.append(event)
         total = sum(length for _, length in path)
-        self.left[name] = total // max(config.max_num_batched_tokens // 2, 1) + 1 + max_new
-        self.idle = 0
+        if session:
+            self.sessions[name] = total + max_new
+        self.expect(name, total, max_new)
         return event
 
     def _shared_path(self, room: int) -> tuple[tuple[str, int], ...] | None:
@@ -263,25 +216,6 @@ class Grammar:
     def dummy_run(self) -> DummyRun:
         """What an idle data-parallel rank executes."""
         return DummyRun(self.choices.integer(1, self.config.max_num_seqs), self.choices.chance(85))
-
-
-def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str], capabilities: Capabilities,
-                      overrides: Mapping[str, object]) -> Config:  # fmt: skip
-    """A configuration that fits the overrides and that the target supports. TraceError if none is found."""
-    reason = ""
-    for _ in range(CONFIG_TRIES_MAX):
-        config = apply_overrides(draw_config(choices, capabilities), overrides)
-        if "num_blocks" not in overrides and config.num_blocks < config.smallest_pool():
-            config = msgspec.structs.replace(config, num_blocks=config.smallest_pool() + choices.integer(0, 12))
-        try:
-            check_config(config)
-        except TraceError as error:
-            reason = str(error)
-            continue
-        reason = factory_supports(config)
-        if not reason:
-            return config
-    raise TraceError(f"no configuration fits the target and the overrides: {reason}")
 
 
 def draw_trace(

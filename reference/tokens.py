@@ -99,13 +99,19 @@ class Truth:
                     self._append(document_token(document, index))
         self.prompt_length = len(self.tokens)
 
+    @classmethod
+    def after(cls, tokens: Iterable[int], path: Iterable[tuple[str, int]]) -> Truth:
+        """The truth of a prompt that begins with `tokens` and goes on with `path`."""
+        truth = cls(())
+        for token in tokens:
+            truth._append(token)
+        truth._walk(path)
+        return truth
+
     def continued(self, length: int, path: Iterable[tuple[str, int]]) -> Truth:
         """Another truth, whose prompt is the first `length` tokens of this one and then `path`."""
         self.reach(length)
-        truth = Truth(())
-        truth.tokens, truth.tags = self.tokens[:length], self.tags[: length + 1]
-        truth._walk(path)
-        return truth
+        return Truth.after(self.tokens[:length], path)
 
     def _append(self, token: int) -> None:
         self.tokens.append(token)

@@ -26,10 +26,10 @@ from ..findings import Store, replay_command
 from ..investigate import Case
 from ..lockstep import Outcome
 from ..messages import Fuzz
+from ..overrides import check_keys
 from ..show import finding_text
 from ..supervisor import Worker
 from ..violation import Violation
-from ..workload import check_keys
 from .settings import PACKAGED_CORPUS, GateSettings
 
 OVERTIME = 5

@@ -13,7 +13,7 @@ STALL_STEPS_MAX = 8
 
 class Output(Oracle):
     """S6: a request's inputs and outputs are those of the language model on its prompt, whatever is cached, chunked,
-    speculated or batched with it; accepted drafts are exactly the right ones."""
+    speculated or batched with it; accepted drafts are exactly the right ones, up to the end of a session's turn."""
 
     ids = ("S6",)
     title = "output"
@@ -31,6 +31,8 @@ class Output(Oracle):
             return self._differs(context, life, "input", truth.tokens[row.position : end], inputs)
         if row.sampled:
             wanted = life.sampled_truth(end, row.tokens[known:])
+            if life.session and len(row.sampled) < len(wanted):
+                wanted = wanted[: life.total_length - end]
             if list(row.sampled) != wanted:
                 return self._differs(context, life, "sampled", wanted, list(row.sampled))
         return None

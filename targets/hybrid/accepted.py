@@ -22,6 +22,8 @@ class AcceptedCounts:
         self.device = [[0] * max_rows for _ in range(num_groups)]
         self.copies: list[tuple[list[str], list[list[int]]]] = []
         """Copies to the host that were begun, oldest first."""
+        self.kept: dict[str, list[int]] = {}
+        """Counts of parked sessions, by group."""
 
     def wait(self) -> None:
         """Let every copy arrive that was begun."""
@@ -32,6 +34,12 @@ class AcceptedCounts:
         """A request left: whoever gets its row, or its name again, starts with nothing accepted."""
         self.names = ["" if other == name else other for other in self.names]
 
+    def keep(self, name: str) -> None:
+        """A session leaves its row and will come back: its state lies where the count says."""
+        if self.enabled and name in self.names:
+            row = self.names.index(name)
+            self.kept[name] = [counts[row] for counts in self.host]
+
     def gather(self, names: Sequence[str]) -> None:
         """Bring the counts into the present order of rows."""
         if self.enabled and self.names != names:
@@ -39,6 +47,9 @@ class AcceptedCounts:
             spare = [0] * (len(self.host[0]) - len(names))
             self.host = [[0 if row is None else counts[row] for row in before] + spare for counts in self.host]
             self.names = list(names)
+            for name in self.kept.keys() & set(names):
+                for counts, kept in zip(self.host, self.kept.pop(name), strict=True):
+                    counts[names.index(name)] = kept
         if self.enabled:
             self.device = [counts.copy() for counts in self.host]
 

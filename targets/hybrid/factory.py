@@ -23,6 +23,8 @@ CAPABILITIES = Capabilities(
             "wake",
             "external_load",
             "move_tier",
+            "park",
+            "resume",
         }
     ),
     modes=("align", "all", "none"),

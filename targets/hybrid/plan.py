@@ -30,6 +30,7 @@ class Request:
     """Tokens that steps in flight sample if every draft is right."""
     drafts: int = 0
     epoch: int = 0
+    session: bool = False
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Token ids that became known."""
@@ -65,6 +66,7 @@ class PageCopy(NamedTuple):
 class ScheduledRow:
     """One request of a planned step, as sent to the worker.
 
+    end       tokens at which a session's turn ends: no more may be sampled, because states cannot be taken back
     fresh     tokens, the whole table and the prompt length, set on admission
     appended  new columns by group otherwise
     loads     what must come from outside the pool before the forward
@@ -85,11 +87,18 @@ class ScheduledRow:
     copies: Sequence[PageCopy]
     pins: Sequence[int]
     table: Table
+    end: int = 0
+
+    @property
+    def anew(self) -> bool:
+        """Whether the worker knows nothing of the request's states yet."""
+        return self.fresh is not None and not self.observed.kept
 
 
 @dataclass(slots=True)
 class Plan:
-    """One scheduling decision. `removed` leave the batch, for whatever reason; `finished` have ended since the last."""
+    """One scheduling decision. Since the last one `finished` have ended and `parked` come to the end of a turn;
+    `removed` leave the batch, for whatever reason."""
 
     step: int
     budget: int
@@ -98,3 +107,4 @@ class Plan:
     zero: list[int] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
+    parked: list[str] = field(default_factory=list)

@@ -89,6 +89,8 @@ class Runner:
 
     def update_batch(self, plan: Plan) -> None:
         """Rows leave, enter and grow."""
+        for name in plan.parked:
+            self.batch.accepted.keep(name)
         for name in plan.removed:
             self.batch.remove(name)
             self.drafter.remove(name)
@@ -225,6 +227,8 @@ class Runner:
                 break
             sampled.append(sample(tags[known + index]))
         request = self.requests[row.name]
+        if row.end:
+            del sampled[row.end - len(request.tokens) :]
         request.tokens += sampled
         request.tag = chain(request.tag, tuple(sampled))[-1]
         return sampled

@@ -13,13 +13,17 @@ from ...reference.tokens import EMPTY
 from ..base.observe import PlannedRow, Table
 from ..base.trace import Config
 from .cache import Allocation, CacheManager, Hit
+from .chunks import chunk_end
 from .connector import Connector
 from .groups import Span
 from .plan import Load, Plan, Request, ScheduledRow
+from .sessions import Sessions
 
 
 class Scheduler:
     """Queues and progress of all requests."""
+
+    sessions_class = Sessions
 
     def __init__(self, config: Config, cache: CacheManager, connector: Connector) -> None:
         self.config = config
@@ -33,14 +37,16 @@ class Scheduler:
         self.finished: list[str] = []
         self.arrivals = 0
         self.chunk_grid = self.find_chunk_grid()
+        self.sessions = self.sessions_class(self)
 
     def find_chunk_grid(self) -> int:
         """Chunks end where states are kept: on the grid of the mamba blocks, whatever else has smaller ones."""
         return max((group.block_size for group in self.cache.groups if group.kind == "mamba"), default=1)
 
-    def add(self, name: str, prompt: list[int], max_new_tokens: int, priority: int) -> None:
+    def add(self, name: str, prompt: list[int], max_new_tokens: int, priority: int, session: bool = False) -> None:
         """A request arrives."""
-        request = Request(name, [], [EMPTY], len(prompt) + max_new_tokens, priority, self.arrivals, len(prompt))
+        total = len(prompt) + max_new_tokens
+        request = Request(name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session)
         request.learn(prompt)
         self.arrivals += 1
         self.requests[name] = request
@@ -64,6 +70,9 @@ class Scheduler:
         self.schedule_running(plan, limits)
         if not plan.preempted:
             self.schedule_waiting(plan, limits)
+            while not self.running and self.waiting and self.sessions.give_way(plan, self.waiting[0]):
+                self.schedule_waiting(plan, limits)
+        plan.parked, self.sessions.leaving = self.sessions.leaving, []
         plan.zero = self.cache.take_blocks_to_zero()
         plan.removed, self.removed = self.removed, []
         plan.finished, self.finished = self.finished, []
@@ -98,6 +107,8 @@ class Scheduler:
                 )
                 self.place(plan, request, count, drafts, None, appended, None, allocation)
                 return True
+            if self.sessions.give_way(plan, request):
+                continue
             victim = self.pick_victim()
             self.preempt(victim, plan)
             if victim is request:
@@ -113,6 +124,10 @@ class Scheduler:
         """Waiting requests while budget, batch and pool allow."""
         for request in list(self.waiting):
             if plan.budget <= 0 or len(self.running) >= self.config.max_num_seqs:
+                break
+            if request.session and self.sessions.holds(request):
+                if self.sessions.admit(plan, request, limits):
+                    continue
                 break
             hit = self.cache.find_hit(request.tags, len(request.tokens))
             if hit.defer:
@@ -175,23 +190,18 @@ class Scheduler:
         allocation: Allocation,
         loads: Sequence[Load] = (),
     ) -> None:
-        """Enter a row into the plan."""
+        """Enter a row into the plan; one that is admitted without a hit goes on with blocks that it kept."""
         samples = request.high + count - drafts >= len(request.tokens) + request.optimistic
         observed = PlannedRow(
-            request.name,
-            request.high,
-            count,
-            drafts,
-            hit is not None,
-            hit.length if hit else 0,
-            allocation.estimated,
-            allocation.taken,
-            hit.external if hit else 0,
-        )
+            request.name, request.high, count, drafts, fresh is not None, hit.length if hit else 0,
+            allocation.estimated, allocation.taken, hit.external if hit else 0,
+            request.high if fresh and hit is None else 0,
+        )  # fmt: skip
         table = self.cache.tables(request.name) if self.connector.saves else ()
         plan.rows[request.name] = ScheduledRow(
             request.name, count, drafts, request.epoch, fresh, appended, observed, request.high,
             drafts + 1 if samples else 0, loads, allocation.copies, allocation.pins, table,
+            request.total if request.session else 0,
         )  # fmt: skip
         plan.budget -= count
 
@@ -234,20 +244,12 @@ class Scheduler:
         """
         if self.config.mamba_cache_mode != "align" or not self.cache.layout.prefix_caching:
             return count
-        grid, start, known = self.chunk_grid, request.high, len(request.tokens)
+        start, known = request.high, len(request.tokens)
         prefill_end = max(request.prompt_length, known - 1)
         if start >= prefill_end:
             return count
-        end = start + count
-        if end < prefill_end and end // grid * grid > start:
-            end = end // grid * grid
-        stops = [known // grid * grid]
         partial = self.cache.partial.boundary(request.prompt_length)
-        if partial > stops[0]:
-            stops.append(partial)
-        if start % grid:
-            stops.append((start // grid + 1) * grid)
-        return min([stop for stop in stops if start < stop < end], default=end) - start
+        return chunk_end(start, start + count, prefill_end, known, self.chunk_grid, partial) - start
 
     def preempt(self, request: Request, plan: Plan | None = None) -> None:
         """Take all blocks from a running request and let it wait in front."""
@@ -280,7 +282,7 @@ class Scheduler:
         request.learn(new)
         finished = len(request.tokens) >= request.total
         if finished:
-            self.finish(request)
+            (self.sessions.park if request.session else self.finish)(request)
         return new, finished
 
     def finish(self, request: Request) -> None:
@@ -290,6 +292,9 @@ class Scheduler:
         if request in self.running:
             self.running.remove(request)
             self.removed.append(request.name)
-        else:
+        elif request in self.waiting:
             self.waiting.remove(request)
-        self.cache.free(request.name)
+        if request.session:
+            self.sessions.close(request)
+        else:
+            self.cache.free(request.name)

@@ -51,9 +51,10 @@ class States:
 
     def forget(self, plan: Plan) -> None:
         """Requests that ended, were preempted or resume: what was known of their columns is void."""
-        resumed = [row.name for row in plan.rows.values() if row.fresh]
+        resumed = [row.name for row in plan.rows.values() if row.anew]
         for name in (*plan.finished, *plan.preempted, *resumed):
             self.columns.pop(name, None)
+            self.batch.accepted.kept.pop(name, None)
 
     def seed_column(self, group: int, computed: int) -> int:
         """Column of the state that an admitted request starts from, -1 for none."""

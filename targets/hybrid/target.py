@@ -31,8 +31,10 @@ from ..base.trace import (
     Evict,
     ExternalLoad,
     MoveTier,
+    Park,
     Preempt,
     ResetPrefixCache,
+    Resume,
     Sleep,
     Step,
     Wake,
@@ -44,6 +46,7 @@ from .connector import Connector
 from .drafter import Drafter
 from .kernels import Kernels
 from .layout import build_layout
+from .leftovers import count_leftovers
 from .memory import Memory
 from .plan import Plan
 from .pool import BlockPool
@@ -51,6 +54,7 @@ from .runner import Runner
 from .scheduler import Scheduler
 from .states import States
 from .store import Store
+from .turns import Turns
 
 
 class HybridTarget:
@@ -98,6 +102,7 @@ class HybridTarget:
         self.names_seen: set[str] = set()
         self.step = 0
         self.asleep = False
+        turns = Turns(self)
         self._handlers: dict[type[Event], Callable[..., list[Record]]] = {
             Arrive: self.arrive,
             Step: self.run_step,
@@ -111,6 +116,8 @@ class HybridTarget:
             Wake: self.wake,
             ExternalLoad: self.external_load,
             MoveTier: self.move_tier,
+            Park: turns.park,
+            Resume: turns.resume,
         }
 
     def apply(self, event: Event) -> Effect:
@@ -122,7 +129,7 @@ class HybridTarget:
         if event.name in self.names_seen or not fits(self.config, event):
             return []
         self.names_seen.add(event.name)
-        self.scheduler.add(event.name, Truth(event.prompt).tokens, event.max_new_tokens, event.priority)
+        self.scheduler.add(event.name, Truth(event.prompt).tokens, event.max_new_tokens, event.priority, event.session)
         return []
 
     def run_step(self, event: Step) -> list[Record]:
@@ -141,7 +148,12 @@ class HybridTarget:
 
     def has_work(self) -> bool:
         """Requests to serve, or rows of ended ones that the worker has not dropped yet."""
-        return bool(self.scheduler.requests or self.scheduler.removed or self.in_flight)
+        return bool(self.serving or self.scheduler.removed or self.in_flight)
+
+    @property
+    def serving(self) -> bool:
+        """Whether any request runs or waits; parked sessions do neither."""
+        return bool(self.scheduler.running or self.scheduler.waiting)
 
     def complete(self, records: list[Record]) -> None:
         """Execute the oldest planned step and hand its results to scheduler and client."""
@@ -169,10 +181,12 @@ class HybridTarget:
         return records
 
     def preempt(self, event: Preempt) -> list[Record]:
-        """Take a running request's blocks; no-op for others."""
+        """Take the blocks of a running request, or of a session that does not run; no-op for others."""
         request = self.scheduler.requests.get(event.name)
         if request is not None and request in self.scheduler.running:
             self.scheduler.preempt(request)
+        elif request is not None and self.scheduler.sessions.holds(request):
+            self.scheduler.sessions.lose(request)
         return []
 
     def abort(self, event: Abort) -> list[Record]:
@@ -184,7 +198,7 @@ class HybridTarget:
 
     def dummy_run(self, event: DummyRun) -> list[Record]:
         """An idle rank takes part in the others' step. A rank with running requests never does."""
-        if self.asleep or self.scheduler.requests:
+        if self.asleep or self.serving:
             return []
         records = self.run_step(Step()) if self.has_work() else []
         if event.uniform_decode:
@@ -205,6 +219,7 @@ class HybridTarget:
             records = self.drain()
             for request in list(reversed(self.scheduler.running)):
                 self.scheduler.preempt(request)
+            self.scheduler.sessions.lose_all()
         self.pool.forget_all()
         return records
 
@@ -265,24 +280,11 @@ class HybridTarget:
             waiting=[request.name for request in scheduler.waiting],
             running=[request.name for request in scheduler.running],
             pins=dict(self.cache.partial.pins),
-            leftovers={} if scheduler.requests else self.leftovers(),
+            leftovers={} if scheduler.requests else count_leftovers(self),
             drained={"blocks to zero": len(self.cache.to_zero)},
             stored=self.store.pages.copy(),
+            parked=[request.name for request in scheduler.sessions.parked],
         )
-
-    def leftovers(self) -> dict[str, int]:
-        """Sizes of what must be empty once no request is alive."""
-        groups = self.cache.groups
-        return {
-            "requests": len(self.scheduler.requests),
-            "tables": sum(len(group.tables) for group in groups),
-            "publication counters": sum(len(group.num_published) for group in groups),
-            "worker rows": len(self.batch.names),
-            "worker requests": len(self.runner.requests),
-            "state columns": len(self.states.columns),
-            "drafter slots": len(self.drafter.slots),
-            "mirrored tables": len(self.connector.mirror),
-        }
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """What a page holds."""

@@ -8,12 +8,15 @@ from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.states import REQUIRES, features, missing_states, required_states
 from hybridfuzz.targets.base.trace import (
     Abort,
+    Arrive,
     DummyRun,
     ExternalLoad,
     Group,
     MoveTier,
+    Park,
     Preempt,
     ResetPrefixCache,
+    Resume,
     Step,
     Trace,
 )
@@ -23,6 +26,7 @@ WINDOW, DRAFT = Group("attention", 8, window=6), Group("attention", 4, draft=Tru
 FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}
 RESEND = (arrive("r0", 20), *steps(5), arrive("r1", 20), *steps(5))
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
+SESSION, MORE = Arrive("r0", (("a", 13),), 4, session=True), Resume("r0", (("b", 7),), 3)
 
 WRAPPED = make_trace(
     arrive("r0", 30, new=9), *steps(12), arrive("r1", ("e", 30), new=9), *steps(9),
@@ -146,6 +150,15 @@ TRACES: dict[str, Trace] = {
     "aborted with a step in flight": make_trace(
         arrive("r0", 5, new=9), *steps(3), Abort("r0"), async_depth=1
     ),
+    "session parked": make_trace(SESSION, *steps(9)),
+    "session parked between drafts": make_trace(SESSION, *steps(9, drafts=3), **DRAFTS),
+    "turn ended by its client": make_trace(SESSION, *steps(3), Park("r0")),
+    "turn resumed with kept caches": make_trace(SESSION, *steps(9), MORE, Step()),
+    "resumed turn waits with kept caches": make_trace(
+        SESSION, *steps(9), arrive("r1", 5), Step(), MORE, Step(), max_num_seqs=1
+    ),
+    "parked session loses its caches": make_trace(SESSION, *steps(9), Preempt("r0")),
+    "session closed while parked": make_trace(SESSION, *steps(9), Abort("r0")),
 }  # fmt: skip
 NOTHING = make_trace(arrive("r0", 5, new=1), groups=(Group("attention", 16),), graph_sizes=())
 

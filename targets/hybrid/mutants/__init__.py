@@ -20,6 +20,7 @@ from . import (
     publication,
     rows,
     scheduling,
+    sessions,
     states,
     zeroing,
 )
@@ -38,6 +39,7 @@ _MODULES = (
     publication,
     rows,
     scheduling,
+    sessions,
     states,
     zeroing,
 )

@@ -14,6 +14,7 @@ from ..partial import PartialHits
 from ..pool import BlockPool
 from ..runner import Runner
 from ..scheduler import Scheduler
+from ..sessions import Sessions
 from ..states import States
 from ..store import Store
 from ..target import HybridTarget
@@ -46,6 +47,8 @@ def mutant(slug: str, part: type) -> type[HybridTarget]:
         part = type("MutantCache", (CacheManager,), {"attention_group": part})
     elif issubclass(part, PartialHits):
         part = type("MutantCache", (CacheManager,), {"partial_hits": part})
+    elif issubclass(part, Sessions):
+        part = type("MutantScheduler", (Scheduler,), {"sessions_class": part})
     if issubclass(part, HybridTarget):
         return part
     slot = next(slot for base, slot in _SLOTS.items() if issubclass(part, base))

@@ -1,0 +1,105 @@
+"""Sessions: requests of several turns, which keep their caches in between.
+
+    running --turn ends--> parked --resume--> waiting --admit--> running
+
+A parked session is in no queue and has no row of the batch; its tables stay, and so does where its state lies in them
+(`States.columns`, `AcceptedCounts.kept`). Its next turn waits like any request, but holds blocks: an admission that
+fails must leave them alone. Whoever holds blocks without running gives way to a running request that needs one, and to
+the first of those that wait if nobody runs; it computes again when its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .plan import Plan, Request
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
+
+
+class Sessions:
+    """The turns of one scheduler's sessions."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.cache = scheduler.cache
+        self.parked: list[Request] = []
+        self.leaving: list[str] = []
+        """Sessions parked since the last planning: the worker has to keep what it knows of their states."""
+
+    def park(self, request: Request) -> None:
+        """A turn ended; no step of it is in flight."""
+        assert request.in_flight == 0
+        self.scheduler.running.remove(request)
+        self.scheduler.removed.append(request.name)
+        self.leaving.append(request.name)
+        self.parked.append(request)
+        request.drafts = 0
+
+    def resume(self, request: Request, prompt: Sequence[int], max_new_tokens: int) -> None:
+        """The next turn: `prompt` behind everything that the client has seen."""
+        self.parked.remove(request)
+        request.learn(prompt)
+        request.prompt_length = len(request.tokens)
+        request.total = request.prompt_length + max_new_tokens
+        self.scheduler.enqueue(request)
+
+    def holds(self, request: Request) -> bool:
+        """Whether a request that does not run holds blocks."""
+        return request.session and request.name in self.cache.groups[0].tables
+
+    def admit(self, plan: Plan, request: Request, limits: Mapping[str, int]) -> bool:
+        """Let a turn go on with what its session kept; False, and nothing has changed, if budget or pool do not allow
+        it."""
+        scheduler = self.scheduler
+        count, _ = scheduler.wanted(request, plan.budget, limits, fresh=True)
+        count = min(count, self.to_the_next_state(request.settled))
+        allocation = None
+        if count > 0:
+            span = scheduler.span(request, count, 0)
+            allocation = self.cache.allocate(request.name, request.tags, span, None)
+        if allocation is None:
+            return False
+        scheduler.waiting.remove(request)
+        scheduler.running.append(request)
+        fresh = (list(request.tokens), self.cache.tables(request.name), request.prompt_length)
+        scheduler.place(plan, request, count, 0, fresh, (), None, allocation)
+        return True
+
+    def to_the_next_state(self, start: int) -> int:
+        """Most tokens of a turn's first chunk. Rejected drafts leave a column behind the state's own: in mode align no
+        chunk may step over it, or it would be published with whatever it holds."""
+        if self.scheduler.config.mamba_cache_mode != "align":
+            return self.scheduler.config.max_model_len
+        sizes = [group.block_size for group in self.cache.groups if group.kind == "mamba"]
+        return min((size - start % size for size in sizes), default=self.scheduler.config.max_model_len)
+
+    def give_way(self, plan: Plan, to: Request) -> bool:
+        """Take the blocks of one session that does not run: the one parked longest, else the last that waits. False if
+        there is none besides the one that needs them."""
+        for request in [*self.parked, *reversed(self.scheduler.waiting)]:
+            if request is not to and self.holds(request):
+                self.lose(request)
+                plan.preempted.append(request.name)
+                return True
+        return False
+
+    def lose(self, request: Request) -> None:
+        """A session that does not run loses its caches."""
+        self.cache.free(request.name)
+        request.rewind()
+
+    def lose_all(self) -> None:
+        """Every session that does not run loses its caches."""
+        for request in [*self.parked, *self.scheduler.waiting]:
+            if self.holds(request):
+                self.lose(request)
+
+    def close(self, request: Request) -> None:
+        """The session ends, in whatever state it is; what the worker knows of it goes with the next plan."""
+        if request in self.parked:
+            self.parked.remove(request)
+        self.scheduler.removed.append(request.name)
+        self.cache.free(request.name)

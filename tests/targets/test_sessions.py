@@ -1,0 +1,128 @@
+"""Sessions in the embedded target: a turn goes on with what its session kept, and nothing leaks however it ends."""
+
+from typing import Any
+
+import pytest
+from hybridfuzz.targets.base.observe import Delivered, Planned, PlannedRow
+from hybridfuzz.targets.base.trace import (
+    Abort,
+    AnyEvent,
+    Arrive,
+    DummyRun,
+    Park,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Sleep,
+    Wake,
+)
+from support import Watching, arrive, make_trace, steps, watch
+
+MORE = Resume("r0", (("b", 7),), 3)
+TIGHT: dict[str, Any] = {"num_blocks": 19, "mamba_cache_mode": "all"}
+"""18 blocks: 6 for the session's first turn, 12 for 48 tokens of somebody else."""
+MODES = pytest.mark.parametrize("mode", ["align", "all", "none"])
+
+
+def session(prompt: int = 13, new: int = 6) -> Arrive:
+    return Arrive("r0", (("a", prompt),), new, session=True)
+
+
+def clean(*events: AnyEvent, **config: Any) -> Watching:
+    watched = watch(make_trace(*events, **config))
+    assert watched.outcome.violation is None, watched.outcome.violation.message
+    return watched
+
+
+def turns(watched: Watching, name: str = "r0") -> list[PlannedRow]:
+    """The rows with which a request was admitted."""
+    return [row for plan in watched.of(Planned) for row in plan.rows if row.admitted and row.name == name]
+
+
+def view_after(watched: Watching, event: AnyEvent) -> Any:
+    return next(view for seen, _, view in watched.history if seen == event)
+
+
+@MODES
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_turn_goes_on_where_the_one_before_ended(mode: str, drafts: int, depth: int) -> None:
+    """Everything but the last token, which nobody has computed yet, is there: also where drafts overshot the end."""
+    watched = clean(
+        session(), *steps(10, drafts=drafts, right=drafts), MORE, *steps(9, drafts=drafts, right=1),
+        mamba_cache_mode=mode, num_speculative_tokens=drafts, async_depth=depth,
+    )  # fmt: skip
+    first, second = turns(watched)
+    assert (first.kept, second.kept, second.start) == (0, 18, 18)
+    assert [name for record in watched.of(Delivered) for name in record.finished] == ["r0", "r0"]
+
+
+def test_a_parked_session_holds_blocks_and_no_row() -> None:
+    watched = clean(session(), *steps(9), DummyRun(4), MORE)
+    view = view_after(watched, DummyRun(4))
+    assert view.parked == ["r0"]
+    assert not view.running
+    assert not view.waiting
+    assert view.tables["r0"]
+    assert watched.outcome.reached["dummy run after requests"], "a rank with nothing but parked sessions is idle"
+
+
+@MODES
+def test_a_client_may_end_a_turn_in_the_middle(mode: str) -> None:
+    watched = clean(session(new=20), *steps(4, drafts=2, right=1), Park("r0"), MORE, num_speculative_tokens=2,
+                    async_depth=2, mamba_cache_mode=mode)  # fmt: skip
+    _, second = turns(watched)
+    delivered = sum(len(tokens) for record in watched.of(Delivered) for _, tokens in record.outputs)
+    assert 0 < second.kept < 13 + delivered
+    assert watched.outcome.reached["turn ended by its client"]
+
+
+def test_a_client_may_end_a_turn_in_its_prompt() -> None:
+    watched = clean(session(prompt=30), *steps(1, budget=8), Park("r0"), MORE, *steps(2))
+    assert [row.kept for row in turns(watched)] == [0, 8]
+
+
+@pytest.mark.parametrize("event", [Preempt("r0"), ResetPrefixCache(preempt_running=True), Sleep()])
+def test_a_session_that_lost_its_caches_computes_again(event: AnyEvent) -> None:
+    watched = clean(session(), *steps(9), event, Wake(), MORE)
+    assert [row.kept for row in turns(watched)] == [0, 0]
+
+
+def test_a_parked_session_gives_way_to_a_request_that_runs() -> None:
+    watched = clean(session(), *steps(9), arrive("r1", 45, new=9), *steps(12), MORE, **TIGHT)
+    assert watched.outcome.reached["parked session loses its caches"]
+    assert [row.kept for row in turns(watched)] == [0, 0]
+
+
+def test_a_turn_that_waits_keeps_what_its_session_kept() -> None:
+    """The pool has no block for it while another request runs: it is asked again, and nothing is lost."""
+    events = (session(), *steps(9), arrive("r1", 40, new=9), *steps(3), Resume("r0", (("b", 20),), 3))
+    watched = clean(*events, *steps(14), **TIGHT)
+    assert watched.outcome.reached["resumed turn waits with kept caches"]
+    assert [row.kept for row in turns(watched)] == [0, 18]
+
+
+@pytest.mark.parametrize("before", [(Abort("r0"),), (Abort("r0"), MORE), (Preempt("r0"), Abort("r0"))])
+def test_a_closed_session_leaves_nothing(before: tuple[AnyEvent, ...]) -> None:
+    watched = clean(session(), *steps(9), *before, *steps(2), num_speculative_tokens=2)
+    view = watched.target.view()
+    assert not view.tables
+    assert not any(view.leftovers.values())
+
+
+@pytest.mark.parametrize("event", [MORE, Resume("r9", (("b", 7),), 3), Park("r9")])
+def test_only_a_parked_session_goes_on(event: AnyEvent) -> None:
+    """A running one, a request that is none, a name that nobody has: nothing happens."""
+    watched = clean(session(), *steps(1), event, arrive("r9", 8), *steps(2))
+    assert len(turns(watched)) == 1
+
+
+def test_a_request_that_is_no_session_cannot_be_parked() -> None:
+    watched = clean(arrive("r0", 13, new=6), *steps(3), Park("r0"), MORE, *steps(9))
+    assert len(turns(watched)) == 1
+
+
+def test_a_turn_that_does_not_fit_never_came() -> None:
+    watched = clean(session(), *steps(9), Resume("r0", (("b", 60),), 3), *steps(2))
+    assert watched.target.view().leftovers
+    assert len(turns(watched)) == 1
