@@ -24,9 +24,10 @@ class Numbers(Oracle):
     """S7: no output is NaN or infinite. S4: every output has the same bits whatever dead memory holds. S2, S3, S6:
     outputs lie within the rounding bound of the float64 model on the request's own tokens, and the read-out chooses
     its token wherever rounding cannot change it. S1: a published block's bytes are what its key names. M5: guard
-    pages keep their pattern; copies and zeroing arrive bit for bit (S3, S4)."""
+    pages keep their pattern; copies and zeroing arrive bit for bit (S3, S4). M3: slots and pages that kernels computed
+    from block tables are those that the tables name."""
 
-    ids = ("S7", "S4", "S2", "S3", "S6", "S1", "M5")
+    ids = ("S7", "S4", "S2", "S3", "S6", "S1", "M5", "M3")
     title = "bytes"
     needs = frozenset({"numeric"})
 
@@ -42,6 +43,7 @@ class Numbers(Oracle):
     def on_numeric(self, context: Context, numeric: Numeric) -> Violation | None:
         self._model = numeric.model
         self.count("M5")
+        self.count("M3", len(numeric.outputs))
         violation = self._guards(context, numeric) or self._moves(context, numeric)
         if violation or not context.facts:
             return violation
@@ -77,6 +79,11 @@ class Numbers(Oracle):
         if not numeric.failed:
             return None
         what = numeric.failed[0]
+        if what.startswith("computing"):
+            return self.violation(
+                context, "indices", f"{what} on the device gave others than the block tables say",
+                expected="the entries of the tables", observed="others", oracle="M3",
+            )  # fmt: skip
         zeroing = what.startswith("zeroing")
         return self.violation(
             context, "moved-bytes", f"{what} did not arrive bit for bit", expected="equal bytes", observed="others",

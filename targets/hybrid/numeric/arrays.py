@@ -1,12 +1,13 @@
-"""From calls to index arrays: one flat batch for all rows, layers and fills of dead memory.
+"""From calls to arrays: one flat batch for all rows, layers and fills of dead memory.
 
 Order of tokens: first the rows of the update kernels (decodes, drafts included), then those of the prefill kernels;
 within each part the rows of the first fill, then of the next. So one launch serves all fills, and no kernel
 knows that they exist. `shape` is all that a launch depends on apart from the arrays: two steps of equal shape may
 share a captured graph.
 
-For a graph (`fixed`) everything has the size of its largest use. Rows that are shorter and tokens that nobody compares
-leave the rest of the arrays at what names nothing.
+Indices are computed on the device (`indices`); a call is asked only where it reads and writes, to send what the device
+would not find. For a graph (`fixed`) everything has the size of its largest use. Rows that are shorter and tokens that
+nobody compares leave the rest of the arrays at what names nothing.
 """
 
 from __future__ import annotations
@@ -17,20 +18,16 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ....reference.layout import Layout, required_columns
 from ....reference.tiny_model import embedding_row
 from ..kernels import RowInput
-from .calls import Calls, Layer, StateCall, WriteCall
-from .pool import FILLS, BytePool
+from .calls import Calls, Layer, WriteCall
+from .indices import NO_SLOT, Told, slot_rule
+from .pool import FILLS, NO_PAGE, BytePool
+from .state_arrays import StateArrays
+from .tables import COLUMN_UNIT, NO_ROW, Ints, Tables, look_up
 
-Ints = NDArray[np.int32]
-NO_PAGE = 0
-"""What kernels take for the null block."""
-NO_SLOT = -1
-COLUMN_UNIT = 16
-"""Tables are this many columns wide, or twice as many, ...: kernels are compiled once for all."""
+PARTS = ("update ", "prefill ")
 
 
 class Shape(NamedTuple):
@@ -74,9 +71,9 @@ def starts_of(lengths: Sequence[int]) -> Ints:
 class Builder:
     """Fills the arrays of one forward."""
 
-    def __init__(self, pool: BytePool, calls: Calls, inputs: Sequence[RowInput], columns: Sequence[int] = ()) -> None:
+    def __init__(self, pool: BytePool, tables: Tables, calls: Calls, inputs: Sequence[RowInput]) -> None:
         self.pool = pool
-        self.columns = columns
+        self.tables = tables
         self.calls = calls
         self.live = {one.row for one in inputs}
         dead = {
@@ -90,7 +87,8 @@ class Builder:
             [one for one in every if len(one.tokens) == one.drafts + 1],
             [one for one in every if len(one.tokens) != one.drafts + 1],
         )
-        self.arrays: dict[str, Ints] = {}
+        self.told = Told()
+        self.arrays = self.told.arrays
 
     def build(self, fixed: bool) -> Shape:
         """All arrays; returns the shape, which is `fixed` for all batches of as many rows of the same length."""
@@ -104,20 +102,28 @@ class Builder:
         self.arrays["embeddings"][: sum(lengths)] = [
             embedding_row(token, one.position + index) for _, one in rows for index, token in enumerate(one.tokens)
         ]
-        self.arrays["update starts"] = starts_of(lengths[:cut])
-        self.arrays["prefill starts"] = starts_of(lengths[cut:])
-        self.arrays["starts"] = starts_of(lengths)
+        self._rows_of("", rows)
+        for part, ours in zip(PARTS, (rows[:cut], rows[cut:]), strict=True):
+            self._rows_of(part, ours)
         compared = self._compared(rows, tokens // fills if fixed else 0)
         for index, group in enumerate(self.pool.layout.groups):
-            for layer in range(group.layers):
-                if group.kind == "mamba":
-                    self._state_layer((index, layer))
-                else:
-                    self._attention_layer((index, layer), rows, tokens)
+            self.arrays[f"{index} pages"] = self.tables.flat(index, self.pool)
+            if group.kind == "mamba":
+                for part, ours in zip(PARTS, (rows[:cut], rows[cut:]), strict=True):
+                    if ours:
+                        StateArrays(self.pool, self.tables, self.told, index, part).tell(ours, self.calls)
+            else:
+                self._attention_group(index, rows, tokens)
         update_tokens = tokens if fixed else sum(lengths[:cut])
         return Shape(
             cut, len(rows) - cut, update_tokens, tokens - update_tokens, longest_update, longest_prefill, compared
         )
+
+    def _rows_of(self, part: str, rows: Sequence[tuple[int, RowInput]]) -> None:
+        lengths = [len(one.tokens) for _, one in rows]
+        self.arrays[part + "starts"] = starts_of(lengths)
+        self.arrays[part + "tokens"] = np.array(lengths, np.int32)
+        self.arrays[part + "positions"] = np.array([one.position for _, one in rows], np.int32)
 
     def _compared(self, rows: Sequence[tuple[int, RowInput]], least: int) -> int:
         """Where the tokens of live rows lie in each fill, rows in the order of the batch; `least` so many entries."""
@@ -132,93 +138,64 @@ class Builder:
         self.arrays["compared"] = compared.reshape(-1)
         return count
 
-    def page(self, fill: int, block: int | None) -> int:
-        """Page that a kernel is told; a row beyond its table may name any id."""
-        return NO_PAGE if block is None else self.pool.page(fill, block)
+    def _attention_group(self, group: int, rows: Sequence[tuple[int, RowInput]], tokens: int) -> None:
+        arrays, size = self.arrays, self.pool.layout.groups[group].block_size
+        reads = {call.inputs.row: call for call in self.calls.reads.get((group, 0), [])}
+        live = [self.tables.row(fill, one.table_row) if one.row in reads else NO_ROW for fill, one in rows]
+        arrays[f"{group} rows"] = np.array(live, np.int32)
+        first = [reads[one.row].first_column if one.row in reads else 0 for _, one in rows]
+        arrays[f"{group} first"] = np.array(first, np.int32)
+        table = self.tables.view(group, arrays[f"{group} pages"])
+        slots = slot_rule(table, arrays[f"{group} rows"], arrays["positions"], arrays["tokens"], size, tokens)
+        columns = -(-table.shape[1] // COLUMN_UNIT) * COLUMN_UNIT
+        ruled = look_up(
+            table, np.repeat(arrays[f"{group} rows"][:, None], columns, 1),
+            arrays[f"{group} first"][:, None] + np.arange(columns),
+        )  # fmt: skip
+        self.told.expected |= {f"{group} slots": slots, f"{group} table": ruled}
+        for layer in range(self.pool.layout.groups[group].layers):
+            self._attention_layer((group, layer), rows, slots, ruled)
 
-    def _state_layer(self, layer: Layer) -> None:
-        name, flat, arrays = f"{layer} ", self.flat, self.arrays
-        by_row = {call.inputs.row: call for call in self.calls.states.get(layer, [])}
-        updates = [(fill, by_row[one.row]) for fill in range(len(FILLS)) for one in flat.updates]
-        if updates:
-            width = max(len(one.tokens) for one in flat.updates)
-            outputs = np.full((len(updates), width), NO_PAGE, np.int32)
-            windows = np.full(len(updates), NO_PAGE, np.int32)
-            for index, (fill, call) in enumerate(updates):
-                for count, block in call.states:
-                    outputs[index, count - 1] = self.page(fill, block)
-                for _, block in call.windows:
-                    windows[index] = self.page(fill, block)
-            self._sources(name + "update ", updates)
-            arrays[name + "update outputs"] = outputs.reshape(-1)
-            arrays[name + "update windows"] = windows
-        prefills = [(fill, by_row[one.row]) for fill in range(len(FILLS)) for one in flat.prefills]
-        if prefills:
-            self._sources(name + "prefill ", prefills)
-            self._stops(name + "prefill states ", [(fill, call.states) for fill, call in prefills])
-            self._stops(name + "prefill windows ", [(fill, call.windows) for fill, call in prefills])
-
-    def _sources(self, name: str, calls: Sequence[tuple[int, StateCall]]) -> None:
-        self.arrays[name + "temporal"] = np.array([self.page(fill, call.temporal) for fill, call in calls], np.int32)
-        self.arrays[name + "conv"] = np.array([self.page(fill, call.conv) for fill, call in calls], np.int32)
-        self.arrays[name + "offsets"] = np.array([call.offset for _, call in calls], np.int32)
-
-    def _stops(self, name: str, rows: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        ordered = [(fill, sorted(stops)) for fill, stops in rows]
-        self.arrays[name + "starts"] = starts_of([len(stops) for _, stops in ordered])
-        self.arrays[name + "counts"] = np.array([count for _, stops in ordered for count, _ in stops], np.int32)
-        self.arrays[name + "blocks"] = np.array(
-            [self.page(fill, block) for fill, stops in ordered for _, block in stops], np.int32
-        )
-
-    def slots(self, fill: int, write: WriteCall, size: int) -> list[int]:
-        """Slot of every token in one fill."""
-        return [
-            NO_SLOT if block is None else self.pool.page(fill, block) * size + slot
-            for block, slot in zip(write.blocks, write.slots, strict=True)
-        ]
-
-    def lone_writes(self, layer: Layer, writes: Sequence[WriteCall]) -> tuple[Ints, Ints]:
-        """(embedding rows, slots) of keys and values that are stored outside of a forward."""
-        size = self.pool.layout.groups[layer[0]].block_size
-        expanded = [(fill, write) for fill in range(len(FILLS)) for write in writes]
-        slots = [slot for fill, write in expanded for slot in self.slots(fill, write, size)]
-        rows = [
-            embedding_row(token, write.inputs.position + index)
-            for _, write in expanded
-            for index, token in enumerate(write.inputs.tokens)
-        ]
-        return np.array(rows, np.int32), np.array(slots, np.int32)
-
-    def _attention_layer(self, layer: Layer, rows: Sequence[tuple[int, RowInput]], tokens: int) -> None:
+    def _attention_layer(self, layer: Layer, rows: Sequence[tuple[int, RowInput]], slots: Ints, table: Ints) -> None:
         writes = {call.inputs.row: call for call in self.calls.writes.get(layer, [])}
         reads = {call.inputs.row: call for call in self.calls.reads.get(layer, [])}
-        size, columns = self.pool.layout.groups[layer[0]].block_size, self.columns[layer[0]]
-        slots: list[int] = []
-        table = np.full((len(rows), columns), NO_PAGE, np.int32)
+        size, starts = self.pool.layout.groups[layer[0]].block_size, self.arrays["starts"]
+        stored, read = np.full_like(slots, NO_SLOT), table.copy()
         lengths = np.zeros(len(rows), np.int32)
         for index, (fill, one) in enumerate(rows):
-            write, read = writes.get(one.row), reads.get(one.row)
-            slots += self.slots(fill, write, size) if write else [NO_SLOT] * len(one.tokens)
-            if read is not None:
-                pages = [self.page(fill, block) for block in read.blocks][: columns - read.first_column]
-                table[index, read.first_column : read.first_column + len(pages)] = pages
-                lengths[index] = read.length
-        self.arrays[f"{layer} slots"] = np.full(tokens, NO_SLOT, np.int32)
-        self.arrays[f"{layer} slots"][: len(slots)] = slots
-        self.arrays[f"{layer} table"] = table.reshape(-1)
+            if write := writes.get(one.row):
+                stored[starts[index] : starts[index + 1]] = slots_of(self.pool, fill, write, size)
+            if call := reads.get(one.row):
+                pages = self.pool.pages_or_null(fill, call.blocks)[: table.shape[1]]
+                read[index, : len(pages)] = pages
+                lengths[index] = call.length - call.first_column * size
+        self.told.tell(f"{layer} slots", slots, stored)
+        self.told.tell(f"{layer} table", table, read)
         self.arrays[f"{layer} lengths"] = lengths
 
 
-def table_columns(layout: Layout, tokens: int) -> list[int]:
-    """Width of the device's block table by group, for requests of up to `tokens` tokens."""
-    k = layout.num_speculative_tokens
-    return [-(-required_columns(group, layout.mode, tokens, k) // COLUMN_UNIT) * COLUMN_UNIT for group in layout.groups]
+def slots_of(pool: BytePool, fill: int, write: WriteCall, size: int) -> list[int]:
+    """Slot of every token in one fill."""
+    pages = pool.pages_or_null(fill, write.blocks)
+    return [page * size + slot if page != NO_PAGE else NO_SLOT for page, slot in zip(pages, write.slots, strict=True)]
+
+
+def lone_writes(pool: BytePool, layer: Layer, writes: Sequence[WriteCall]) -> tuple[Ints, Ints]:
+    """(embedding rows, slots) of keys and values that are stored outside of a forward."""
+    size = pool.layout.groups[layer[0]].block_size
+    expanded = [(fill, write) for fill in range(len(FILLS)) for write in writes]
+    slots = [slot for fill, write in expanded for slot in slots_of(pool, fill, write, size)]
+    rows = [
+        embedding_row(token, write.inputs.position + index)
+        for _, write in expanded
+        for index, token in enumerate(write.inputs.tokens)
+    ]
+    return np.array(rows, np.int32), np.array(slots, np.int32)
 
 
 def that_touch_nothing(arrays: Mapping[str, Ints]) -> dict[str, Ints]:
     """The same shape, but every page is null and no token is stored: what a graph is captured with."""
-    named = ("temporal", "conv", "outputs", "windows", "blocks", "table", "lengths")
+    named = ("pages", "temporal", "conv", "outputs", "windows", "blocks", "table", "lengths")
     return {
         name: np.full_like(array, NO_SLOT) if name.endswith("slots")
         else np.zeros_like(array) if name.rpartition(" ")[2] in named

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...base.observe import Access, SlotRead, SlotWrite, StateRead, StateWrite
+from ..batch import StateIndices
 from ..kernels import RowInput
 
 Layer = tuple[int, int]
@@ -20,7 +21,7 @@ class StateCall(NamedTuple):
     """One row through one recurrent layer.
 
     temporal, conv  blocks to start from, None for nothing
-    offset          first input of the window within the convolution buffer
+    table_row, column, offset  where its state lies by the metadata: row and column of the block table, drafts accepted
     states          (tokens after which, block): recurrent states to store
     windows         the same for convolution windows; a speculative row has one, for all of its tokens
     """
@@ -28,14 +29,11 @@ class StateCall(NamedTuple):
     inputs: RowInput
     temporal: int | None
     conv: int | None
+    table_row: int
+    column: int
     offset: int
     states: Sequence[tuple[int, int]]
     windows: Sequence[tuple[int, int]]
-
-    @property
-    def is_update(self) -> bool:
-        """A decode, drafts included: one short kernel, without states on the way."""
-        return len(self.inputs.tokens) == self.inputs.drafts + 1
 
 
 class WriteCall(NamedTuple):
@@ -67,7 +65,7 @@ class Calls:
         self.reads: dict[Layer, list[ReadCall]] = {}
 
     def add_state(
-        self, layer: Layer, inputs: RowInput, offset: int, log: Sequence[Access], is_null: Callable[[int], bool]
+        self, layer: Layer, inputs: RowInput, at: StateIndices, log: Sequence[Access], is_null: Callable[[int], bool]
     ) -> None:
         """One call of a symbolic state kernel, by what it logged."""
         temporal = conv = None
@@ -83,7 +81,7 @@ class Calls:
                     states.append(stop)
                 if access.window is not None:
                     windows.append(stop)
-        call = StateCall(inputs, temporal, conv, offset, states, windows)
+        call = StateCall(inputs, temporal, conv, at.table_row, at.conv_column, at.offset, states, windows)
         self.states.setdefault(layer, []).append(call)
 
     def add_slots(

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -20,10 +19,10 @@ from ..device.metadata import Rows, Stops
 from ..device.ops import Masking, Ops
 from .arrays import Shape
 from .calls import Layer
+from .metadata import Arrays, Metadata, settled
 from .mixers import INNER, MIXERS, Part
 from .pool import FILLS, BytePool
-
-Arrays = Mapping[str, Tensor]
+from .tables import Tables
 
 
 class Results(NamedTuple):
@@ -32,18 +31,31 @@ class Results(NamedTuple):
     features  float32 [tokens, layers, OUTPUT_WIDTH] of the first fill; layers in the order of `Network.layers`
     agree     bool [tokens, layers]: the same bits in every fill
     choices   int64 [fills, tokens]: the read-out's token
+    indices   int32: what the device computed, in the order of the names of `Told.expected`
     """
 
     features: Tensor
     agree: Tensor
     choices: Tensor
+    indices: Tensor
+
+
+class Span(NamedTuple):
+    """One part of the batch: its name in the arrays, its tokens, its rows."""
+
+    part: str
+    tokens: slice
+    rows: Rows
 
 
 class Network:
     """The layers of one engine, weights on its device."""
 
-    def __init__(self, layout: Layout, model: TinyModel, pool: BytePool, ops: Ops, device: torch.device) -> None:
+    def __init__(
+        self, layout: Layout, model: TinyModel, pool: BytePool, tables: Tables, ops: Ops, device: torch.device
+    ) -> None:
         self.pool = pool
+        self.tables = tables
         self.ops = ops
         self.model = model
         self.device = device
@@ -76,79 +88,81 @@ class Network:
             (tokens, len(self.layers), tiny_model.OUTPUT_WIDTH), torch.nan, dtype=torch.float32, device=self.device
         )
         embeddings = arrays["embeddings"].long()
-        for index, layer in enumerate(self.layers):
-            weights, out = self.weights[layer], features[:, index]
-            if self.layout.groups[layer[0]].kind == "mamba":
-                out[:, INNER:] = 0
-                self._state_layer(layer, weights, arrays, shape, embeddings, out[:, :INNER])
+        metadata = Metadata(self.layout, self.tables, self.ops, arrays)
+        spans = [span for span in self._spans(arrays, shape) if span.rows.count]
+        everybody = Rows(arrays["starts"], max(shape.longest_update, shape.longest_prefill))
+        first = 0
+        for group, spec in enumerate(self.layout.groups):
+            out = features[:, first : first + spec.layers]
+            first += spec.layers
+            if spec.kind == "mamba":
+                out[:, :, INNER:] = 0
+                for span in spans:
+                    self._state_group(group, span, metadata, embeddings[span.tokens], out[span.tokens, :, :INNER])
             else:
-                self._attention_layer(layer, weights, arrays, shape, embeddings, out)
-        return self._results(features, arrays["compared"].long(), shape.compared)
+                self._attention_group(group, everybody, metadata, embeddings, out)
+        return self._results(features, arrays["compared"].long(), shape.compared, metadata.all_found())
 
-    def _results(self, features: Tensor, compared: Tensor, tokens: int) -> Results:
+    @staticmethod
+    def _spans(arrays: Arrays, shape: Shape) -> list[Span]:
+        cut = shape.update_tokens
+        return [
+            Span("update ", slice(0, cut), Rows(arrays["update starts"], shape.longest_update)),
+            Span("prefill ", slice(cut, None), Rows(arrays["prefill starts"], shape.longest_prefill)),
+        ]
+
+    def _results(self, features: Tensor, compared: Tensor, tokens: int, indices: Tensor) -> Results:
         seen = features[compared].view(len(FILLS), tokens, *features.shape[1:])
         bits = seen.view(torch.int32)
         agree = torch.ones(bits.shape[1:3], dtype=torch.bool, device=self.device)
         for other in bits[1:]:
             agree &= (other == bits[0]).all(-1)
         choices = (seen.flatten(2) @ self.read_out).argmax(-1)
-        return Results(seen[0], agree, choices)
+        return Results(seen[0], agree, choices, indices)
 
-    def _state_layer(
-        self, layer: Layer, weights: Mapping[str, Tensor], arrays: Arrays, shape: Shape, embeddings: Tensor, out: Tensor
-    ) -> None:
-        """Convolution, then the recurrence, of both parts of the batch."""
-        conv, temporal = self.pool.conv(layer[1]), self.pool.temporal(layer[1])
-        inputs, cut = weights["inputs"][embeddings], shape.update_tokens
-        mixed = torch.full_like(inputs, torch.nan)
-        parts = [
-            ("update ", slice(0, cut), shape.longest_update, shape.updates),
-            ("prefill ", slice(cut, None), shape.longest_prefill, shape.prefills),
-        ]
-        for part, tokens, longest, count in parts:
-            if not count:
-                continue
-            rows, name = Rows(arrays[part + "starts"], longest), f"{layer} {part}"
-            source = (arrays[name + "conv"], arrays[name + "offsets"])
-            filters = (inputs[tokens], weights["filter"], weights["bias"], conv, rows)
+    def _state_group(self, group: int, span: Span, metadata: Metadata, embeddings: Tensor, out: Tensor) -> None:
+        """Convolution, then the recurrence, of one part of the batch in every layer."""
+        arrays, decoding = metadata.arrays, span.part == "update "
+        pages = metadata.states(group, span.part, span.rows.longest if decoding else 1)
+        offsets = arrays[f"{group} {span.part}offsets"]
+        for layer in range(self.layout.groups[group].layers):
+            weights, name = self.weights[group, layer], f"{group, layer} {span.part}"
+            inputs = weights["inputs"][embeddings]
+            mixed = torch.full_like(inputs, torch.nan)
+            source = settled(arrays[name + "conv"], pages.windows), offsets
+            filters = (inputs, weights["filter"], weights["bias"], self.pool.conv(layer), span.rows)
             stored: Tensor | Stops
-            if part == "update ":
-                stored = arrays[name + "outputs"].view(count, -1)
-                self.ops.conv_update(*filters, *source, arrays[name + "windows"], mixed[tokens])
+            if decoding:
+                stored = settled(arrays[name + "outputs"], pages.outputs)
+                windows = settled(arrays[name + "windows"], pages.outputs[:, 0].contiguous())
+                self.ops.conv_update(*filters, *source, windows, mixed)
             else:
-                stored = self._stops(arrays, name + "states ")
-                self.ops.conv_prefill(*filters, *source, self._stops(arrays, name + "windows "), mixed[tokens])
-            one = Part(temporal, mixed[tokens], embeddings[tokens], rows, arrays[name + "temporal"], stored)
-            out[tokens] = MIXERS[self.model.mixer](self.ops, weights, one).flatten(1)
+                stored = metadata.settled_stops(group, span.part, name + "states ", pages)
+                stops = metadata.settled_stops(group, span.part, name + "windows ", pages)
+                self.ops.conv_prefill(*filters, *source, stops, mixed)
+            sources = settled(arrays[name + "temporal"], pages.sources)
+            one = Part(self.pool.temporal(layer), mixed, embeddings, span.rows, sources, stored)
+            out[:, layer] = MIXERS[self.model.mixer](self.ops, weights, one).flatten(1)
 
-    @staticmethod
-    def _stops(arrays: Arrays, name: str) -> Stops:
-        return Stops(arrays[name + "starts"], arrays[name + "counts"], arrays[name + "blocks"])
-
-    def _attention_layer(
-        self,
-        layer: Layer,
-        weights: Mapping[str, Tensor],
-        arrays: Arrays,
-        shape: Shape,
-        embeddings: Tensor,
-        out: Tensor,
-    ) -> None:
-        """Keys and values of all rows are stored before any row reads."""
-        keys, values = self.write(layer, embeddings, arrays[f"{layer} slots"].long())
-        rows = Rows(arrays["starts"], max(shape.longest_update, shape.longest_prefill))
-        self.ops.paged_attention(
-            weights["queries"][embeddings],
-            keys,
-            values,
-            arrays[f"{layer} table"].view(rows.count, -1),
-            rows,
-            arrays[f"{layer} lengths"],
-            out.view(len(out), HEADS, -1),
-            scale=tiny_model.ATTENTION_DIM**-0.5,
-            masking=self.masking,
-            window=self.layout.groups[layer[0]].window,
-        )
+    def _attention_group(self, group: int, rows: Rows, metadata: Metadata, embeddings: Tensor, out: Tensor) -> None:
+        """In each layer keys and values of all rows are stored before any row reads."""
+        arrays = metadata.arrays
+        slots, table = metadata.slots(group, rows, len(embeddings)), metadata.table(group)
+        for layer in range(self.layout.groups[group].layers):
+            weights, name = self.weights[group, layer], f"{group, layer} "
+            keys, values = self.write((group, layer), embeddings, settled(arrays[name + "slots"], slots))
+            self.ops.paged_attention(
+                weights["queries"][embeddings],
+                keys,
+                values,
+                settled(arrays[name + "table"], table),
+                rows,
+                arrays[name + "lengths"],
+                out[:, layer].view(len(out), HEADS, -1),
+                scale=tiny_model.ATTENTION_DIM**-0.5,
+                masking=self.masking,
+                window=self.layout.groups[group].window,
+            )
 
     def write(self, layer: Layer, embeddings: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Store keys and values of tokens, by their rows in the embedding tables; returns the caches."""

@@ -6,7 +6,7 @@ when the device begins that step, not earlier, since steps in flight may still u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -19,14 +19,16 @@ from ...base.observe import Access, Bytes, LayerOutput, Numeric, NumericRow
 from ...base.trace import Config
 from ..kernels import RowInput
 from ..pool import BlockPool
-from .arrays import Builder, table_columns
+from .arrays import Builder, lone_writes
 from .backend import Device
 from .calls import Calls, Layer, WriteCall
 from .forward import Network, Results
 from .graphs import Launcher
+from .indices import differing
 from .moves import Arrival, Move, Moves
 from .outside import Outside
 from .pool import BytePool, parts_of
+from .tables import Ints, Tables
 
 FLOAT = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
@@ -41,15 +43,17 @@ def build_model(config: Config) -> TinyModel:
 class Machine:
     """Pool, network and queue of one engine."""
 
-    def __init__(self, config: Config, layout: Layout, device: Device) -> None:
+    def __init__(self, config: Config, layout: Layout, tables: Tables, device: Device) -> None:
         self.layout = layout
+        self.tables = tables
         self.device = device
         self.model = build_model(config)
-        self.columns = table_columns(layout, config.longest_span)
         self.generations = [0] * layout.num_blocks
         self.calls = Calls()
         self.outside = Outside(layout, self.model, device)
-        self.results: tuple[Results, Sequence[RowInput]] | None = None
+        self.results: tuple[Results, Sequence[RowInput], Mapping[str, Ints]] | None = None
+        self.indices_sent = 0
+        """Indices that the symbolic steps took from elsewhere than the device would."""
         self._dead_by_step: dict[int, dict[int, int]] = {}
         self._dead: set[int] = set()
         self.make_pool()
@@ -59,7 +63,7 @@ class Machine:
         self.pool = BytePool(self.layout, self.model, self.device.torch)
         self.pool.fill_all(self.generations)
         self.moves = Moves(self.pool, self.device.ops)
-        self.network = Network(self.layout, self.model, self.pool, self.device.ops, self.device.torch)
+        self.network = Network(self.layout, self.model, self.pool, self.tables, self.device.ops, self.device.torch)
         self.launcher = Launcher(self.network, self.device)
 
     def drop_pool(self) -> None:
@@ -128,20 +132,22 @@ class Machine:
         """Run what the symbolic kernels were asked for; `inputs` are the live rows."""
         self.moves.flush()
         lone = self.calls.take_lone_writes(inputs)
-        builder = Builder(self.pool, self.calls, inputs, self.columns)
+        builder = Builder(self.pool, self.tables, self.calls, inputs)
         self.calls = Calls()
         self._write(lone)
         if not builder.flat.updates and not builder.flat.prefills:
             return
         graph &= not builder.flat.prefills
         shape = builder.build(fixed=graph)
-        self.results = self.launcher.run(builder.arrays, shape, graph), inputs
+        self.indices_sent += builder.told.sent
+        self.results = self.launcher.run(builder.arrays, shape, graph), inputs, builder.told.expected
 
     def _write(self, writes: dict[Layer, list[WriteCall]]) -> None:
         """What a drafter stores."""
-        builder = Builder(self.pool, self.calls, ())
         for layer, calls in writes.items():
-            rows, slots = (torch.from_numpy(part).to(self.device.torch) for part in builder.lone_writes(layer, calls))
+            rows, slots = (
+                torch.from_numpy(part).to(self.device.torch) for part in lone_writes(self.pool, layer, calls)
+            )
             self.network.write(layer, rows.long(), slots.long())
 
     def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> Numeric:
@@ -152,14 +158,17 @@ class Machine:
         broken = self.pool.broken_guards()
         device: list[torch.Tensor] = [broken, *(check.there for check in checks)]
         inputs: Sequence[RowInput] = ()
+        expected: Mapping[str, Ints] = {}
         if self.results:
-            results, inputs = self.results
-            device += [results.features, results.agree, results.choices]
+            results, inputs, expected = self.results
+            device += results
             self.results = None
         host = self.device.fetch(device)
         guards = [name for name, bad in zip(self.pool.guard_names, host[0], strict=True) if bad]
         failed = [one.what for one, seen in zip(checks, host[1 : 1 + len(checks)], strict=True) if not one.holds(seen)]
-        rows, outputs = self._outputs(inputs, names, *host[1 + len(checks) :]) if inputs else ([], [])
+        if expected:
+            failed += differing(expected, host[-1])
+        rows, outputs = self._outputs(inputs, names, *host[1 + len(checks) : -1]) if inputs else ([], [])
         return Numeric(step, self.model, rows, outputs, accesses, guards, failed, len(checks), dummy)
 
     def _outputs(

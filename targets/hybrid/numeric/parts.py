@@ -147,7 +147,7 @@ class NumericKernels(Kernels):
         with Inside(self.memory):
             tags = super().state_row(group, layer, inputs, at)
         if self.machine:
-            self.machine.calls.add_state((group, layer), inputs, at.offset, self.log[before:], self.is_null)
+            self.machine.calls.add_state((group, layer), inputs, at, self.log[before:], self.is_null)
         return tags
 
     def write_slots(

@@ -33,6 +33,8 @@ LARGE_FINITE = 0x7B
 FILL_BYTES = (0xFF, LARGE_FINITE, 0)
 """Dead memory that nobody has to be named for."""
 GUARD = 0x5A
+NO_PAGE = 0
+"""What kernels take for the null block."""
 ALIGNMENT = 64
 PAGE_UNIT = 16
 """The number of pages is a multiple of it: Triton compiles another kernel for numbers that are not."""
@@ -128,6 +130,14 @@ class BytePool:
     def page(self, fill: int, block: int) -> int:
         """Page of a block in one fill."""
         return 1 + fill * self.stride + block
+
+    def page_or_null(self, fill: int, block: int | None) -> int:
+        """Page that a kernel is told for a block, None for a placeholder; a row beyond its table may name any id."""
+        return NO_PAGE if block is None else self.page(fill, block)
+
+    def pages_or_null(self, fill: int, blocks: Sequence[int | None]) -> list[int]:
+        """The same for several."""
+        return [self.page_or_null(fill, block) for block in blocks]
 
     def fill_all(self, generations: Sequence[int]) -> None:
         """All content is lost: every block is dead, every guard is whole."""

@@ -11,6 +11,7 @@ from ..target import HybridTarget
 from .backend import Device
 from .machine import Machine
 from .parts import NumericKernels, NumericMemory, NumericPool, NumericRunner, NumericScheduler, NumericStore
+from .tables import Tables
 
 PARTS: dict[str, type] = {
     "pool_class": NumericPool,
@@ -29,7 +30,8 @@ class Numeric(HybridTarget):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.machine = Machine(config, self.layout, self.device)
+        tables = Tables(self.layout, self.batch, config.longest_span, self.kernels.is_null)
+        self.machine = Machine(config, self.layout, tables, self.device)
         parts: tuple[Any, ...] = (self.scheduler, self.memory, self.kernels, self.store, self.runner)
         for part in parts:
             part.machine = self.machine

@@ -1,0 +1,108 @@
+"""Where the kernels of one forward read and write: told by the host, computed on the device.
+
+The device gets what a worker's metadata builder has: block tables, and for each row its row of the tables, its position
+and tokens, the column and offset of its state. From that kernels compute slots, pages of states, stops and attention's
+tables, and the layers use what they computed. Here is the rule by which the host knows what must come out (plain numpy,
+nothing shared with kernels or twins): results are compared with it entry by entry.
+
+The symbolic step may have taken an index from elsewhere: a broken part computes a column of its own, replays an old
+buffer, ignores a flag. Such an entry is **sent along** and stands on the device instead of the computed one; every
+other entry is sent as COMPUTED, so the host's value is not even there. The correct target sends none (`Told.sent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .pool import NO_PAGE
+from .tables import Ints, look_up
+
+NO_SLOT = -1
+NO_STOP = -1
+COMPUTED = -2
+"""In an array that is sent: the device's own entry counts."""
+
+Stop = tuple[int, int]
+"""Tokens after which, page."""
+
+
+class Told:
+    """Arrays of one forward: what is uploaded, and what the device must find."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Ints] = {}
+        self.expected: dict[str, Ints] = {}
+        self.sent = 0
+
+    def tell(self, name: str, rule: Ints, taken: Ints) -> None:
+        """Send the entries of `taken` that the rule does not give."""
+        different = taken != rule
+        self.sent += int(np.count_nonzero(different))
+        self.arrays[name] = np.where(different, taken, COMPUTED).astype(np.int32).reshape(-1)
+
+    def tell_stops(self, name: str, rule: tuple[Ints, Ints], taken: Sequence[Sequence[Stop]]) -> None:
+        """The same for stops [rows, capacity]; a row whose stops differ is sent whole."""
+        counts, blocks = (np.full_like(part, COMPUTED) for part in rule)
+        for row, stops in enumerate(taken):
+            ruled = [(count, page) for count, page in zip(rule[0][row], rule[1][row], strict=True) if page != NO_PAGE]
+            if sorted(stops) != sorted(ruled):
+                counts[row], blocks[row] = NO_STOP, NO_PAGE
+                for index, (count, page) in enumerate(stops):
+                    counts[row, index], blocks[row, index] = count, page
+                self.sent += len(stops)
+        self.arrays[name + "counts"], self.arrays[name + "blocks"] = counts.reshape(-1), blocks.reshape(-1)
+
+
+class StateRule(NamedTuple):
+    """Pages by row: to read the recurrent state and the window from [rows], to write to [rows, width]."""
+
+    sources: Ints
+    windows: Ints
+    outputs: Ints
+
+
+def state_rule(
+    table: Ints, rows: Ints, positions: Ints, counts: Ints, columns: Ints, offsets: Ints, *, size: int, width: int
+) -> StateRule:
+    """From position 0 on there is nothing to read; writing begins in the running column. `size` 0: it is column 0."""
+    live = np.where(counts > 0, rows, -1)
+    continuing = np.where((positions > 0) & (columns >= 0), live, -1)
+    running = (positions + counts - 1) // size if size else np.zeros_like(rows)
+    outputs = look_up(table, np.repeat(live[:, None], width, 1), running[:, None] + np.arange(width, dtype=np.int32))
+    return StateRule(look_up(table, continuing, columns + offsets), look_up(table, continuing, columns), outputs)
+
+
+def stop_rule(table: Ints, rows: Ints, positions: Ints, counts: Ints, *, size: int, capacity: int) -> tuple[Ints, Ints]:
+    """(counts, pages) [rows, capacity] of mode all: boundaries strictly inside in order, the end last."""
+    after, pages = np.full((len(rows), capacity), NO_STOP), np.full((len(rows), capacity), NO_PAGE)
+    for index, (row, position, count) in enumerate(zip(rows, positions, counts, strict=True)):
+        inside = range((position // size + 1) * size, position + count, size)
+        for place, depth in [*enumerate(inside), (capacity - 1, position + count)]:
+            after[index, place] = depth - position
+            pages[index, place] = look_up(table, row, np.asarray((depth - 1) // size))
+    return after, pages
+
+
+def slot_rule(table: Ints, rows: Ints, positions: Ints, counts: Ints, size: int, tokens: int) -> Ints:
+    """Slot of each token [tokens]; NO_SLOT where there is no block, and behind the rows."""
+    slots = np.full(tokens, NO_SLOT)
+    own = np.repeat(np.arange(len(rows)), counts)
+    position = positions[own] + np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts, counts)
+    pages = look_up(table, rows[own], position // size)
+    slots[: len(own)] = np.where(pages > NO_PAGE, pages * size + position % size, NO_SLOT)
+    return slots
+
+
+def differing(expected: Mapping[str, Ints], found: Ints) -> list[str]:
+    """Which of the expected arrays the device computed differently; `found` has them in the order of their names."""
+    names, start = [], 0
+    for name in sorted(expected):
+        end = start + expected[name].size
+        if not np.array_equal(found[start:end], expected[name].reshape(-1)):
+            group, _, what = name.partition(" ")
+            names.append(f"computing the {what} of group {group}")
+        start = end
+    return names

@@ -1,0 +1,115 @@
+"""The indices of one forward on the device, by the kernels of `device/tables`; what they must give, `indices` says.
+
+Nothing here is read by the host before the step has ended, so that a graph can capture it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....reference.layout import Layout
+from ..device.metadata import NULL_BLOCK, Rows, Stops
+from ..device.ops import Ops
+from .indices import COMPUTED, NO_STOP
+from .tables import COLUMN_UNIT, Tables
+
+Arrays = Mapping[str, Tensor]
+
+
+class StatePages(NamedTuple):
+    """Pages by row of one group: sources and windows [rows], outputs [rows, width]; all int32."""
+
+    sources: Tensor
+    windows: Tensor
+    outputs: Tensor
+
+
+class Metadata:
+    """Computes the indices of one forward; `found` keeps what the kernels gave, by the names of `Told.expected`."""
+
+    def __init__(self, layout: Layout, tables: Tables, ops: Ops, arrays: Arrays) -> None:
+        self.layout = layout
+        self.tables = tables
+        self.ops = ops
+        self.arrays = arrays
+        self.found: dict[str, Tensor] = {}
+
+    def all_found(self) -> Tensor:
+        """int32: everything that was computed, in the order of its names."""
+        return torch.cat([self.found[name].reshape(-1).int() for name in sorted(self.found)])
+
+    def pages(self, group: int) -> Tensor:
+        """[rows, columns]: the block tables of a group."""
+        flat, columns = self.arrays[f"{group} pages"], self.tables.columns[group]
+        return torch.as_strided(flat, (self.tables.rows, columns), (self.tables.strides[group], 1))
+
+    def states(self, group: int, part: str, width: int) -> StatePages:
+        """State pages of one part of the batch."""
+        arrays, name = self.arrays, f"{group} {part}"
+        rows = arrays[name + "rows"]
+        sources, windows = torch.empty_like(rows), torch.empty_like(rows)
+        outputs = torch.empty((len(rows), width), dtype=rows.dtype, device=rows.device)
+        assert self.layout.mode != "slots"
+        self.ops.state_indices(
+            self.pages(group), rows, arrays[part + "positions"], arrays[part + "tokens"], arrays[name + "columns"],
+            arrays[name + "offsets"], sources, windows, outputs,
+            mode=self.layout.mode, block_size=self.layout.groups[group].block_size,
+        )  # fmt: skip
+        self.found |= {name + "sources": sources, name + "windows": windows, name + "outputs": outputs}
+        return StatePages(sources, windows, outputs)
+
+    def settled_stops(self, group: int, part: str, name: str, pages: StatePages) -> Stops:
+        """Where one layer stores what prefills pass; `name` of the arrays that were sent for it."""
+        sent, blocks = self.arrays[name + "counts"], self.arrays[name + "blocks"]
+        counts, computed = self.stops(group, part, len(sent) // len(pages.sources), pages.outputs)
+        return stops_of(settled(sent, counts), settled(blocks, computed))
+
+    def stops(self, group: int, part: str, capacity: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """(counts, pages) [rows, capacity] of prefills: the end, and in mode all the boundaries before it."""
+        arrays, name = self.arrays, f"{group} {part}"
+        rows = arrays[name + "rows"]
+        counts = torch.full((len(rows), capacity), NO_STOP, dtype=rows.dtype, device=rows.device)
+        blocks = torch.full_like(counts, NULL_BLOCK)
+        if self.layout.mode == "all":
+            self.ops.boundary_stops(
+                self.pages(group), rows, arrays[part + "positions"], arrays[part + "tokens"], counts, blocks,
+                block_size=self.layout.groups[group].block_size,
+            )  # fmt: skip
+            self.found |= {name + "counts": counts, name + "blocks": blocks}
+        else:
+            counts[:, -1], blocks[:, -1] = arrays[part + "tokens"], outputs[:, 0]
+        return counts, blocks
+
+    def slots(self, group: int, rows: Rows, tokens: int) -> Tensor:
+        """int64 [tokens]: where keys and values of each token go."""
+        slots = torch.empty(tokens, dtype=torch.int64, device=rows.starts.device)
+        row_map, size = self.arrays[f"{group} rows"], self.layout.groups[group].block_size
+        self.ops.slot_mapping(self.pages(group), row_map, rows, self.arrays["positions"], slots, block_size=size)
+        self.found[f"{group} slots"] = slots
+        return slots
+
+    def table(self, group: int) -> Tensor:
+        """int32 [rows, columns]: what attention reads, from each row's first attended column on."""
+        row_map = self.arrays[f"{group} rows"]
+        columns = -(-self.tables.columns[group] // COLUMN_UNIT) * COLUMN_UNIT
+        table = torch.empty((len(row_map), columns), dtype=torch.int32, device=row_map.device)
+        self.ops.gather_columns(self.pages(group), row_map, self.arrays[f"{group} first"], table)
+        self.found[f"{group} table"] = table
+        return table
+
+
+def settled(sent: Tensor, computed: Tensor) -> Tensor:
+    """What counts, in the shape of `computed`: the device's entry unless the host sent one."""
+    sent = sent.view(computed.shape)
+    return torch.where(sent == COMPUTED, computed, sent.to(computed.dtype))
+
+
+def stops_of(counts: Tensor, blocks: Tensor) -> Stops:
+    """Stops of rows that all have room for as many."""
+    rows, capacity = counts.shape
+    starts = torch.arange(rows + 1, dtype=torch.int32, device=counts.device) * capacity
+    return Stops(starts, counts.view(-1), blocks.view(-1))
