@@ -21,21 +21,28 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 CUDA = pytest.param("cuda", marks=GPU)
 
 MIXERS = ("mamba2", "gated_delta_net")
-TRACE, DELTA_TRACE = (
-    make_trace(
-        arrive("r0", 9, new=4),
-        arrive("r1", ("d", 9), ("e", 2), new=3),
-        Step(drafts=2, right=1),
-        Step(drafts=2, right=2),
-        Step(drafts=1, right=0),
-        DummyRun(2),
-        groups=(Group("mamba", 8), Group("attention", 4)),
-        num_speculative_tokens=2,
-        max_model_len=32,
-        graph_sizes=(1, 2),
-        options={"mixer": mixer},
-    )
-    for mixer in MIXERS
+TRACE = make_trace(
+    arrive("r0", 9, new=4),
+    arrive("r1", ("d", 9), ("e", 2), new=3),
+    Step(drafts=2, right=1),
+    Step(drafts=2, right=2),
+    Step(drafts=1, right=0),
+    DummyRun(2),
+    groups=(Group("mamba", 8), Group("attention", 4)),
+    num_speculative_tokens=2,
+    max_model_len=32,
+    graph_sizes=(1, 2),
+)
+DELTA_TRACE = make_trace(
+    arrive("r0", 9, new=3),
+    Step(drafts=2, right=1),
+    Step(drafts=2, right=2),
+    groups=(Group("mamba", 8), Group("attention", 4)),
+    mamba_cache_mode="all",
+    num_speculative_tokens=2,
+    max_model_len=16,
+    graph_sizes=(1,),
+    options={"mixer": "gated_delta_net"},
 )
 
 

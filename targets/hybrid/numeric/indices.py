@@ -70,8 +70,9 @@ def state_rule(
     """From position 0 on there is nothing to read; writing begins in the running column. `size` 0: it is column 0."""
     live = np.where(counts > 0, rows, -1)
     continuing = np.where((positions > 0) & (columns >= 0), live, -1)
-    running = (positions + counts - 1) // size if size else np.zeros_like(rows)
-    outputs = look_up(table, np.repeat(live[:, None], width, 1), running[:, None] + np.arange(width, dtype=np.int32))
+    running: Ints = (positions + counts - 1) // size if size else np.zeros_like(rows)
+    drafts = np.arange(width, dtype=np.int32)
+    outputs = look_up(table, np.repeat(live[:, None], width, 1), running[:, None] + drafts)
     return StateRule(look_up(table, continuing, columns + offsets), look_up(table, continuing, columns), outputs)
 
 
