@@ -18,6 +18,7 @@ from ..reference.request import Life
 from ..targets.base.observe import (
     Delivered,
     Forward,
+    ForwardRow,
     Numeric,
     Planned,
     Record,
@@ -75,7 +76,7 @@ class Lockstep:
         self.config = config
         self.context = Context(target, target.view())
         self.oracles = [oracle() for oracle in ORACLES if oracle.needs <= observes]
-        self.reached = ReachedStates()
+        self.reached = ReachedStates(target.layout)
         self.violation: Violation | None = None
         self.steps = 0
         self.digest = 0
@@ -121,9 +122,10 @@ class Lockstep:
         context.before = view
         return violation
 
-    def _first(self, hook: str, *arguments: object) -> Violation | None:
+    def _first(self, hook: str, record: object) -> Violation | None:
+        context = self.context
         for judge in self._hooks[hook]:
-            violation = judge(self.context, *arguments)
+            violation = judge(context, record)
             if violation:
                 return violation
         return None
@@ -175,19 +177,8 @@ class Lockstep:
         context = self.context
         facts = context.facts
         context.lives = [facts.lives.get(row.request) if facts and row.request else None for row in forward.rows]
-        hooks = self._access_hooks
-        for access in forward.accesses:
-            kind = type(access)
-            for judge in hooks[kind]:
-                violation: Violation | None = judge(context, access)
-                if violation:
-                    return violation
-            if kind is StateWrite or kind is SlotWrite:
-                take_over_write(context.reference.ledger, access, context.row_name(access.row), forward.step)
         live = [(row, life) for row, life in zip(forward.rows, context.lives, strict=True) if life is not None]
-        violation = self._first("on_forward", forward)
-        for row, life in live:
-            violation = violation or self._first("on_row", row, life)
+        violation = self._accesses(forward) or self._first("on_forward", forward) or self._rows(live)
         if violation:
             return violation
         for row, life in live:
@@ -197,6 +188,27 @@ class Lockstep:
         else:
             context.reference.executed(forward.step)
         self._note([(row.request, row.position, row.sampled) for row in forward.rows])
+        return None
+
+    def _accesses(self, forward: Forward) -> Violation | None:
+        context, hooks = self.context, self._access_hooks
+        ledger = context.reference.ledger
+        for access in forward.accesses:
+            kind = type(access)
+            for judge in hooks[kind]:
+                violation = judge(context, access)
+                if violation:
+                    return violation
+            if kind is StateWrite or kind is SlotWrite:
+                take_over_write(ledger, access, context.row_name(access.row), forward.step)
+        return None
+
+    def _rows(self, live: list[tuple[ForwardRow, Life]]) -> Violation | None:
+        for row, life in live:
+            for judge in self._hooks["on_row"]:
+                violation = judge(self.context, row, life)
+                if violation:
+                    return violation
         return None
 
     def _note(self, observed: object) -> None:
@@ -241,7 +253,7 @@ class Lockstep:
         for oracle in self.oracles:
             for name, times in oracle.exercised.items():
                 exercised[name] = exercised.get(name, 0) + times
-        return Outcome(self.violation, self.steps, events, exercised, dict(self.reached.counts), self.digest)
+        return Outcome(self.violation, self.steps, events, exercised, dict(+self.reached.counts), self.digest)
 
 
 def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = unobserved) -> Outcome:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..reference.layout import Layout
 from ..reference.prefix_cache import Key
 from ..reference.request import Life
 from ..targets.base.observe import (
@@ -29,8 +30,10 @@ from .oracles.base import Context
 class ReachedStates:
     """Counts states of one trace."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout) -> None:
         self.counts: Counter[str] = Counter()
+        self._windows = [index for index, group in enumerate(layout.groups) if group.window]
+        self._drafting = [index for index, group in enumerate(layout.groups) if group.draft]
         self._computed: Counter[str] = Counter()
         """Steps executed for each request."""
         self._preempted: Counter[str] = Counter()
@@ -59,11 +62,10 @@ class ReachedStates:
         counts["block shared by two requests"] += max(planned.view.references, default=0) > 1
         if planned.view.published != context.before.published:
             self._published(planned.view, context)
-        windows = [index for index, group in enumerate(context.layout.groups) if group.window]
         admitted = prompts = 0
         for row in rows:
             life = lives[row.name]
-            for index in windows:
+            for index in self._windows:
                 passed = planned.view.tables[row.name][index][:1] == (context.null,)
                 state = "hit behind a sliding window" if row.admitted else "columns left of a window given back"
                 counts[state] += passed
@@ -157,12 +159,15 @@ class ReachedStates:
         if forward.dummy:
             counts["dummy run after requests"] += bool(self._computed)
         else:
-            counts["padding rows"] += len(seats) < len(rows)
-            counts["padding over a vacated row"] += len(seats) < min(len(rows), len(self._seats))
-            counts["request moved to another row"] += any(
-                name in seats and seats.index(name) != row for row, name in enumerate(self._seats)
-            )
-            counts["different numbers of drafts in one step"] += len({row.drafts for row in rows if row.drafts}) > 1
+            if len(seats) < len(rows):
+                counts["padding rows"] += 1
+                counts["padding over a vacated row"] += len(seats) < min(len(rows), len(self._seats))
+            if seats != self._seats:
+                counts["request moved to another row"] += any(
+                    name in seats and seats.index(name) != row for row, name in enumerate(self._seats)
+                )
+            if context.layout.num_speculative_tokens:
+                counts["different numbers of drafts in one step"] += len({row.drafts for row in rows if row.drafts}) > 1
             self._seats = seats
         for row, life in zip(rows, context.lives, strict=True):
             if life is not None:
@@ -172,13 +177,12 @@ class ReachedStates:
         if context.layout.mode == "slots":
             beside = any(isinstance(access, StateWrite) and access.column for access in forward.accesses)
             counts["snapshot written beside the working state"] += beside
-        self._handed_out(context)
-        self._drafter(forward, context)
+        if context.reference.handed_out:
+            self._handed_out(context)
+        if self._drafting:
+            self._drafter(forward, context)
 
     def _drafter(self, forward: Forward, context: Context) -> None:
-        drafting = [index for index, group in enumerate(context.layout.groups) if group.draft]
-        if not drafting:
-            return
         if forward.dummy:
             self.counts["dummy run beside a drafter"] += (
                 bool(self._computed) and context.layout.num_speculative_tokens > 1
@@ -186,7 +190,7 @@ class ReachedStates:
         rows = forward.rows
         self.counts["proposals written by the drafter"] += any(
             isinstance(one, SlotWrite)
-            and one.group in drafting
+            and one.group in self._drafting
             and one.position >= rows[one.row].position + len(rows[one.row].tokens) - rows[one.row].drafts
             and one.position > rows[one.row].position
             for one in forward.accesses

@@ -25,6 +25,7 @@ Source: vLLM `MambaSpec.max_memory_usage_bytes`, `MambaManager`, `SlidingWindowM
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import lcm
 from typing import Literal
 
@@ -54,7 +55,7 @@ class Group:
     slots: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """What a target built from a trace's configuration.
 
@@ -99,12 +100,17 @@ class Layout:
         if not self.hit_unit:
             object.__setattr__(self, "hit_unit", lcm(*(group.block_size for group in self.groups)))
 
-    @property
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        """All physical blocks."""
+        return frozenset(range(self.num_blocks))
+
+    @cached_property
     def unowned(self) -> frozenset[int]:
         """Ids that no request ever owns: the null block and the reserved ones."""
         return self.reserved if self.null_block is None else self.reserved | {self.null_block}
 
-    @property
+    @cached_property
     def eagle_groups(self) -> frozenset[int]:
         """Groups whose last matched block a hit gives up: the drafter's, or all full attention if it has none."""
         if not self.eagle_drop:

@@ -57,33 +57,30 @@ def partition_faults(
     pins        references that no table explains but the target declares (copies in flight, ...)
     cached      ids that the cache owns; empty where published blocks wait in the free queue
     """
-    reserved = layout.unowned
-    for where, blocks in (("a table", owners), ("the free queue", free)):
-        for block in blocks:
-            if not 0 <= block < layout.num_blocks:
-                yield Fault(block, "id", f"an id below {layout.num_blocks}", f"named by {where}")
-    held = [0] * layout.num_blocks
-    for counts in (owners, pins):
-        for block, count in counts.items():
-            if 0 <= block < layout.num_blocks:
-                held[block] += count
-    free_set = set(free)
+    reserved, ids, free_set = layout.unowned, layout.ids, set(free)
+    for where, blocks in (("a table", owners.keys()), ("the free queue", free_set)):
+        for block in blocks - ids:
+            yield Fault(block, "id", f"an id below {layout.num_blocks}", f"named by {where}")
+    held = dict(owners)
+    for block, count in pins.items():
+        held[block] = held.get(block, 0) + count
+    referenced = {block: count for block, count in enumerate(references) if count}
     if len(free_set) != len(free):
         for block, times in Counter(free).items():
             if times > 1:
                 yield Fault(block, "free", "once in the free queue", f"{times} times")
-    unheld = {block for block, count in enumerate(held) if not count} - reserved - set(cached)
-    for block in reserved:
-        if held[block]:
-            yield Fault(block, "owner", "reserved, never owned", f"{held[block]} table entries")
-    for block in free_set.intersection(range(layout.num_blocks)) - unheld:
-        held_by = f"{held[block]} owners" if block not in cached else "the cache"
+    unheld = ids.difference(held, reserved, cached)
+    for block in reserved & held.keys():
+        yield Fault(block, "owner", "reserved, never owned", f"{held[block]} table entries")
+    for block in (free_set & ids) - unheld:
+        held_by = f"{held.get(block, 0)} owners" if block not in cached else "the cache"
         observed = "in the free queue" + (f", with {held_by}" if block not in reserved else "")
         yield Fault(block, "free", "not free", observed)
     for block in unheld - free_set:
         yield Fault(block, "free", "in the free queue (nobody holds it)", "absent from it")
     yield from _shared_faults(owners, cached) if layout.cache_owns else ()
-    for block, count in enumerate(held) if references != held else ():
+    for block in ids if referenced != held else ():
+        count = held.get(block, 0)
         if references[block] != count and block not in reserved:
             yield Fault(
                 block,

@@ -121,7 +121,7 @@ class Leak(Oracle):
             for index, group in enumerate(layout.groups):
                 held = len(table[index]) - table[index].count(layout.null_block)
                 most = peak_blocks(group, layout.mode, tokens, layout.num_speculative_tokens, self._ahead, settled)
-                self.count()
+                self.exercised["M9"] += 1
                 if held > most:
                     return self.violation(
                         context,
@@ -139,8 +139,8 @@ class Leak(Oracle):
         return self._drained(context, view)
 
     def _drained(self, context: Context, view: View) -> Violation | None:
+        self.exercised["M9"] += len(view.drained)
         for what, size in view.drained.items():
-            self.count()
             if size:
                 return self.violation(
                     context,

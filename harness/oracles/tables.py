@@ -44,8 +44,10 @@ class TableMirror(Oracle):
         self.count()
         size = context.layout.groups[write.group].block_size
         table = context.table(life.name, write.group)
-        for offset, block in enumerate(write.blocks):
-            column = (write.position + offset) // size
+        columns = [position // size for position in range(write.position, write.position + len(write.blocks))]
+        if columns and columns[-1] < len(table) and [table[column] for column in columns] == list(write.blocks):
+            return None
+        for column, block in zip(columns, write.blocks, strict=True):
             if column >= len(table) or table[column] != block:
                 return self._mismatch(context, life.name, write.group, column, block, "writes")
         return None
@@ -212,20 +214,20 @@ class Writer(Oracle):
         return None
 
     def _one_writer(self, context: Context, row: int, group: int, block: int) -> Violation | None:
-        self.count()
+        self.exercised["M5"] += 1
         if block in context.layout.sinks and context.lives[row] is None:
             return None
         if block == context.null:
             return self._null(context, context.row_name(row), group)
         if context.step != self._step:
             self._step, self._writers = context.step, {}
-        first, first_group = self._writers.setdefault(block, (row, group))
-        if (first, first_group) == (row, group):
+        first = self._writers.setdefault(block, (row, group))
+        if first == (row, group):
             return None
         return self.violation(
             context,
             "two-writers",
-            f"block {block} is written by {context.row_name(first)} and by {context.row_name(row)} in one step",
+            f"block {block} is written by {context.row_name(first[0])} and by {context.row_name(row)} in one step",
             expected="one writer",
             observed="two",
             request=context.row_name(row),

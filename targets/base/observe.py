@@ -69,7 +69,7 @@ class View(Struct, frozen=True, gc=False):
     parked: Sequence[str] = ()
 
 
-class PlannedRow(NamedTuple):
+class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     """One request in a scheduling decision.
 
     start     first position that this step computes, as the scheduler believes (drafts in flight count as right)
@@ -204,7 +204,7 @@ class SlotWrite(Struct, frozen=True, gc=False, array_like=True):
 Access = StateRead | StateWrite | SlotRead | SlotWrite
 
 
-class ForwardRow(NamedTuple):
+class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
     """One row of an executed batch, in batch order; `request` is None for padding and dummy rows.
 
     position  of the first input token

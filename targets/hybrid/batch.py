@@ -7,14 +7,15 @@ first one. Rows of requests that left are cleared, the last row moves into the h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from ...reference.layout import Layout, required_columns
 from .accepted import AcceptedCounts
 from .pool import NULL_BLOCK
 
 
-class StateIndices(NamedTuple):
+class StateIndices(Struct, frozen=True, gc=False):
     """Where one row's state kernels read and write; block ids with their columns.
 
     source      block of the temporal state to start from

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from ...reference.layout import Layout
 from .groups import AttentionGroup, MambaGroup, Span, WindowGroup
@@ -15,7 +16,7 @@ TO_LOAD = -1
 """Stands in an estimate for a block that is not handed out yet."""
 
 
-class Hit(NamedTuple):
+class Hit(Struct, frozen=True, gc=False):
     """A prefix hit of `length` tokens; `blocks` are its columns by group. `defer`: wait one step for it.
 
     `external` more tokens are to be loaded from outside the pool. A hit that ends inside a block of some group has
@@ -29,7 +30,7 @@ class Hit(NamedTuple):
     sources: tuple[int, ...] = ()
 
 
-class Allocation(NamedTuple):
+class Allocation(Struct, frozen=True, gc=False):
     """Outcome of `allocate`: blocks foreseen by the admission check, blocks really taken, (column, block) of those that
     are to be loaded, by group."""
 
@@ -75,8 +76,8 @@ class CacheManager:
             if shrunk == length:
                 break
             length = shrunk
-        blocks = tuple(group.hit_blocks(tags, length) for group in self.groups)
-        defer = any(group.must_defer(hit) for group, hit in zip(self.groups, blocks, strict=True))
+        blocks = tuple([group.hit_blocks(tags, length) for group in self.groups])
+        defer = any([group.must_defer(hit) for group, hit in zip(self.groups, blocks, strict=True)])
         return Hit(length, blocks, defer)
 
     def extend_hit(self, hit: Hit, tags: Sequence[int], external: int) -> Hit:
@@ -111,16 +112,15 @@ class CacheManager:
 
     def estimate(self, name: str, span: Span, hit: Hit | None) -> int:
         """Blocks that leave the free queue if the request gets `span`, revived hit blocks included."""
-        total = 0
+        if hit is None:
+            return sum([group.columns_missing(group.tables[name], span) for group in self.groups])
+        total, free = 0, self.pool.free
         for index, group in enumerate(self.groups):
-            table = list(hit.blocks[index]) if hit else group.tables[name]
-            if hit:
-                total += sum(1 for block in hit.sources[index : index + 1] if block in self.pool.free)
-                total += sum(1 for block in table if block in self.pool.free)
-                loads = self.blocks_to_load(group, table, hit)
-                total += loads
-                table += [TO_LOAD] * loads
-            total += group.columns_missing(table, span)
+            table = list(hit.blocks[index])
+            total += sum([block in free for block in (*hit.sources[index : index + 1], *table)])
+            loads = self.blocks_to_load(group, table, hit)
+            table += [TO_LOAD] * loads
+            total += loads + group.columns_missing(table, span)
         return total
 
     def blocks_to_load(self, group: AttentionGroup, table: Sequence[int], hit: Hit) -> int:
@@ -151,14 +151,15 @@ class CacheManager:
             new = group.extend(name, span)
             self.note_for_zeroing(group, new)
         taken = free_before - len(self.pool.free)
-        copies = [
-            PageCopy(group.index, OF_THE_CACHE, source, column, block)
-            for group, columns, source in zip(self.groups, to_fill, hit.sources if hit else (), strict=False)
-            for column, block in columns
-        ]
         if hit is None:
             copies = self.partial.keep(name)
             pins = [copy.destination for copy in copies]
+        else:
+            copies = [
+                PageCopy(group.index, OF_THE_CACHE, source, column, block)
+                for group, columns, source in zip(self.groups, to_fill, hit.sources, strict=False)
+                for column, block in columns
+            ]
         if self.layout.prefix_caching:
             self.publish(name, tags, span.known)
         if self.partial.ends_at_boundary(span):
@@ -202,4 +203,4 @@ class CacheManager:
 
     def tables(self, name: str) -> tuple[tuple[int, ...], ...]:
         """Block ids by group, then column."""
-        return tuple(tuple(group.tables[name]) for group in self.groups)
+        return tuple([tuple(group.tables[name]) for group in self.groups])

@@ -8,7 +8,8 @@ all layers say the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from ...reference.layout import cdiv
 from ...reference.tokens import EMPTY, NO_INPUT
@@ -19,7 +20,7 @@ from .memory import Memory
 from .pool import NULL_BLOCK
 
 
-class RowInput(NamedTuple):
+class RowInput(Struct, frozen=True, gc=False):
     """One row of a batch as the kernels see it: `row` of this forward, `table_row` of the persistent batch."""
 
     row: int

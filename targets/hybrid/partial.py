@@ -76,8 +76,9 @@ class PartialHits:
 
     def unpin(self, blocks: Sequence[int]) -> None:
         """The step that copies has run, or will not."""
-        self.pool.release(blocks)
-        self.pins -= Counter(blocks)
+        if blocks:
+            self.pool.release(blocks)
+            self.pins -= Counter(blocks)
 
     def ends_at_boundary(self, span: Span) -> bool:
         """Whether a step ends exactly at the prompt's last boundary: only then a state holds its content."""

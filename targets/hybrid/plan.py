@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from ...reference.prefix_cache import Key
 from ...reference.tokens import chain
 from ..base.observe import PlannedRow, Table
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct, eq=False, gc=False):
     """A request as the scheduler knows it. `epoch` changes when its steps in flight no longer count."""
 
     name: str
@@ -62,8 +62,7 @@ class PageCopy(NamedTuple):
     destination: int
 
 
-@dataclass(slots=True)
-class ScheduledRow:
+class ScheduledRow(Struct, gc=False):
     """One request of a planned step, as sent to the worker.
 
     end       tokens at which a session's turn ends: no more may be sampled, because states cannot be taken back
@@ -95,8 +94,7 @@ class ScheduledRow:
         return self.fresh is not None and not self.observed.kept
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(Struct, gc=False):
     """One scheduling decision. Since the last one `finished` have ended and `parked` come to the end of a turn;
     `removed` leave the batch, for whatever reason."""
 

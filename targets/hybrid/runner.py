@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct, structs
 
 from ...reference.layout import Layout, cdiv, first_attended
 from ...reference.tokens import EMPTY, chain, draft_tokens, other_token
@@ -19,8 +20,7 @@ from .plan import Plan, ScheduledRow
 from .states import DeviceRequest, States
 
 
-@dataclass(slots=True)
-class Executed:
+class Executed(Struct, gc=False):
     """What one executed step produced: sampled tokens and the number of new drafts, by request."""
 
     plan: Plan
@@ -143,14 +143,14 @@ class Runner:
 
     def fits_graph(self, rows: Sequence[ScheduledRow], inputs: Sequence[RowInput]) -> bool:
         """A captured decode graph replays only decodes of one shape: each row one known token and its drafts."""
-        uniform = len({len(one.tokens) for one in inputs}) == 1
-        decoding = all(
+        if len(rows) > max(self.config.graph_sizes, default=0) or len({row.count for row in rows}) > 1:
+            return False
+        return all(
             row.count == row.drafts + 1
             and one.position + 1 == len(self.requests[row.name].tokens)
             and not self.batch.is_prefill(one.table_row)
             for row, one in zip(rows, inputs, strict=True)
         )
-        return uniform and decoding and len(rows) <= max(self.config.graph_sizes, default=0)
 
     def padded_rows(self, rows: int, pad_to: int) -> int:
         """Rows of the graph that is replayed."""
@@ -167,8 +167,8 @@ class Runner:
     ) -> list[tuple[int, ...]]:
         """All layers of the model; returns the hidden tags of each live row."""
         joined: list[tuple[int, ...] | None] = [None] * len(inputs)
+        groups = self.layout.groups
         padding = [RowInput(len(inputs) + extra, -1, 0, (), 0) for extra in range(padded - len(inputs))]
-        order = {row.name: index for index, row in enumerate(plan.rows.values())}
         mask = self.live_mask(len(inputs), padded) if graph else ()
         prefilling = self.prefilling_rows(inputs, padded) if graph else ()
         for group in self.states.groups:
@@ -182,24 +182,22 @@ class Runner:
                     joined[index] = join(joined[index], self.kernels.state_row(group, layer, one, seen[index]))
                 for extra, one in enumerate(padding):
                     self.run_dead_row(group, layer, one, seen[len(inputs) + extra])
+        # A prefix hit in the same step reads what another row writes: store in the order of planning.
+        rows = {self.batch.names[one.table_row]: index for index, one in enumerate(inputs)}
+        writing = [rows[name] for name in plan.rows]
         for group in self.attention:
-            size = self.layout.groups[group].block_size
+            size = groups[group].block_size
             tables = [
                 self.batch.row_blocks(group, one.table_row, cdiv(one.position + len(one.tokens), size))
                 for one in inputs
             ]
-            # A prefix hit in the same step reads what another row writes: store in the order of planning.
-            writing = sorted(
-                range(len(inputs)),
-                key=lambda index: order[self.batch.names[inputs[index].table_row]],
-            )
-            for layer in range(self.layout.groups[group].layers):
+            for layer in range(groups[group].layers):
                 own = {
                     index: self.kernels.write_slots(group, layer, inputs[index], tables[index], size)
                     for index in writing
                 }
                 for index, one in enumerate(inputs):
-                    first = first_attended(self.layout.groups[group], one.position) // size
+                    first = first_attended(groups[group], one.position) // size
                     read = self.kernels.read_slots(group, layer, one, tables[index], size, own[index], first)
                     joined[index] = join(joined[index], read)
         return [tags or () for tags in joined]
@@ -214,7 +212,7 @@ class Runner:
 
     def run_dead_row(self, group: int, layer: int, row: RowInput, at: StateIndices) -> None:
         """What a state kernel does for a padding or dummy row: one token from a state that nobody owns."""
-        self.kernels.state_row(group, layer, row._replace(tokens=(1,)), at)
+        self.kernels.state_row(group, layer, structs.replace(row, tokens=(1,)), at)
 
     def verify(self, row: ScheduledRow, tags: tuple[int, ...], inputs: RowInput) -> list[int]:
         """Greedy verification: the accepted drafts and one more token; nothing for an unfinished prefill."""

@@ -101,10 +101,9 @@ class Scheduler:
             before = [len(group.tables[request.name]) for group in self.cache.groups]
             allocation = self.cache.allocate(request.name, request.tags, self.span(request, count, drafts), None)
             if allocation is not None:
-                appended = tuple(
-                    tuple(group.tables[request.name][length:])
-                    for group, length in zip(self.cache.groups, before, strict=True)
-                )
+                appended = [
+                    group.tables[request.name][length:] for group, length in zip(self.cache.groups, before, strict=True)
+                ]
                 self.place(plan, request, count, drafts, None, appended, None, allocation)
                 return True
             if self.sessions.give_way(plan, request):

@@ -10,7 +10,8 @@ of that copy lies left of the running column: that is normal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ...reference.layout import Layout, cdiv
 from ..base.observe import Copied, Record
@@ -20,8 +21,7 @@ from .memory import Memory
 from .plan import PageCopy, Plan
 
 
-@dataclass(slots=True)
-class DeviceRequest:
+class DeviceRequest(Struct, gc=False):
     """A request as the worker knows it."""
 
     tokens: list[int]

@@ -139,7 +139,7 @@ class HybridTarget:
         budget = min(event.budget or self.config.max_num_batched_tokens, self.config.max_num_batched_tokens)
         plan = self.scheduler.schedule(self.step, budget, event.chunks)
         self.step += 1
-        observed = tuple(row.observed for row in plan.rows.values())
+        observed = [row.observed for row in plan.rows.values()]
         records: list[Record] = [Planned(plan.step, observed, tuple(plan.preempted), budget, self.view())]
         self.in_flight.append((plan, event))
         while len(self.in_flight) > (self.config.async_depth if plan.rows else 0):
@@ -288,8 +288,9 @@ class HybridTarget:
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """What a page holds."""
-        if self.layout.groups[group].kind == "attention":
-            return SlotContent(self.memory.slots(layer, block, self.layout.groups[group].block_size))
+        spec = self.layout.groups[group]
+        if spec.kind == "attention":
+            return SlotContent(self.memory.slots(layer, block, spec.block_size))
         window = self.memory.conv(layer, block)[: self.config.conv_width - 1]
         return StateContent(self.memory.temporal(layer, block), window)
 

@@ -59,7 +59,7 @@ class RepeatsToken(Runner):
         inputs = super().row_input(index, row)
         if inputs.position < 16:
             return inputs
-        return inputs._replace(tokens=(other_token(inputs.tokens[0]), *inputs.tokens[1:]))
+        return msgspec.structs.replace(inputs, tokens=(other_token(inputs.tokens[0]), *inputs.tokens[1:]))
 
 
 class SkipsPosition(Runner):
@@ -67,7 +67,7 @@ class SkipsPosition(Runner):
 
     def row_input(self, index: int, row: Any) -> Any:
         inputs = super().row_input(index, row)
-        return inputs._replace(position=inputs.position + (inputs.position >= 16))
+        return msgspec.structs.replace(inputs, position=inputs.position + (inputs.position >= 16))
 
 
 class DeliversTwice(Scheduler):

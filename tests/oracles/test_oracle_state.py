@@ -93,7 +93,7 @@ class ReadsWindowOff(States):
     def state_indices(self, *arguments: Any) -> Any:
         indices, inputs = super().state_indices(*arguments), arguments[1]
         late = inputs.position > 0 and len(inputs.tokens) > 1
-        return indices._replace(offset=indices.offset + late)
+        return msgspec.structs.replace(indices, offset=indices.offset + late)
 
 
 class LeavesTemporal(States):
@@ -140,7 +140,7 @@ class DropsLastSlot(Kernels):
     def write_slots(self, group: int, layer: int, inputs: Any, blocks: Any, size: int) -> Any:
         if len(inputs.tokens) == 1:
             return super().write_slots(group, layer, inputs, blocks, size)
-        shorter = inputs._replace(tokens=inputs.tokens[:-1])
+        shorter = msgspec.structs.replace(inputs, tokens=inputs.tokens[:-1])
         tags = super().write_slots(group, layer, shorter, blocks, size)
         return (*tags, tags[-1])
 

@@ -98,14 +98,14 @@ class PadsWithLiveRow(Runner):
 
     def dead_indices(self, group: int, row: int) -> Any:
         block = self.batch.block(group, 0, 0) or 1
-        return NULL_INDICES._replace(outputs=(block,))
+        return msgspec.structs.replace(NULL_INDICES, outputs=(block,))
 
 
 class DummiesUseRows(Runner):
     """vLLM #37728 in another form: dummy rows write to block 1."""
 
     def dead_indices(self, group: int, row: int) -> Any:
-        return NULL_INDICES._replace(outputs=(1,))
+        return msgspec.structs.replace(NULL_INDICES, outputs=(1,))
 
 
 class KeepsSlots(Kernels):
@@ -257,7 +257,7 @@ def test_a_row_of_no_planned_request_may_not_write() -> None:
     """A row under a name that the step was not planned for counts as dead."""
 
     def rename(forward: Forward) -> Forward:
-        rows = [row._replace(request="ghost") if row.request == "r1" else row for row in forward.rows]
+        rows = [msgspec.structs.replace(row, request="ghost") if row.request == "r1" else row for row in forward.rows]
         return msgspec.structs.replace(forward, rows=rows)
 
     case = Case("", tampered_forward(rename), TWO, "M4", "dead-write", ("padding row 1",))

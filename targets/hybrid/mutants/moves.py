@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from ...base.observe import Record
 from ..batch import StateIndices
 from ..kernels import RowInput
@@ -73,7 +75,7 @@ class MixedBatchDropsTrackMetadata(States):
     ) -> list[StateIndices]:
         indices = super().prepare(step, group, names, inputs, records)
         mixed = len({len(one.tokens) == one.drafts + 1 for one in inputs}) > 1
-        return [one._replace(boundaries=()) for one in indices] if mixed else indices
+        return [structs.replace(one, boundaries=()) for one in indices] if mixed else indices
 
 
 class StateVersusCheckpointChunkConflated(States):
