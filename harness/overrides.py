@@ -16,6 +16,8 @@ def apply_overrides(config: Config, overrides: Mapping[str, object]) -> Config:
 
     Values may be strings, which are converted to the field's type. TraceError names the key that does not fit.
     """
+    if not overrides:
+        return config
     fields = {field.name: field for field in msgspec.structs.fields(Config)}
     changes: dict[str, object] = {}
     options = dict(config.options)

@@ -110,12 +110,7 @@ class Reference:
 
     def is_due(self, block: int) -> bool:
         """Whether the content of a published block must exist by now: all steps up to its publication have run."""
-        return self.published_since[block][1] < self.first_pending
-
-    @property
-    def first_pending(self) -> float:
-        """The oldest planned step whose forward has not run; what was published before it is due."""
-        return next(iter(self.pending), inf)
+        return self.published_since[block][1] < next(iter(self.pending), inf)
 
     def certain(self, name: str) -> int:
         """Tokens of a live request that are settled: what it starts from, if a step not yet entered admitted it."""
@@ -146,21 +141,22 @@ class Reference:
         self._entered_tables[name] = table
         for index, columns in enumerate(table):
             reused = cached_columns(self.layout.groups[index], self.layout.mode, hit or 0)
+            held = before[index] if before else ()
             for column, block in enumerate(columns):
+                if column < len(held) and held[column] == block:
+                    continue
                 if block == self.layout.null_block or column < reused:
                     continue
                 if self.layout.cache_owns and block in facts.published:
                     continue  # borrowed: the request may have been moved onto an equal block of the cache
-                if before is None or not self._kept(before[index], column, block, name):
+                if block not in held or not self._owns(name, block):
                     self.ledger.hand_out(block, name, index, facts.step)
                     self.handed_out.append(block)
 
-    def _kept(self, before: Sequence[int], column: int, block: int, name: str) -> bool:
-        """Whether the request had the block already: in this column, or as its own block in another one."""
-        if column < len(before) and before[column] == block:
-            return True
+    def _owns(self, name: str, block: int) -> bool:
+        """Whether a block that the request had, in another column, was its own."""
         facts = self.ledger.facts.get(block)
-        return block in before and facts is not None and facts.owner == name
+        return facts is not None and facts.owner == name
 
     def executed(self, step: int) -> None:
         """The forward of `step` has run."""

@@ -76,6 +76,12 @@ def document_token(document: str, index: int) -> int:
     return next_token(mix(mix(EMPTY, zlib.crc32(document.encode())), index))
 
 
+@lru_cache(maxsize=1 << 10)
+def document_tokens(document: str, length: int) -> tuple[int, ...]:
+    """The first `length` tokens of the named document."""
+    return tuple([document_token(document, index) for index in range(length)])
+
+
 class Truth:
     """Tokens and tags of one request, grown on demand by the language model.
 
@@ -95,16 +101,14 @@ class Truth:
             if document == CONTINUATION:
                 self.reach(len(self.tokens) + length)
             else:
-                for index in range(length):
-                    self._append(document_token(document, index))
+                self._extend(document_tokens(document, length))
         self.prompt_length = len(self.tokens)
 
     @classmethod
     def after(cls, tokens: Iterable[int], path: Iterable[tuple[str, int]]) -> Truth:
         """The truth of a prompt that begins with `tokens` and goes on with `path`."""
         truth = cls(())
-        for token in tokens:
-            truth._append(token)
+        truth._extend(tuple(tokens))
         truth._walk(path)
         return truth
 
@@ -113,18 +117,21 @@ class Truth:
         self.reach(length)
         return Truth.after(self.tokens[:length], path)
 
-    def _append(self, token: int) -> None:
-        self.tokens.append(token)
-        self.tags.append(mix(self.tags[-1], token))
+    def _extend(self, tokens: tuple[int, ...]) -> None:
+        self.tags += chain(self.tags[-1], tokens)
+        self.tokens += tokens
 
     def reach(self, length: int) -> None:
         """Make sure that at least `length` tokens are known."""
-        while len(self.tokens) < length:
-            self._append(next_token(self.tags[-1]))
+        tokens, tags = self.tokens, self.tags
+        while len(tokens) < length:
+            tokens.append(next_token(tags[-1]))
+            tags.append(mix(tags[-1], tokens[-1]))
 
     def tag(self, depth: int) -> int:
         """Tag after exactly `depth` tokens."""
-        self.reach(depth)
+        if depth >= len(self.tags):
+            self.reach(depth)
         return self.tags[depth]
 
     def slots(self, start: int, stop: int) -> list[int]:

@@ -47,7 +47,7 @@ class Partition(Oracle):
                 block=fault.block,
                 request=holders[0] if holders else "",
             )
-        for block in layout.unowned & view.published.keys():
+        for block in layout.unowned.intersection(view.published):
             return self.violation(
                 context,
                 "null-hashed",

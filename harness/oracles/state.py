@@ -141,19 +141,19 @@ class Checkpoint(Oracle):
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         # Every reachable block, after every event: the hottest loop of a run.
-        read, contents = context.target.read, self._contents
-        since, first_pending = context.reference.published_since, context.reference.first_pending
+        read, contents, reference = context.target.read, self._contents, context.reference
         layers = [range(group.layers) for group in context.layout.groups]
         compared = 0
         for block, key in view.published.items():
-            if since[block][1] >= first_pending:
+            if reference.pending and not reference.is_due(block):
                 continue
             wanted = contents.get(key) or self._expected(context, key)
             if wanted is None:
                 continue
             compared += 1
-            for layer in layers[key.group]:
-                content = read(key.group, layer, block)
+            group = key.group
+            for layer in layers[group]:
+                content = read(group, layer, block)
                 if content != wanted and not _begins_with(content, wanted):
                     return self._wrong(context, block, key, layer, wanted, content)
         self.count("S1", compared)
