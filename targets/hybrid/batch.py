@@ -124,16 +124,10 @@ class Batch:
     ) -> StateIndices:
         """Blocks of a row at (source column, convolution's column, running column)."""
         source, conv, run = columns
+        table, start = self.tables[group], row * self.widths[group]
+        outputs = tuple(table[start + run : start + run + drafts + 1])
         return StateIndices(
-            source,
-            self.block(group, row, source),
-            conv,
-            self.block(group, row, conv),
-            offset,
-            run,
-            tuple(self.block(group, row, run + draft) for draft in range(drafts + 1)),
-            boundaries,
-            row,
+            source, table[start + source], conv, table[start + conv], offset, run, outputs, boundaries, row
         )
 
     def is_prefill(self, row: int) -> bool:

@@ -102,12 +102,10 @@ class Kernels:
         if position:
             start = memory.slots(layer, blocks[(position - 1) // size], size)[(position - 1) % size]
         tags = run_chain(start, inputs.tokens)
-        targets, slots = [], []
-        for offset, tag in enumerate(tags):
-            column, slot = divmod(position + offset, size)
-            block = blocks[column]
-            targets.append(block)
-            slots.append(slot)
+        positions = range(position, position + len(tags))
+        targets = [blocks[place // size] for place in positions]
+        slots = [place % size for place in positions]
+        for block, slot, tag in zip(targets, slots, tags, strict=True):
             if not self.is_null(block):
                 memory.store_slot(layer, block, size, slot, tag)
         self.log.append(SlotWrite(inputs.row, group, layer, position, targets, slots, tags))
@@ -128,8 +126,9 @@ class Kernels:
         context = inputs.position + len(inputs.tokens)
         read = blocks[first : cdiv(context, size)]
         pages: list[int] = []
+        slots = self.memory.slots
         for block in read:
-            pages += self.memory.slots(layer, block, size)
+            pages += slots(layer, block, size)
         self.log.append(SlotRead(inputs.row, group, layer, read, pages[: context - first * size], first))
         # 0 * NaN = NaN: a poisoned slot beyond the context still reaches the output.
         return (POISON,) * len(own) if POISON in pages else own

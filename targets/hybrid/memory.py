@@ -48,9 +48,9 @@ class Memory:
 
     def conv(self, layer: int, block: int) -> tuple[int, ...]:
         """The convolution buffer: a window, then one more input for each token verified but not yet accepted."""
-        kind = self._kind[layer][block]
-        if kind == _STATE and self._conv[layer][block]:
-            return self._conv[layer][block]
+        kind, buffer = self._kind[layer][block], self._conv[layer][block]
+        if kind == _STATE and buffer:
+            return buffer
         return self._no_window if kind == _ZERO else (self._garbage,) * len(self._no_window)
 
     def _become_state(self, layer: int, block: int) -> None:
@@ -72,14 +72,15 @@ class Memory:
 
     def slots(self, layer: int, block: int, size: int) -> Sequence[int]:
         """All `size` attention slots of a page."""
-        kind = self._kind[layer][block]
-        if kind == _SLOTS and len(self._slots[layer][block]) == size:
-            return self._slots[layer][block]
+        kind, page = self._kind[layer][block], self._slots[layer][block]
+        if kind == _SLOTS and len(page) == size:
+            return page
         return [NO_INPUT if kind == _ZERO else self._garbage] * size
 
     def store_slot(self, layer: int, block: int, size: int, slot: int, tag: int) -> None:
         """Overwrite one attention slot of a page of `size` slots."""
-        if self._kind[layer][block] != _SLOTS or len(self._slots[layer][block]) != size:
-            self._slots[layer][block] = list(self.slots(layer, block, size))
+        page = self._slots[layer][block]
+        if self._kind[layer][block] != _SLOTS or len(page) != size:
+            page = self._slots[layer][block] = list(self.slots(layer, block, size))
             self._kind[layer][block] = _SLOTS
-        self._slots[layer][block][slot] = tag
+        page[slot] = tag
