@@ -77,7 +77,7 @@ class CacheManager:
                 break
             length = shrunk
         blocks = tuple([group.hit_blocks(tags, length) for group in self.groups])
-        defer = any([group.must_defer(hit) for group, hit in zip(self.groups, blocks, strict=True)])
+        defer = any(group.must_defer(hit) for group, hit in zip(self.groups, blocks, strict=True))
         return Hit(length, blocks, defer)
 
     def extend_hit(self, hit: Hit, tags: Sequence[int], external: int) -> Hit:
