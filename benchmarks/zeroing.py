@@ -104,13 +104,15 @@ def copy_ceiling() -> float:
 
 def step_microseconds(pools: list[torch.Tensor], count: int) -> tuple[float, float]:
     """What a step pays eagerly: host time of upload and launch, and time until the device is done."""
-    zero_blocks, plan, staging = implementation("cuda").zero_blocks, ZeroPlan.of(pools), Staging(1024, "cuda")
-    ids = torch.randperm(BLOCKS - 1)[:count].add(1).tolist()
+    zero_blocks, plan, staging = implementation("cuda").zero_blocks, ZeroPlan.of(pools), Staging("cuda")
+    ids = torch.randperm(BLOCKS - 1)[:count].add(1).numpy()
     host, whole = [], []
     for _ in range(60):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        zero_blocks(plan, staging.upload(ids))
+        slot = staging.put(ids)
+        zero_blocks(plan, slot.take())
+        slot.release()
         host.append(time.perf_counter() - start)
         torch.cuda.synchronize()
         whole.append(time.perf_counter() - start)

@@ -7,7 +7,6 @@ from device_support import HAS_GPU, ints, normal, torch
 from hybridfuzz.targets.hybrid.device import twins
 from hybridfuzz.targets.hybrid.device.metadata import Rows, Stops
 from hybridfuzz.targets.hybrid.device.ops import Ops, implementation
-from hybridfuzz.targets.hybrid.device.staging import Staging
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="no GPU here")]
 
@@ -101,12 +100,3 @@ def test_a_replayed_graph_follows_its_buffers() -> None:
             torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
         for name in ("keys", "values", "conv", "temporal", "delta", "slots", "targets"):
             torch.testing.assert_close(getattr(compiled, name).cpu(), getattr(plain, name), rtol=1e-4, atol=1e-5)
-
-
-def test_staged_ids_arrive_in_order_though_the_stream_is_busy() -> None:
-    staging, seen = Staging(8, "cuda"), []
-    burden = torch.ones(4096, 4096, device="cuda")
-    for value in range(20):
-        burden = (burden @ burden).clamp(0, 1)
-        seen.append(staging.upload([value] * 8).clone())
-    assert torch.stack(seen)[:, 0].tolist() == list(range(20))

@@ -5,7 +5,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hybridfuzz.targets.hybrid.device.metadata import Regions, Rows, Stops, ZeroPlan, write_hazards  # noqa: E402
-from hybridfuzz.targets.hybrid.device.staging import Staging  # noqa: E402
 
 
 def test_rows_are_cumulative() -> None:
@@ -56,13 +55,3 @@ def test_a_zero_plan_needs_byte_segments_of_one_pool() -> None:
         ZeroPlan.of([])
     with pytest.raises(ValueError, match="same number"):
         ZeroPlan.of([pool, pool[:2]])
-
-
-def test_staging_keeps_as_many_uploads_as_it_is_deep() -> None:
-    staging = Staging(4, "cpu", depth=2)
-    first, second = staging.upload([1, 2, 3]), staging.upload([4])
-    assert (first.tolist(), second.tolist()) == ([1, 2, 3], [4])
-    staging.upload([9, 9, 9])
-    assert first.tolist() == [9, 9, 9]
-    with pytest.raises(ValueError, match="do not fit"):
-        staging.upload([0] * 5)

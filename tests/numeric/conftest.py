@@ -2,6 +2,6 @@
 
 from importlib.util import find_spec
 
-NEED_TORCH = ("devices", "indices", "mixers", "numeric_corpus", "outside", "pool", "target", "vote")
+NEED_TORCH = ("devices", "indices", "mixers", "numeric_corpus", "outside", "overlap", "pool", "target", "vote")
 
 collect_ignore = [] if find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]

@@ -107,10 +107,11 @@ def test_wrong_bytes_outside_are_found(part: type, signature: str) -> None:
 def test_a_load_or_a_save_that_does_not_arrive_is_noticed() -> None:
     target = open_target(make_trace(*MOVED, groups=GROUPS))
     moves: Moves = target.machine.moves
-    [page, *_] = target.machine.outside.pages.popitem()[1].values()
+    key = next(iter(target.machine.outside.pages))
     for start in (0, 16):
-        moves.load(Arrival(page, 0, 5, start, start + 32, 16, "keys"))
-    moves.save(1, 6, page.clone())
+        moves.load(Arrival(key, 0, 5, start, start + 32, 16, "keys"))
+    moves.save(key._replace(depth=40), 1, 6)
+    target.machine.finish()
     loaded, saved = moves.take_checks()
     assert loaded.there.shape == (3, 32), "neighbours arrive together"
     for check in (loaded, saved):

@@ -1,44 +1,137 @@
-"""Host integers on their way to the device, without waiting for it.
+"""Small things that the host sends to the device and gets back: through pinned memory, on side streams.
 
-Ids travel through pinned memory with a copy that does not block (vLLM PR #35219). The pinned buffer must not be
-rewritten before that copy has run, so there are several, each guarded by an event.
+An upload goes through a slot: a pinned buffer and one on the device. A slot is used again only when its last copy has
+run (else that copy would send the new numbers) and behind the kernels that read it (else they would see them).
+Uploads for a later step may so be on their way while an earlier one computes. Design: ids of blocks to zero in vLLM
+PR #35219.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from .streams import Fence, SideStream, side_stream
+
+
+class Slot:
+    """One upload at a time, of any size; `Staging` hands it out."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._copied: Fence | None = None
+        self._read: Fence | None = None
+        """Behind the kernels that read the last content."""
+        self._host = torch.empty(0, dtype=torch.uint8)
+        self._there = torch.empty(0, dtype=torch.uint8)
+        self._content = self._there
+
+    def fill(self, values: NDArray[Any]) -> None:
+        """Begin to send `values`."""
+        held = torch.from_numpy(np.ascontiguousarray(values).reshape(-1))
+        size = held.numel() * held.element_size()
+        self._prepare(size)
+        self._host[:size].copy_(held.view(torch.uint8))
+        self.send(self._host[:size], held.dtype)
+
+    def fill_from(self, page: Tensor, written: Fence | None) -> None:
+        """Begin to send a contiguous page of bytes on the host, which does not change once it was written."""
+        self._prepare(page.numel())
+        self.send(page.view(-1), torch.uint8, written)
+
+    def send(self, source: Tensor, dtype: torch.dtype, written: Fence | None = None) -> None:
+        """Ask for the copy."""
+        there = self._there[: len(source)]
+        self._copied = self._staging.side.copy(lambda: there.copy_(source, non_blocking=True), self._read, written)
+        self._content = there.view(dtype)
+
+    def _prepare(self, size: int) -> None:
+        if self._copied:
+            self._copied.hold_host()
+        if size > len(self._there):
+            room, device = 2 * size, self._staging.device
+            self._host = torch.empty(room, dtype=torch.uint8, pin_memory=device.type == "cuda")
+            self._there = torch.empty(room, dtype=torch.uint8, device=device)
+            self._read = self._staging.side.mark()
+
+    def take(self) -> Tensor:
+        """What was sent, flat, for kernels that are launched from now on, until `release`."""
+        assert self._copied
+        self._copied.hold_kernels()
+        return self._content
+
+    def release(self) -> None:
+        """No kernel that is launched from now on reads it."""
+        self._read = self._staging.side.mark()
+        self._staging.free.append(self)
 
 
 class Staging:
-    """A ring of `depth` buffers for up to `capacity` int64 values each.
+    """From the host to the device."""
 
-    What `upload` returns is overwritten by the `depth`-th upload after it, in stream order: use it on the stream that
-    is current at the upload. On a CPU there is nothing to wait for.
-    """
+    def __init__(self, device: torch.device | str, side: SideStream | None = None) -> None:
+        self.device = torch.device(device)
+        self.side = side or side_stream(device)
+        self.free: deque[Slot] = deque(Slot(self) for _ in range(2))
+        """Slots in the order of their release; more are made when all are in use."""
 
-    def __init__(self, capacity: int, device: torch.device | str, depth: int = 2) -> None:
-        self._device = torch.device(device)
-        cuda = self._device.type == "cuda"
-        self._host = [torch.empty(capacity, dtype=torch.int64, pin_memory=cuda) for _ in range(depth)]
-        self._there = [torch.empty(capacity, dtype=torch.int64, device=self._device) for _ in range(depth)]
-        event: Any = torch.cuda.Event
-        self._copied = [event() if cuda else None for _ in range(depth)]
-        self._next = 0
+    def put(self, values: NDArray[Any]) -> Slot:
+        """Begin to send `values`."""
+        slot = self.free.popleft() if self.free else Slot(self)
+        slot.fill(values)
+        return slot
 
-    def upload(self, values: Sequence[int]) -> Tensor:
-        """The values on the device, int64 [len(values)]; raises ValueError if they do not fit."""
-        host, there, copied = self._host[self._next], self._there[self._next], self._copied[self._next]
-        if len(values) > host.shape[0]:
-            raise ValueError(f"{len(values)} values do not fit a staging buffer of {host.shape[0]}")
-        self._next = (self._next + 1) % len(self._host)
-        if copied is not None:
-            copied.synchronize()
-        host[: len(values)] = torch.tensor(values, dtype=torch.int64)
-        there[: len(values)].copy_(host[: len(values)], non_blocking=True)
-        if copied is not None:
-            copied.record()
-        return there[: len(values)]
+    def put_page(self, page: Tensor, written: Fence | None) -> Slot:
+        """Begin to send a contiguous page of bytes, which is on the host (pinned) and does not change once written."""
+        slot = self.free.popleft() if self.free else Slot(self)
+        slot.fill_from(page, written)
+        return slot
+
+
+class Receipt:
+    """Values that are on their way to the host."""
+
+    def __init__(self, mail: Mail, tensors: Sequence[Tensor]) -> None:
+        self._mail = mail
+        self._shapes = [(str(one.dtype).removeprefix("torch."), tuple(one.shape)) for one in tensors]
+        self._flat = torch.cat([one.reshape(-1).view(torch.uint8) for one in tensors])
+        """A copy, made in the order of kernels: what they overwrite next is out of danger."""
+        self._host = mail.buffer(len(self._flat))
+        host, flat = self._host[: len(self._flat)], self._flat
+        self._copied = mail.side.copy(lambda: host.copy_(flat, non_blocking=True), mail.side.mark())
+
+    def open(self) -> list[NDArray[Any]]:
+        """Wait for the values, once."""
+        self._copied.hold_host()
+        everything, values, start = self._host[: len(self._flat)].numpy().copy(), [], 0
+        self._mail.free.append(self._host)
+        for kind, shape in self._shapes:
+            end = start + int(np.prod(shape)) * np.dtype(kind).itemsize
+            values.append(everything[start:end].view(kind).reshape(shape))
+            start = end
+        return values
+
+
+class Mail:
+    """From the device to the host, in one transfer for many tensors."""
+
+    def __init__(self, side: SideStream, pinned: bool) -> None:
+        self.side = side
+        self.pinned = pinned
+        self.free: deque[Tensor] = deque()
+        """Buffers on the host whose content was taken out."""
+
+    def buffer(self, size: int) -> Tensor:
+        """At least `size` bytes that nobody else uses."""
+        held = self.free.popleft() if self.free else torch.empty(0, dtype=torch.uint8)
+        return held if len(held) >= size else torch.empty(2 * size, dtype=torch.uint8, pin_memory=self.pinned)
+
+    def send(self, tensors: Sequence[Tensor]) -> Receipt:
+        """Begin to fetch values; at least one tensor."""
+        return Receipt(self, tensors)

@@ -4,6 +4,7 @@
     machine    everything of one engine that lives on the device, and the order of its work
     pool       one tensor of bytes: pages, typed views, guards, poison, three fills of dead memory side by side
     outside    what a connector or another tier keeps: pages on the host
+    ahead      what is sent for a step as soon as it is planned
     moves      zeroing, copies, loads and saves, each checked bit for bit
     calls      what the symbolic step asked of its kernels
     arrays     from calls to arrays: one flat batch for all rows, layers and fills; state_arrays for state layers

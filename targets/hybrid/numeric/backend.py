@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from ...base.protocol import TargetError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
 
 
 class Device:
@@ -41,20 +35,6 @@ class Device:
     def is_cuda(self) -> bool:
         """Whether there are streams and graphs."""
         return bool(self.torch.type == "cuda")
-
-    def fetch(self, tensors: Sequence[Tensor]) -> list[np.ndarray]:
-        """Values on the host, in one transfer."""
-        import torch
-
-        flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
-        host = flat.cpu().numpy()
-        values, start = [], 0
-        for tensor in tensors:
-            end = start + tensor.numel() * tensor.element_size()
-            kind = str(tensor.dtype).removeprefix("torch.")
-            values.append(host[start:end].view(kind).reshape(tuple(tensor.shape)))
-            start = end
-        return values
 
 
 def missing(name: str) -> str:

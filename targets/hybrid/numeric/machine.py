@@ -6,7 +6,8 @@ when the device begins that step, not earlier, since steps in flight may still u
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +18,12 @@ from ....reference.prefix_cache import Key
 from ....reference.tiny_model import TinyModel
 from ...base.observe import Access, Bytes, LayerOutput, Numeric, NumericRow
 from ...base.trace import Config
+from ..device.staging import Mail, Staging
+from ..device.streams import side_stream
 from ..kernels import RowInput
+from ..plan import Plan
 from ..pool import BlockPool
+from .ahead import Ahead
 from .arrays import Builder, lone_writes
 from .backend import Device
 from .calls import Calls, Layer, WriteCall
@@ -40,6 +45,12 @@ def build_model(config: Config) -> TinyModel:
     return TinyModel(config.conv_width, FLOAT[kv], FLOAT[state], mixer)  # type: ignore[arg-type]
 
 
+class Promise(NamedTuple):
+    """A report whose values are on their way from the device; meanwhile the device may be given more to do."""
+
+    redeem: Callable[[], Numeric]
+
+
 class Machine:
     """Pool, network and queue of one engine."""
 
@@ -50,11 +61,15 @@ class Machine:
         self.model = build_model(config)
         self.generations = [0] * layout.num_blocks
         self.calls = Calls()
+        self.early, self.staging = Staging(device.torch), Staging(device.torch)
+        """What is sent for planned steps, and for the one that runs: each on a stream of its own."""
+        self.mail = Mail(side_stream(device.torch), device.is_cuda)
         self.outside = Outside(layout, self.model, device)
         self.results: tuple[Results, Sequence[RowInput], Mapping[str, Ints]] | None = None
         self.indices_sent = 0
         """Indices that the symbolic steps took from elsewhere than the device would."""
-        self._dead_by_step: dict[int, dict[int, int]] = {}
+        self._ahead: dict[int, Ahead] = {}
+        """What was sent for the steps that are planned and have not begun."""
         self._dead: set[int] = set()
         self.make_pool()
 
@@ -62,27 +77,36 @@ class Machine:
         """New bytes, all of them dead; nothing of what was queued or captured for the old ones remains."""
         self.pool = BytePool(self.layout, self.model, self.device.torch)
         self.pool.fill_all(self.generations)
-        self.moves = Moves(self.pool, self.device.ops)
+        self.moves = Moves(self.pool, self.outside, self.device.ops, self.staging, self.mail)
         self.network = Network(self.layout, self.model, self.pool, self.tables, self.device.ops, self.device.torch)
-        self.launcher = Launcher(self.network, self.device)
+        self.launcher = Launcher(self.network, self.device, self.staging)
 
     def drop_pool(self) -> None:
         """Give the bytes back; `make_pool` makes new ones."""
+        self.finish()
         del self.pool, self.moves, self.network, self.launcher
 
-    def note_plan(self, step: int, pool: BlockPool, handed_out: Sequence[int]) -> None:
+    def finish(self) -> None:
+        """Wait for everything that is on its way."""
+        for side in (self.early.side, self.staging.side, self.mail.side):
+            side.finish()
+
+    def note_plan(self, plan: Plan, pool: BlockPool, handed_out: Sequence[int]) -> None:
         """A step was planned: whatever died since the last planning dies for the device when it begins this step."""
         dead = {block for block in pool.free if block not in pool.labels}
         for block in handed_out:
             self.generations[block] += 1
         dying = (dead - self._dead) | set(handed_out)
         self._dead = dead
-        self._dead_by_step[step] = {block: self.generations[block] for block in dying}
+        obituary = {block: self.generations[block] for block in dying}
+        self._ahead[plan.step] = Ahead.of(plan, obituary, self.early, self.pool, self.outside)
 
     def begin(self, step: int) -> None:
         """The device begins a planned step."""
         self.moves.flush()
-        self.pool.fill_dead(self._dead_by_step.pop(step, {}))
+        self.moves.ahead = self._ahead.pop(step)
+        if self.moves.ahead.dead:
+            self.pool.fill_dead(self.moves.ahead.dead.take())
 
     def copy_temporal(self, layer: int, source: int, destination: int) -> None:
         """A recurrent state moves."""
@@ -119,14 +143,13 @@ class Machine:
             self._load(key, layer, block, start + at * entry, start + slot * entry, entry, part)
 
     def _load(self, key: Key, layer: int, block: int, source: int, destination: int, length: int, part: str) -> None:
-        page = self.outside.pages[key][layer]
-        self.moves.load(Arrival(page, layer, block, source, destination, length, part))
+        self.moves.load(Arrival(key, layer, block, source, destination, length, part))
 
     def save(self, key: Key, leaving: Sequence[tuple[int, int]]) -> None:
         """Pages (layer, block) leave the pool as it is now."""
         self._write(self.calls.take_lone_writes(()))
         for layer, block in leaving:
-            self.moves.save(layer, block, self.outside.new_page(key, layer))
+            self.moves.save(key, layer, block)
 
     def forward(self, inputs: Sequence[RowInput], graph: bool) -> None:
         """Run what the symbolic kernels were asked for; `inputs` are the live rows."""
@@ -144,48 +167,40 @@ class Machine:
 
     def _write(self, writes: dict[Layer, list[WriteCall]]) -> None:
         """What a drafter stores."""
+        self.moves.let_leave()
         for layer, calls in writes.items():
-            rows, slots = (
-                torch.from_numpy(part).to(self.device.torch) for part in lone_writes(self.pool, layer, calls)
-            )
+            slot = self.staging.put(np.array(lone_writes(self.pool, layer, calls)))
+            rows, slots = slot.take().view(2, -1)
             self.network.write(layer, rows.long(), slots.long())
+            slot.release()
 
-    def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> Numeric:
-        """All that is to be said about the step, in one transfer from the device."""
+    def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> Promise:
+        """All that is to be said about the step; it is sent in one transfer from the device."""
         self._write(self.calls.take_lone_writes(()))
         self.moves.flush()
+        self.moves.ahead.release()
+        self.moves.ahead = Ahead()
         checks = self.moves.take_checks()
-        broken = self.pool.broken_guards()
-        device: list[torch.Tensor] = [broken, *(check.there for check in checks)]
+        device = [self.pool.broken_guards(), *(check.there for check in checks)]
         inputs: Sequence[RowInput] = ()
         expected: Mapping[str, Ints] = {}
         if self.results:
             results, inputs, expected = self.results
             device += results
             self.results = None
-        host = self.device.fetch(device)
-        guards = [name for name, bad in zip(self.pool.guard_names, host[0], strict=True) if bad]
-        failed = [one.what for one, seen in zip(checks, host[1 : 1 + len(checks)], strict=True) if not one.holds(seen)]
-        if expected:
-            failed += differing(expected, host[-1])
-        rows, outputs = self._outputs(inputs, names, *host[1 + len(checks) : -1]) if inputs else ([], [])
-        return Numeric(step, self.model, rows, outputs, accesses, guards, failed, len(checks), dummy)
+        receipt, guard_names, layers = self.mail.send(device), self.pool.guard_names, self.network.layers
 
-    def _outputs(
-        self, inputs: Sequence[RowInput], names: Sequence[str | None], features: np.ndarray, agree: np.ndarray,
-        choices: np.ndarray,
-    ) -> tuple[list[NumericRow], list[LayerOutput]]:  # fmt: skip
-        rows, outputs, start = [], [], 0
-        for one in inputs:
-            tokens = slice(start, start + len(one.tokens))
-            start = tokens.stop
-            chosen = choices[:, tokens]
-            rows.append(NumericRow(names[one.row], one.row, one.position, one.tokens, (chosen[0] + 2).tolist()))
-            for index, (group, layer) in enumerate(self.network.layers):
-                outputs.append(
-                    LayerOutput(len(rows) - 1, group, layer, features[tokens, index], bool(agree[tokens, index].all()))
-                )
-        return rows, outputs
+        def redeem() -> Numeric:
+            guards, *host = receipt.open()
+            moved, results = host[: len(checks)], host[len(checks) :]
+            broken = [name for name, bad in zip(guard_names, guards, strict=True) if bad]
+            failed = [one.what for one, seen in zip(checks, moved, strict=True) if not one.holds(seen)]
+            if expected:
+                failed += differing(expected, results[-1])
+            rows, outputs = outputs_of(inputs, names, layers, *results[:-1]) if inputs else ([], [])
+            return Numeric(step, self.model, rows, outputs, accesses, broken, failed, len(checks), dummy)
+
+        return Promise(redeem)
 
     def read(self, group: int, layer: int, block: int) -> Bytes:
         """What one page of a block holds in the first fill."""
@@ -196,8 +211,27 @@ class Machine:
         """What is kept outside of the pool under a key, in the first fill."""
         if layer not in self.outside.pages.get(key, ()):
             return None
+        self.mail.side.finish()
         first, second = self.outside.parts(key, layer)
         return _numbers((first[0], second[0]))
+
+
+def outputs_of(
+    inputs: Sequence[RowInput], names: Sequence[str | None], layers: Sequence[Layer], features: np.ndarray,
+    agree: np.ndarray, choices: np.ndarray,
+) -> tuple[list[NumericRow], list[LayerOutput]]:  # fmt: skip
+    """What each row and each layer of it computed."""
+    rows, outputs, start = [], [], 0
+    for one in inputs:
+        tokens = slice(start, start + len(one.tokens))
+        start = tokens.stop
+        chosen = choices[:, tokens]
+        rows.append(NumericRow(names[one.row], one.row, one.position, one.tokens, (chosen[0] + 2).tolist()))
+        for index, (group, layer) in enumerate(layers):
+            outputs.append(
+                LayerOutput(len(rows) - 1, group, layer, features[tokens, index], bool(agree[tokens, index].all()))
+            )
+    return rows, outputs
 
 
 def _numbers(parts: tuple[torch.Tensor, torch.Tensor]) -> Bytes:

@@ -7,14 +7,20 @@ source is read before, the destination after, by plain indexing that shares noth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ....reference.prefix_cache import Key
 from ..device.metadata import Regions, ZeroPlan
 from ..device.ops import Ops
+from ..device.staging import Mail, Staging
+from ..device.streams import Fence
+from .ahead import Ahead
+from .outside import Outside
 from .pool import FILLS, BytePool
 
 
@@ -31,9 +37,9 @@ class Move(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Bytes of a page on the host that come into one layer's page of a block; offsets and length in bytes."""
+    """Bytes of what is kept under a key that come into one layer's page of a block; offsets and length in bytes."""
 
-    page: Tensor
+    key: Key
     layer: int
     block: int
     source_offset: int
@@ -43,9 +49,9 @@ class Arrival(NamedTuple):
 
     def goes_on_with(self, later: Arrival) -> bool:
         """Whether the later one begins where this one ends, in both pages."""
-        same = self.page is later.page and (self.layer, self.block, self.part) == (later.layer, later.block, later.part)
         ends = self.source_offset + self.length, self.destination_offset + self.length
-        return same and ends == (later.source_offset, later.destination_offset)
+        after = self._replace(source_offset=ends[0], destination_offset=ends[1], length=later.length)
+        return later == after
 
 
 class Check(NamedTuple):
@@ -64,8 +70,14 @@ class Check(NamedTuple):
 class Moves:
     """Queued moves of one engine; `checks` are what was found of those launched."""
 
-    def __init__(self, pool: BytePool, ops: Ops) -> None:
+    def __init__(self, pool: BytePool, outside: Outside, ops: Ops, staging: Staging, mail: Mail) -> None:
         self.pool = pool
+        self.outside = outside
+        self.staging = staging
+        self.mail = mail
+        self.ahead = Ahead()
+        """What was sent for the step that runs."""
+        self._leaving: list[Fence] = []
         self.ops = ops
         self.plan = ZeroPlan.of([pool.by_page[layer] for layer in range(pool.layers)])
         self._zero: list[int] = []
@@ -95,12 +107,20 @@ class Moves:
                 return
         self._arrivals.append(arrival)
 
-    def save(self, layer: int, block: int, page: Tensor) -> None:
-        """Carry a page out of the pool, in all fills, once everything queued before has run."""
+    def save(self, key: Key, layer: int, block: int) -> None:
+        """Begin to carry a page out of the pool, in all fills, once everything queued before has run."""
         self.flush()
-        there = self.pool.fills(layer, block)
-        page.copy_(there)
+        page, there, side = self.outside.new_page(key, layer), self.pool.fills(layer, block), self.mail.side
+        written = side.copy(lambda: page.copy_(there, non_blocking=True), side.mark())
+        self.outside.written[key, layer] = written
+        self._leaving.append(written)
         self.checks.append(Check(f"storing layer {layer} of block {block} outside of the pool", there.clone(), page))
+
+    def let_leave(self) -> None:
+        """Kernels that write the pool must not overtake what leaves it."""
+        leaving, self._leaving = self._leaving, []
+        for fence in leaving:
+            fence.hold_kernels()
 
     @staticmethod
     def _conflict(earlier: Move, later: Move) -> bool:
@@ -113,6 +133,7 @@ class Moves:
 
     def flush(self) -> None:
         """Launch what is queued."""
+        self.let_leave()
         if self._zero:
             self._launch_zero()
         if self._copies:
@@ -122,13 +143,17 @@ class Moves:
 
     def _launch_zero(self) -> None:
         blocks, self._zero = self._zero, []
-        ids = torch.tensor(self.pool.pages_of(blocks), dtype=torch.int64).to(self.pool.bytes.device)
+        announced = self.ahead.zero if self.ahead.zero and self.ahead.zero[0] == blocks else None
+        slot = announced[1] if announced else self.staging.put(np.array(self.pool.pages_of(blocks), np.int64))
+        ids = slot.take()
         self.ops.zero_blocks(self.plan, ids)
         self.checks.append(Check(f"zeroing blocks {blocks}", ~self.pool.by_page[:, ids].any()))
+        if not announced:
+            slot.release()
 
     def _launch_copies(self) -> None:
         moves, self._copies = self._copies, []
-        device, size = self.pool.bytes.device, self.pool.pages.size
+        size = self.pool.pages.size
         regions: list[tuple[int, int, int]] = []
         for move in moves:
             for fill in range(len(FILLS)):
@@ -138,7 +163,11 @@ class Moves:
                 )
                 regions.append((source + move.source_offset, destination + move.destination_offset, move.length))
         before = [self.bytes_at(source, length).clone() for source, _, length in regions]
-        self.ops.copy_regions(self.pool.bytes, Regions.of(regions, device))
+        slot = self.staging.put(np.array(regions, np.int64).T)
+        sources, destinations, lengths = slot.take().view(3, -1)
+        told = replace(Regions.of(regions), sources=sources, destinations=destinations, lengths=lengths)
+        self.ops.copy_regions(self.pool.bytes, told)
+        slot.release()
         same = [
             (self.bytes_at(destination, length) == held).all()
             for (_, destination, length), held in zip(regions, before, strict=True)
@@ -150,11 +179,15 @@ class Moves:
 
     def _launch_loads(self) -> None:
         arrivals, self._arrivals = self._arrivals, []
-        for page, layer, block, source, destination, length, part in arrivals:
-            wanted = page[:, source : source + length]
+        for key, layer, block, source, destination, length, part in arrivals:
+            page, announced = self.outside.pages[key][layer], self.ahead.pages.get((key, layer))
+            slot = announced or self.outside.send(key, layer, self.staging)
             there = self.pool.fills(layer, block)[:, destination : destination + length]
-            there.copy_(wanted.to(there.device))
-            self.checks.append(Check(f"loading the {part} of layer {layer} into block {block}", there.clone(), wanted))
+            there.copy_(slot.take().view(page.shape)[:, source : source + length])
+            if not announced:
+                slot.release()
+            what, wanted = f"loading the {part} of layer {layer} into block {block}", page[:, source : source + length]
+            self.checks.append(Check(what, there.clone(), wanted))
 
     def bytes_at(self, start: int, length: int) -> Tensor:
         """A range of the pool."""

@@ -17,6 +17,8 @@ from ....reference.layout import Layout
 from ....reference.numeric_run import make_track
 from ....reference.prefix_cache import Key
 from ....reference.tiny_model import TinyModel, embedding_row
+from ..device.staging import Slot, Staging
+from ..device.streams import Fence
 from .backend import Device
 from .pool import FILL_BYTES, FILLS, PageLayout, parts_of
 
@@ -30,6 +32,8 @@ class Outside:
         self.device = device
         self.layout_of_pages = PageLayout.of(layout, model)
         self.pages: dict[Key, dict[int, Tensor]] = {}
+        self.written: dict[tuple[Key, int], Fence] = {}
+        """When a page that leaves the pool has arrived."""
 
     def new_page(self, key: Key, layer: int) -> Tensor:
         """A page that nobody has written: dead memory, in every fill of its own kind."""
@@ -42,6 +46,10 @@ class Outside:
     def parts(self, key: Key, layer: int) -> tuple[Tensor, Tensor]:
         """Typed views of a page, [fills, ...]: recurrent state and window, or keys and values."""
         return parts_of(self.pages[key][layer], self.layout.groups[key.group], self.layout_of_pages, self.model)
+
+    def send(self, key: Key, layer: int, staging: Staging) -> Slot:
+        """Begin to send a page to the device."""
+        return staging.put_page(self.pages[key][layer], self.written.get((key, layer)))
 
     def seed(self, keys: Collection[Key], tokens: Sequence[int]) -> None:
         """Another engine stored what it computed for these tokens, under `keys`."""

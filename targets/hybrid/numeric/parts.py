@@ -8,6 +8,7 @@ has for that part, so a mutant needs no numeric version of itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from ....reference.prefix_cache import Key
 from ...base.observe import Content, Forward, Record, SlotContent
@@ -195,7 +196,7 @@ class Inside:
 
 
 class NumericRunner(Runner):
-    """Puts a `Numeric` before each `Forward`."""
+    """Puts the promise of a `Numeric` before each `Forward`; the target redeems it."""
 
     machine: Machine | None = None
 
@@ -237,9 +238,10 @@ class NumericRunner(Runner):
             record = records[index]
             if isinstance(record, Forward):
                 names = [row.request for row in record.rows]
-                records.insert(index, self.machine.numeric(step, names, record.accesses, record.dummy))
+                promise = self.machine.numeric(step, names, record.accesses, record.dummy)
+                records.insert(index, cast("Record", promise))
                 return
-        records.append(self.machine.numeric(step, (), (), False))
+        records.append(cast("Record", self.machine.numeric(step, (), (), False)))
 
 
 class NumericPool(BlockPool):
@@ -268,5 +270,5 @@ class NumericScheduler(Scheduler):
         assert isinstance(pool, NumericPool)
         handed_out, pool.handed_out = pool.handed_out, []
         if self.machine:
-            self.machine.note_plan(plan.step, pool, handed_out)
+            self.machine.note_plan(plan, pool, handed_out)
         return plan

@@ -52,6 +52,12 @@ def poison_page(block: int, generation: int, size: int) -> NDArray[np.uint8]:
     return np.resize(unit, size)
 
 
+def obituary(dead: Mapping[int, int]) -> NDArray[np.uint8]:
+    """What the device is told of dead blocks, by block with its generation: ids (int64), then the poison of each."""
+    poison = [poison_page(block, generation, PAYLOAD_BYTES) for block, generation in dead.items()]
+    return np.concatenate([np.array(list(dead), np.int64).view(np.uint8), *poison])
+
+
 def read_poison(page: NDArray[np.uint8]) -> tuple[int, int] | None:
     """(block, generation) if the beginning of `page` is poison."""
     unit = page[:PAYLOAD_BYTES]
@@ -141,17 +147,16 @@ class BytePool:
 
     def fill_all(self, generations: Sequence[int]) -> None:
         """All content is lost: every block is dead, every guard is whole."""
-        self.fill_dead({block: generations[block] for block in range(self.num_blocks)})
+        told = obituary({block: generations[block] for block in range(self.num_blocks)})
+        self.fill_dead(torch.from_numpy(told).to(self.bytes.device))
         self.by_page[:, self.guard_pages] = GUARD
 
-    def fill_dead(self, dead: Mapping[int, int]) -> None:
-        """Overwrite blocks that hold nothing any more, by block with its generation; each fill in its own way."""
-        if not dead:
-            return
-        poison = np.stack([poison_page(block, generation, self.pages.size) for block, generation in dead.items()])
-        device = self.bytes.device
-        blocks = torch.tensor(list(dead), dtype=torch.int64).to(device)
-        self.by_page[:, blocks + self.page(0, 0)] = torch.from_numpy(poison).to(device)
+    def fill_dead(self, told: torch.Tensor) -> None:
+        """Overwrite blocks that hold nothing any more, each fill in its own way; `told` is an `obituary`."""
+        count = len(told) // (8 + PAYLOAD_BYTES)
+        blocks, poison = told[: 8 * count].view(torch.int64), told[8 * count :].view(count, PAYLOAD_BYTES)
+        repeats = -(-self.pages.size // PAYLOAD_BYTES)
+        self.by_page[:, blocks + self.page(0, 0)] = poison.repeat(1, repeats)[:, : self.pages.size]
         self.by_page[:, blocks + self.page(1, 0)] = LARGE_FINITE
         self.by_page[:, blocks + self.page(2, 0)] = 0
 

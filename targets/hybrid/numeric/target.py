@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ....reference.prefix_cache import Key
-from ...base.observe import Bytes, Record
-from ...base.trace import Config, Sleep
+from ...base.observe import Bytes, Effect, Record
+from ...base.trace import Config, Event, Sleep
 from ..target import HybridTarget
 from .backend import Device
-from .machine import Machine
+from .machine import Machine, Promise
 from .parts import NumericKernels, NumericMemory, NumericPool, NumericRunner, NumericScheduler, NumericStore
 from .tables import Tables
 
@@ -36,6 +37,11 @@ class Numeric(HybridTarget):
         for part in parts:
             part.machine = self.machine
 
+    def apply(self, event: Event) -> Effect:
+        """Let the event happen; the steps that it executes overlap: their results are waited for at its end."""
+        records: Sequence[Record | Promise] = super().apply(event).records
+        return Effect([record.redeem() if isinstance(record, Promise) else record for record in records])
+
     def sleep(self, event: Sleep) -> list[Record]:
         """The bytes are given back to the device."""
         records = super().sleep(event)
@@ -52,7 +58,8 @@ class Numeric(HybridTarget):
 
     def close(self) -> None:
         """Give the device's memory back."""
-        self.machine.drop_pool()
+        if not self.asleep:
+            self.machine.drop_pool()
 
 
 def numeric(target_class: type[HybridTarget], device: Device) -> type[Numeric]:

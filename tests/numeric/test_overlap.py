@@ -1,0 +1,235 @@
+"""Steps overlap: uploads for the next one, kernels of this one, results of the last one; a missing fence shows.
+
+On a CPU copies run as late as fences allow. On a GPU one of the two streams is kept busy.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.reference.prefix_cache import Key
+from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.base.trace import Config, ResetPrefixCache, Step
+from hybridfuzz.targets.hybrid.device.staging import Receipt, Slot, Staging
+from hybridfuzz.targets.hybrid.factory import NumericFactory
+from hybridfuzz.targets.hybrid.numeric.ahead import Ahead
+from hybridfuzz.targets.hybrid.numeric.machine import Machine
+from hybridfuzz.targets.hybrid.numeric.moves import Moves
+from hybridfuzz.targets.hybrid.numeric.pool import obituary
+from hybridfuzz.targets.hybrid.target import HybridTarget
+from support import arrive, make_trace, steps
+
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
+CUDA = pytest.param("cuda", marks=GPU)
+A_WHILE = 20_000_000
+"""Cycles of a GPU, some 10 ms."""
+TRACE = make_trace(
+    arrive("r0", ("a", 9), new=6),
+    Step(),
+    arrive("r1", ("b", 9), new=6),
+    *steps(2),
+    arrive("r2", ("c", 9), new=6),
+    *steps(8),
+    async_depth=1,
+    graph_sizes=(1, 2, 4),
+)
+
+
+class Changed(NumericFactory):
+    """The correct target, changed after it was opened."""
+
+    def __init__(self, device: str, change: Callable[[Any], None]) -> None:
+        super().__init__("changed", HybridTarget, device)
+        self._change = change
+
+    def open(self, config: Config) -> Any:
+        """One engine for one trace."""
+        target = super().open(config)
+        self._change(target)
+        return target
+
+
+def keep_busy(stream: str, cycles: int = A_WHILE) -> Callable[[Any], None]:
+    """Before each event the kernels' stream, or those of all copies, get something to do."""
+
+    def change(target: Any) -> None:
+        apply, machine = target.apply, target.machine
+        copies = [machine.early.side.stream, machine.staging.side.stream, machine.mail.side.stream]
+
+        def busy(event: Any) -> Any:
+            for one in [torch.cuda.current_stream()] if stream == "kernels" else copies:
+                with torch.cuda.stream(one):
+                    torch.cuda._sleep(cycles)
+            return apply(event)
+
+        target.apply = busy
+
+    return change
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("stream", ["kernels", "copies"])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_slow_stream_changes_nothing(device: str, stream: str, depth: int) -> None:
+    factory = load_factory(f"hybrid@{device}")
+    for index in range(2):
+        trace = draw_trace(factory.capabilities, 41, index, {"async_depth": depth}, factory.supports)
+        outcome = run_trace(Changed(device, keep_busy(stream)), trace)
+        assert outcome.violation is None, outcome.violation.message
+        assert outcome.digest == run_trace(factory, trace).digest
+
+
+@pytest.mark.parametrize("device", [CUDA])
+def test_uploads_for_the_next_step_run_beside_the_kernels_of_this_one(device: str) -> None:
+    target: Any = load_factory(f"hybrid@{device}").open(TRACE.config)
+    machine: Machine = target.machine
+    begin, seen = machine.begin, []
+
+    def watching(step: int) -> None:
+        for ahead in machine._ahead.values():
+            if ahead.zero:
+                ahead.zero[1]._copied.hold_host()  # type: ignore[union-attr]
+                seen.append(woken.query())
+        begin(step)
+
+    machine.begin = watching  # type: ignore[method-assign]
+    for event in TRACE.events:
+        torch.cuda._sleep(20 * A_WHILE)
+        woken = torch.cuda.Event()
+        woken.record()
+        target.apply(event)
+    target.close()
+    assert seen
+    assert not any(seen), "uploads arrived while the kernels' stream was busy"
+
+
+def no_fence_for_replays(target: Any) -> None:
+    """A replay does not wait for its arrays: it reads those of the last one."""
+
+    class Unfenced(Slot):
+        taken = False
+
+        def take(self) -> torch.Tensor:
+            if not self.taken:
+                super().take()
+            self.taken = True
+            return self._content
+
+    launcher = target.machine.launcher
+    run, fenced, unfenced = launcher.run, launcher.staging, {}
+
+    def careless(arrays: Any, shape: Any, graph: bool) -> Any:
+        if graph and shape not in unfenced:
+            unfenced[shape] = Staging(target.device.torch, fenced.side)
+            unfenced[shape].free = deque([Unfenced(unfenced[shape])])
+        launcher.staging = unfenced[shape] if graph else fenced
+        return run(arrays, shape, graph)
+
+    launcher.run = careless
+
+
+def pinned_ids_used_again(target: Any) -> None:
+    """Blocks to zero go through one pinned buffer, whose last copy nobody waits for."""
+    machine: Machine = target.machine
+    note_plan = machine.note_plan
+    pinned = torch.zeros(64 * 8, dtype=torch.uint8, pin_memory=target.device.is_cuda)
+
+    def careless(plan: Any, *rest: Any) -> None:
+        note_plan(plan, *rest)
+        ahead: Ahead = machine._ahead[plan.step]
+        if ahead.zero:
+            ids = torch.tensor(machine.pool.pages_of(plan.zero)).view(torch.uint8)
+            pinned[: len(ids)] = ids
+            ahead.zero[1].send(pinned[: len(ids)], torch.int64)
+
+    machine.note_plan = careless  # type: ignore[method-assign]
+
+
+def results_not_waited_for(target: Any) -> None:
+    """The host reads where results are going to be."""
+
+    class Impatient(Receipt):
+        def open(self) -> list[Any]:
+            self._copied = type("Nothing", (), {"hold_host": lambda fence: None})()  # type: ignore[assignment]
+            self._host.fill_(1)
+            return super().open()
+
+    mail = target.machine.mail
+    mail.send = lambda tensors: Impatient(mail, tensors)
+
+
+@pytest.mark.parametrize("change", [no_fence_for_replays, pinned_ids_used_again, results_not_waited_for])
+def test_a_missing_fence_is_found_by_its_bytes(change: Callable[[Any], None]) -> None:
+    violation = run_trace(Changed("cpu-bytes", change), TRACE).violation
+    assert violation is not None
+    assert violation.oracle in {"S2", "S3", "S4", "S6", "S7", "M5"}, violation.message
+    assert run_trace(load_factory("hybrid@cpu"), TRACE).violation is None
+
+
+def test_a_pinned_buffer_may_be_used_again_where_nothing_is_in_flight() -> None:
+    trace = make_trace(*TRACE.events, async_depth=0, graph_sizes=(1, 2, 4))
+    assert run_trace(Changed("cpu-bytes", pinned_ids_used_again), trace).violation is None
+
+
+@pytest.mark.parametrize("device", [CUDA])
+def test_a_pinned_buffer_used_again_is_found_on_a_gpu(device: str) -> None:
+    def change(target: Any) -> None:
+        pinned_ids_used_again(target)
+        keep_busy("copies", 10 * A_WHILE)(target)
+
+    violation = run_trace(Changed(f"{device}-bytes", change), TRACE).violation
+    assert violation is not None
+    assert violation.oracle in {"S4", "S7"}, violation.message
+
+
+def test_nothing_overtakes_a_page_that_leaves_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S8: its block dies for the next step, whose ids are on the device already."""
+
+    def saved_in_time() -> bool:
+        target: Any = load_factory("hybrid@cpu").open(TRACE.config)
+        machine: Machine = target.machine
+        dead = torch.from_numpy(obituary({5: 1}))
+        machine.pool.by_page[0, machine.pool.pages_of([5])] = 7
+        machine.moves.save(Key(0, 8, 1), 0, 5)
+        machine.moves.flush()
+        machine.pool.fill_dead(dead)
+        machine.finish()
+        [check] = machine.moves.take_checks()
+        return check.holds(check.there.numpy())
+
+    assert saved_in_time()
+    monkeypatch.setattr(Moves, "let_leave", lambda moves: None)
+    assert not saved_in_time()
+
+
+def test_steps_that_end_in_one_event_are_launched_before_any_is_waited_for() -> None:
+    """Preempting the running requests lets everything in flight run: its results are fetched together."""
+    trace = make_trace(*TRACE.events[:6], ResetPrefixCache(preempt_running=True), *steps(9), async_depth=2)
+    target: Any = load_factory("hybrid@cpu").open(trace.config)
+    order: list[str] = []
+    machine: Machine = target.machine
+    begin, send = machine.begin, machine.mail.send
+
+    def noting(tensors: Any) -> Any:
+        receipt = send(tensors)
+        opened = receipt.open
+
+        def open_it() -> Any:
+            order.append("fetched")
+            return opened()
+
+        receipt.open = open_it  # type: ignore[method-assign]
+        return receipt
+
+    machine.mail.send = noting  # type: ignore[method-assign]
+    machine.begin = lambda step: (order.append("begun"), begin(step))[1]  # type: ignore[method-assign, func-returns-value]
+    for event in trace.events[:7]:
+        order.clear()
+        target.apply(event)
+    assert order == ["begun", "begun", "fetched", "fetched"]
+    target.close()
+    assert run_trace(load_factory("hybrid@cpu"), trace).violation is None
