@@ -54,14 +54,15 @@ class Changed(NumericFactory):
 
 
 def keep_busy(stream: str, cycles: int = A_WHILE) -> Callable[[Any], None]:
-    """Before each event the kernels' stream, or those of all copies, get something to do."""
+    """Before each event some streams get something to do: "kernels", all "copies", or those that are sent "early"."""
 
     def change(target: Any) -> None:
         apply, machine = target.apply, target.machine
-        copies = [machine.early.side.stream, machine.staging.side.stream, machine.mail.side.stream]
+        early, *others = [one.stream for one in (machine.early.side, machine.staging.side, machine.mail.side)]
+        streams = {"kernels": [torch.cuda.current_stream()], "copies": [early, *others], "early": [early]}[stream]
 
         def busy(event: Any) -> Any:
-            for one in [torch.cuda.current_stream()] if stream == "kernels" else copies:
+            for one in streams:
                 with torch.cuda.stream(one):
                     torch.cuda._sleep(cycles)
             return apply(event)
@@ -72,7 +73,7 @@ def keep_busy(stream: str, cycles: int = A_WHILE) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize("device", [CUDA])
-@pytest.mark.parametrize("stream", ["kernels", "copies"])
+@pytest.mark.parametrize("stream", ["kernels", "copies", "early"])
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_slow_stream_changes_nothing(device: str, stream: str, depth: int) -> None:
     factory = load_factory(f"hybrid@{device}")
@@ -85,7 +86,10 @@ def test_a_slow_stream_changes_nothing(device: str, stream: str, depth: int) -> 
 
 @pytest.mark.parametrize("device", [CUDA])
 def test_uploads_for_the_next_step_run_beside_the_kernels_of_this_one(device: str) -> None:
+    """Once warm: pinned memory that is allocated waits for the whole device."""
     target: Any = load_factory(f"hybrid@{device}").open(TRACE.config)
+    for event in TRACE.events:
+        target.apply(event)
     machine: Machine = target.machine
     begin, seen = machine.begin, []
 
@@ -97,11 +101,11 @@ def test_uploads_for_the_next_step_run_beside_the_kernels_of_this_one(device: st
         begin(step)
 
     machine.begin = watching  # type: ignore[method-assign]
-    for event in TRACE.events:
+    for number, event in enumerate(TRACE.events):
         torch.cuda._sleep(20 * A_WHILE)
         woken = torch.cuda.Event()
         woken.record()
-        target.apply(event)
+        target.apply(arrive(f"s{number}", (f"e{number}", 9), new=6) if number % 3 == 0 else event)
     target.close()
     assert seen
     assert not any(seen), "uploads arrived while the kernels' stream was busy"
@@ -186,7 +190,7 @@ def test_a_pinned_buffer_may_be_used_again_where_nothing_is_in_flight() -> None:
 def test_a_pinned_buffer_used_again_is_found_on_a_gpu(device: str) -> None:
     def change(target: Any) -> None:
         pinned_ids_used_again(target)
-        keep_busy("copies", 10 * A_WHILE)(target)
+        keep_busy("early", 10 * A_WHILE)(target)
 
     violation = run_trace(Changed(f"{device}-bytes", change), TRACE).violation
     assert violation is not None
