@@ -40,7 +40,7 @@ from ..targets.base.trace import (
 from .clients import announce, confirm
 from .crash import crash_violation, ended_request
 from .oracles import ORACLES
-from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
+from .oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context, overridden
 from .port import refusal
 from .reached import ReachedStates
 from .takeover import take_over, take_over_write
@@ -84,12 +84,11 @@ class Lockstep:
         self.asleep = False
         self._planned_view: View | None = None
         self._planned_step = -1
-        hooks = [*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
-        self._hooks = {name: self._overriders(name) for name in hooks}
+        self._hooks: dict[str, list[Callable[..., Violation | None]]] = {name: [] for name in HOOKS}
+        for oracle in self.oracles:
+            for name in overridden(type(oracle)):
+                self._hooks[name].append(getattr(oracle, name))
         self._access_hooks = {kind: self._hooks[name] for kind, name in ACCESS_HOOKS.items()}
-
-    def _overriders(self, name: str) -> list[Callable[..., Violation | None]]:
-        return [getattr(one, name) for one in self.oracles if getattr(type(one), name) is not getattr(Oracle, name)]
 
     def apply(self, event: Event, index: int) -> Violation | None:
         """Let one event happen in target and reference; returns the first violation."""
@@ -114,7 +113,9 @@ class Lockstep:
                 return violation
         view = self.target.view()
         confirm(event, context.reference, view)
-        if view != self._planned_view:
+        if self._planned_view == view:
+            view = self._planned_view  # what was judged already is known by its identity
+        else:
             # Published outside of planning: by whatever was planned last, which may still be in flight.
             context.reference.note_published(view.published, self._planned_step)
         violation = self._first("on_view", view)
@@ -200,7 +201,8 @@ class Lockstep:
                 if violation:
                     return violation
             if kind is StateWrite or kind is SlotWrite:
-                take_over_write(ledger, access, context.row_name(access.row), forward.step)
+                life = context.lives[access.row]
+                take_over_write(ledger, access, life.name if life else context.row_name(access.row), forward.step)
         return None
 
     def _rows(self, live: list[tuple[ForwardRow, Life]]) -> Violation | None:

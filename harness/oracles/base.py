@@ -10,6 +10,7 @@ the same order of events as the target's device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ...reference.layout import Layout
 from ...reference.model import PlanFacts, Reference
@@ -48,6 +49,9 @@ ACCESS_HOOKS = {
     SlotRead: "on_slot_read",
     SlotWrite: "on_slot_write",
 }
+
+
+HOOKS = (*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle")
 
 
 class Context:
@@ -165,6 +169,12 @@ class Oracle:
             group_kind=context.layout.groups[group].kind if group >= 0 else "",
             block=block,
         )
+
+
+@lru_cache
+def overridden(kind: type[Oracle]) -> Sequence[str]:
+    """The hooks that a kind of oracle has a use for."""
+    return [name for name in HOOKS if getattr(kind, name) is not getattr(Oracle, name)]
 
 
 def name_tag(context: Context, tag: int) -> str:

@@ -37,7 +37,7 @@ class Continuation(Oracle):
         if life is None:
             return None
         oracle = "S2" if life.resumed else "S3"
-        self.count(oracle)
+        self.exercised[oracle] += 1
         depth = life.settled
         field = seen = ""
         if context.layout.zeroed_start and not depth and not read.temporal and not any(read.window or ()):
@@ -75,7 +75,7 @@ class Continuation(Oracle):
         if life is None:
             return None
         oracle = "S2" if life.resumed else "S3"
-        self.count(oracle)
+        self.exercised[oracle] += 1
         group = context.layout.groups[read.group]
         first = read.first_column * group.block_size
         wanted = life.truth.slots(first, life.settled)

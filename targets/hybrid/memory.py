@@ -54,20 +54,21 @@ class Memory:
         return self._no_window if kind == _ZERO else (self._garbage,) * len(self._no_window)
 
     def _become_state(self, layer: int, block: int) -> None:
-        if self._kind[layer][block] != _STATE:
-            zero = self._kind[layer][block] == _ZERO
-            self._temporal[layer][block] = NO_INPUT if zero else self._garbage
-            self._conv[layer][block] = self._no_window if zero else ()
-            self._kind[layer][block] = _STATE
+        zero = self._kind[layer][block] == _ZERO
+        self._temporal[layer][block] = NO_INPUT if zero else self._garbage
+        self._conv[layer][block] = self._no_window if zero else ()
+        self._kind[layer][block] = _STATE
 
     def store_temporal(self, layer: int, block: int, tag: int) -> None:
         """Overwrite the recurrent state."""
-        self._become_state(layer, block)
+        if self._kind[layer][block] != _STATE:
+            self._become_state(layer, block)
         self._temporal[layer][block] = tag
 
     def store_conv(self, layer: int, block: int, window: tuple[int, ...]) -> None:
         """Overwrite the convolution buffer."""
-        self._become_state(layer, block)
+        if self._kind[layer][block] != _STATE:
+            self._become_state(layer, block)
         self._conv[layer][block] = window
 
     def slots(self, layer: int, block: int, size: int) -> Sequence[int]:
