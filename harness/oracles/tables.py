@@ -111,7 +111,7 @@ class DeadRows(Oracle):
     needs = frozenset({"accesses"})
 
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:
-        self.count(times=sum(row.request is None for row in forward.rows))
+        self.count(times=context.lives.count(None))
         return None
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:

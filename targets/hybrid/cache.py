@@ -149,7 +149,8 @@ class CacheManager:
             to_fill = [group.take_columns_to_load(name, tags, start) for group in self.groups]
         for group in self.groups:
             new = group.extend(name, span)
-            self.note_for_zeroing(group, new)
+            if new:
+                self.note_for_zeroing(group, new)
         taken = free_before - len(self.pool.free)
         if hit is None:
             copies = self.partial.keep(name)

@@ -93,7 +93,8 @@ class AttentionGroup:
     def extend(self, name: str, span: Span) -> list[int]:
         """Give `name` the columns that the step needs; returns the blocks that were newly handed out."""
         table = self.tables[name]
-        new = self.pool.allocate(self.columns_missing(table, span))
+        missing = self.columns_missing(table, span)
+        new = self.pool.allocate(missing) if missing else []
         table.extend(new)
         return new
 
