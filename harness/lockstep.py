@@ -40,7 +40,7 @@ from ..targets.base.trace import (
 from .clients import announce, confirm
 from .crash import crash_violation, ended_request
 from .oracles import ORACLES
-from .oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context, overridden
+from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
 from .port import refusal
 from .reached import ReachedStates
 from .takeover import take_over, take_over_write
@@ -84,11 +84,12 @@ class Lockstep:
         self.asleep = False
         self._planned_view: View | None = None
         self._planned_step = -1
-        self._hooks: dict[str, list[Callable[..., Violation | None]]] = {name: [] for name in HOOKS}
-        for oracle in self.oracles:
-            for name in overridden(type(oracle)):
-                self._hooks[name].append(getattr(oracle, name))
+        hooks = [*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
+        self._hooks = {name: self._overriders(name) for name in hooks}
         self._access_hooks = {kind: self._hooks[name] for kind, name in ACCESS_HOOKS.items()}
+
+    def _overriders(self, name: str) -> list[Callable[..., Violation | None]]:
+        return [getattr(one, name) for one in self.oracles if getattr(type(one), name) is not getattr(Oracle, name)]
 
     def apply(self, event: Event, index: int) -> Violation | None:
         """Let one event happen in target and reference; returns the first violation."""

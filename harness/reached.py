@@ -193,7 +193,7 @@ class ReachedStates:
             and one.group in self._drafting
             and one.position >= rows[one.row].position + len(rows[one.row].tokens) - rows[one.row].drafts
             and one.position > rows[one.row].position
-            for one in forward.accesses
+            for one in reversed(forward.accesses)  # a drafter works last
         )
 
     def _verified(self, row: ForwardRow, life: Life, context: Context) -> None:

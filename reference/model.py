@@ -142,6 +142,8 @@ class Reference:
         for index, columns in enumerate(table):
             reused = cached_columns(self.layout.groups[index], self.layout.mode, hit or 0)
             held = before[index] if before else ()
+            if columns == held:
+                continue
             for column, block in enumerate(columns):
                 if column < len(held) and held[column] == block:
                     continue

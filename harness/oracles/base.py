@@ -10,7 +10,6 @@ the same order of events as the target's device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from ...reference.layout import Layout
 from ...reference.model import PlanFacts, Reference
@@ -49,9 +48,6 @@ ACCESS_HOOKS = {
     SlotRead: "on_slot_read",
     SlotWrite: "on_slot_write",
 }
-
-
-HOOKS = (*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle")
 
 
 class Context:
@@ -169,12 +165,6 @@ class Oracle:
             group_kind=context.layout.groups[group].kind if group >= 0 else "",
             block=block,
         )
-
-
-@lru_cache
-def overridden(kind: type[Oracle]) -> Sequence[str]:
-    """The hooks that a kind of oracle has a use for."""
-    return [name for name in HOOKS if getattr(kind, name) is not getattr(Oracle, name)]
 
 
 def name_tag(context: Context, tag: int) -> str:

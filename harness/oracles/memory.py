@@ -40,9 +40,8 @@ class Taint(Oracle):
         size = context.layout.groups[read.group].block_size
         full = (1 << size) - 1
         context_length = len(read.tags)
-        cell_of = context.reference.ledger.cell
-        for column, block in enumerate(read.blocks[: cdiv(context_length, size)]):
-            cell = cell_of(block, read.layer)
+        blocks = read.blocks[: cdiv(context_length, size)]
+        for column, cell in enumerate(context.reference.ledger.cells(blocks, read.layer)):
             if cell is None:
                 continue
             self.exercised["S4"] += 1
@@ -50,9 +49,9 @@ class Taint(Oracle):
                 continue
             used = (1 << min(size, context_length - column * size)) - 1
             if cell.slots & used != used:
-                return self._tainted(context, life, read.group, block, "slot")
+                return self._tainted(context, life, read.group, blocks[column], "slot")
             if context.layout.zeroing:
-                return self._tainted(context, life, read.group, block, "page-tail")
+                return self._tainted(context, life, read.group, blocks[column], "page-tail")
         return None
 
     def _tainted(self, context: Context, life: Life, group: int, block: int, field: str) -> Violation:

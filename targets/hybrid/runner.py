@@ -191,14 +191,14 @@ class Runner:
                 self.batch.row_blocks(group, one.table_row, cdiv(one.position + len(one.tokens), size))
                 for one in inputs
             ]
+            firsts = [first_attended(groups[group], one.position) // size for one in inputs]
             for layer in range(groups[group].layers):
                 own = {
                     index: self.kernels.write_slots(group, layer, inputs[index], tables[index], size)
                     for index in writing
                 }
                 for index, one in enumerate(inputs):
-                    first = first_attended(groups[group], one.position) // size
-                    read = self.kernels.read_slots(group, layer, one, tables[index], size, own[index], first)
+                    read = self.kernels.read_slots(group, layer, one, tables[index], size, own[index], firsts[index])
                     joined[index] = join(joined[index], read)
         return [tags or () for tags in joined]
 
