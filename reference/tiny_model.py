@@ -34,6 +34,9 @@ EMBEDDING_ROWS = 1024
 LOGITS = 126
 """Token ids 2..127, as in `tokens`."""
 
+ITEM_BYTES = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4}
+"""By the names that torch gives data types."""
+
 Array = NDArray[np.float64]
 
 

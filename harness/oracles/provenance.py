@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from ...reference.ledger import slot_masks
 from ...reference.request import Life
-from ...reference.tiny_model import ATTENTION_DIM, KV_HEADS, TinyModel
+from ...reference.tiny_model import ATTENTION_DIM, ITEM_BYTES, KV_HEADS, TinyModel
 from ...targets.base.observe import Access, LayerOutput, Numeric, SlotRead, SlotWrite, StateRead
 from .base import Context, first_difference, name_tag
-
-ITEM_BYTES = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 
 
 def explain(context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> tuple[str, int]:

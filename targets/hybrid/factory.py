@@ -93,7 +93,11 @@ NUMERIC_OPTIONS = {
     "kv_dtype": ("fp8", "fp8", "fp16", "bf16"),
     "state_dtype": ("fp32", "fp32", "bf16"),
     "mixer": ("mamba2", "mamba2", "gated_delta_net"),
+    "page_layout": ("padded", "padded", "scaled"),
+    "kernel_block": ("0", "0", "2", "4", "8"),
 }
+LONG_BLOCKS = ((8, 24), (8, 32), (16, 32))
+"""Sizes of states' and attention's blocks: one of attention's holds a state of any kind."""
 
 
 def missing_devices() -> dict[str, str]:
@@ -118,14 +122,20 @@ class NumericFactory(HybridFactory):
             CAPABILITIES,
             observes=observes,
             options={**CAPABILITIES.options, **NUMERIC_OPTIONS},
+            block_sizes=CAPABILITIES.block_sizes + LONG_BLOCKS,
         )
 
     def supports(self, config: Config) -> str:
-        """Data types and mixers that exist."""
+        """Data types and mixers that exist, pages that can be laid out as asked."""
+        from .layout import build_layout
+        from .numeric.machine import build_model
+        from .numeric.paging import Paging
+
         for option, values in NUMERIC_OPTIONS.items():
             if config.options.get(option, values[0]) not in values:
                 return f"{option} must be one of {', '.join(dict.fromkeys(values))}"
-        return super().supports(config)
+        reason = Paging.of(config.options).why_not(build_layout(config), build_model(config))
+        return reason or super().supports(config)
 
 
 def make_factory(slug: str = "", device: str = "") -> HybridFactory:

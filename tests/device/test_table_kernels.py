@@ -46,14 +46,16 @@ class Case:
 
 def test_gather_columns(backend: Backend, seed: int) -> None:
     case = Case(seed)
-    width = case.rng.randint(1, 5)
+    width, split = case.rng.randint(1, 9), case.rng.choice([1, 1, 2, 3])
     output = torch.full((case.rows, width + 1), -7, dtype=torch.int32)[:, :width]
     inputs = [case.table, case.row_map, case.columns]
-    (found,) = case.both(backend, "gather_columns", inputs, [output])
+    (found,) = case.both(backend, "gather_columns", inputs, [output], split=split)
     for row, (source, first) in enumerate(zip(case.row_map.tolist(), case.columns.tolist(), strict=True)):
         for j in range(width):
-            there = 0 <= source < len(case.table) and 0 <= first + j < case.width
-            assert found[row, j] == (case.table[source, first + j] if there else 0)
+            column = first + j // split
+            there = 0 <= source < len(case.table) and 0 <= column < case.width
+            block = int(case.table[source, column]) if there else 0
+            assert found[row, j] == (block * split + j % split if block else 0)
 
 
 def test_slot_mapping(backend: Backend, seed: int) -> None:

@@ -2,6 +2,17 @@
 
 from importlib.util import find_spec
 
-NEED_TORCH = ("devices", "indices", "mixers", "numeric_corpus", "outside", "overlap", "pool", "target", "vote")
+NEED_TORCH = (
+    "devices",
+    "indices",
+    "mixers",
+    "numeric_corpus",
+    "outside",
+    "overlap",
+    "paging",
+    "pool",
+    "target",
+    "vote",
+)
 
 collect_ignore = [] if find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]

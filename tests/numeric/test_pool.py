@@ -5,6 +5,7 @@ import pytest
 import torch
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.tiny_model import TinyModel
+from hybridfuzz.targets.hybrid.numeric.paging import PageLayout
 from hybridfuzz.targets.hybrid.numeric.pool import (
     BLOCK_BITS,
     FILLS,
@@ -17,12 +18,13 @@ from hybridfuzz.targets.hybrid.numeric.pool import (
 )
 
 DTYPES = ("float8_e4m3fn", "float16", "bfloat16", "float32")
+MODEL = TinyModel(4)
 LAYOUT = Layout((Group("mamba", 8, 2), Group("attention", 4, 1)), 6, 4, "align", True, 2)
 
 
 @pytest.fixture
 def pool() -> BytePool:
-    made = BytePool(LAYOUT, TinyModel(4), torch.device("cpu"))
+    made = BytePool(LAYOUT, MODEL, PageLayout.of(LAYOUT, MODEL), torch.device("cpu"))
     made.fill_all([0] * LAYOUT.num_blocks)
     return made
 

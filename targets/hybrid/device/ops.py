@@ -205,10 +205,12 @@ class Ops(Protocol):
         among each other (metadata.write_hazards). One that leaves the pool, or has a length of 0 or less, is skipped.
         """
 
-    def gather_columns(self, table: Tensor, row_map: Tensor, first: Tensor, output: Tensor) -> None:
+    def gather_columns(self, table: Tensor, row_map: Tensor, first: Tensor, output: Tensor, *, split: int = 1) -> None:
         """output[r, j] = table[row_map[r], first[r] + j], null where the row or the column does not exist.
 
         table           int32 [table rows, columns];  row_map, first  int32 [R];  output  int32 [R, width]
+        split           kernel blocks in one block of the table: output[r, j] is kernel block j % split of the table's
+                        block in column first[r] + j // split, with the id block * split + j % split; null stays null
         """
 
     def slot_mapping(

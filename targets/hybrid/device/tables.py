@@ -24,12 +24,13 @@ def blocks_at(table, row, columns, table_rows, table_columns, row_stride, column
 @triton.jit
 def gather(
     table, row_map, first, output, table_rows, table_columns, width, row_stride, column_stride, output_row,
-    output_column, WIDTH_P2: tl.constexpr,
+    output_column, SPLIT: tl.constexpr, WIDTH_P2: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows,)."""
     row, j = tl.program_id(0), tl.arange(0, WIDTH_P2)
-    columns = tl.load(first + row) + j
+    columns = tl.load(first + row) + j // SPLIT
     found = blocks_at(table, tl.load(row_map + row), columns, table_rows, table_columns, row_stride, column_stride)
+    found = tl.where(found == 0, 0, found * SPLIT + j % SPLIT)
     tl.store(output + row.to(tl.int64) * output_row + j * output_column, found, mask=j < width)
 
 
@@ -92,14 +93,14 @@ def boundaries(
     tl.store(blocks + row * capacity + j, found, mask=j < capacity)
 
 
-def gather_columns(table: Tensor, row_map: Tensor, first: Tensor, output: Tensor) -> None:
+def gather_columns(table: Tensor, row_map: Tensor, first: Tensor, output: Tensor, *, split: int = 1) -> None:
     """See Ops."""
     check_vectors(row_map, first)
     rows, width = output.shape
     if rows and width:
         gather[(rows,)](
             table, row_map, first, output, *table.shape, width, *table.stride(), *output.stride(),
-            triton.next_power_of_2(width),
+            split, triton.next_power_of_2(width),
         )  # fmt: skip
 
 

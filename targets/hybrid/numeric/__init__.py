@@ -2,7 +2,8 @@
 
     backend    which device, which kernels
     machine    everything of one engine that lives on the device, and the order of its work
-    pool       one tensor of bytes: pages, typed views, guards, poison, three fills of dead memory side by side
+    paging     how the pages of all groups are made equal, and what lies where in one
+    pool       one tensor of bytes: typed views, guards, poison, three fills of dead memory side by side
     outside    what a connector or another tier keeps: pages on the host
     ahead      what is sent for a step as soon as it is planned
     moves      zeroing, copies, loads and saves, each checked bit for bit

@@ -152,6 +152,7 @@ class Builder:
             table, np.repeat(arrays[f"{group} rows"][:, None], columns, 1),
             arrays[f"{group} first"][:, None] + np.arange(columns),
         )  # fmt: skip
+        ruled = kernel_blocks(ruled, self.pool.pages.split(size))
         self.told.expected |= {f"{group} slots": slots, f"{group} table": ruled}
         for layer in range(self.pool.layout.groups[group].layers):
             self._attention_layer((group, layer), rows, slots, ruled)
@@ -166,12 +167,19 @@ class Builder:
             if write := writes.get(one.row):
                 stored[starts[index] : starts[index + 1]] = slots_of(self.pool, fill, write, size)
             if call := reads.get(one.row):
-                pages = self.pool.pages_or_null(fill, call.blocks)[: table.shape[1]]
-                read[index, : len(pages)] = pages
+                pages = np.array(self.pool.pages_or_null(fill, call.blocks), np.int32)
+                blocks = kernel_blocks(pages, self.pool.pages.split(size))[: table.shape[1]]
+                read[index, : len(blocks)] = blocks
                 lengths[index] = call.length - call.first_column * size
         self.told.tell(f"{layer} slots", slots, stored)
         self.told.tell(f"{layer} table", table, read)
         self.arrays[f"{layer} lengths"] = lengths
+
+
+def kernel_blocks(pages: Ints, split: int) -> Ints:
+    """Ids of the `split` kernel blocks of each page, along the last dimension; null stays null."""
+    ids = pages[..., None] * split + np.arange(split, dtype=np.int32)
+    return np.where(pages[..., None] == NO_PAGE, NO_PAGE, ids).reshape(*pages.shape[:-1], -1)
 
 
 def slots_of(pool: BytePool, fill: int, write: WriteCall, size: int) -> list[int]:

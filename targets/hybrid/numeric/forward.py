@@ -146,8 +146,11 @@ class Network:
 
     def _attention_group(self, group: int, rows: Rows, metadata: Metadata, embeddings: Tensor, out: Tensor) -> None:
         """In each layer keys and values of all rows are stored before any row reads."""
-        arrays = metadata.arrays
-        slots, table = metadata.slots(group, rows, len(embeddings)), metadata.table(group)
+        arrays, spec = metadata.arrays, self.layout.groups[group]
+        slots, table = (
+            metadata.slots(group, rows, len(embeddings)),
+            metadata.table(group, self.pool.pages.split(spec.block_size)),
+        )
         for layer in range(self.layout.groups[group].layers):
             weights, name = self.weights[group, layer], f"{group, layer} "
             keys, values = self.write((group, layer), embeddings, settled(arrays[name + "slots"], slots))
@@ -161,7 +164,7 @@ class Network:
                 out[:, layer].view(len(out), HEADS, -1),
                 scale=tiny_model.ATTENTION_DIM**-0.5,
                 masking=self.masking,
-                window=self.layout.groups[group].window,
+                window=spec.window,
             )
 
     def write(self, layer: Layer, embeddings: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:

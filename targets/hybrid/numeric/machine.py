@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ....reference import tiny_model
-from ....reference.layout import Layout
+from ....reference.layout import Group, Layout
 from ....reference.prefix_cache import Key
 from ....reference.tiny_model import TinyModel
 from ...base.observe import Access, Bytes, LayerOutput, Numeric, NumericRow
@@ -32,6 +32,7 @@ from .graphs import Launcher
 from .indices import differing
 from .moves import Arrival, Move, Moves
 from .outside import Outside
+from .paging import PageLayout, Paging
 from .pool import BytePool, parts_of
 from .tables import Ints, Tables
 
@@ -64,7 +65,8 @@ class Machine:
         self.early, self.staging = Staging(device.torch), Staging(device.torch)
         """What is sent for planned steps, and for the one that runs: each on a stream of its own."""
         self.mail = Mail(side_stream(device.torch), device.is_cuda)
-        self.outside = Outside(layout, self.model, device)
+        self.pages = PageLayout.of(layout, self.model, Paging.of(config.options))
+        self.outside = Outside(layout, self.model, self.pages, device)
         self.results: tuple[Results, Sequence[RowInput], Mapping[str, Ints]] | None = None
         self.indices_sent = 0
         """Indices that the symbolic steps took from elsewhere than the device would."""
@@ -75,7 +77,7 @@ class Machine:
 
     def make_pool(self) -> None:
         """New bytes, all of them dead; nothing of what was queued or captured for the old ones remains."""
-        self.pool = BytePool(self.layout, self.model, self.device.torch)
+        self.pool = BytePool(self.layout, self.model, self.pages, self.device.torch)
         self.pool.fill_all(self.generations)
         self.moves = Moves(self.pool, self.outside, self.device.ops, self.staging, self.mail)
         self.network = Network(self.layout, self.model, self.pool, self.tables, self.device.ops, self.device.torch)
@@ -110,37 +112,36 @@ class Machine:
 
     def copy_temporal(self, layer: int, source: int, destination: int) -> None:
         """A recurrent state moves."""
-        self.moves.copy(Move(layer, source, 0, destination, 0, self.pool.pages.conv, "temporal"))
+        self.moves.copy(Move(layer, source, 0, destination, 0, self.pages.conv, "temporal"))
 
     def copy_window(self, layer: int, source: int, offset: int, destination: int) -> None:
         """A convolution window moves: from `offset` inputs into its buffer to the beginning of another."""
-        entry, start = tiny_model.CONV_CHANNELS * 2, self.pool.pages.conv
-        length = min(self.layout.conv_width - 1, self.pool.pages.conv_slots - offset)
+        entry, start = tiny_model.CONV_CHANNELS * 2, self.pages.conv
+        length = min(self.layout.conv_width - 1, self.pages.conv_slots - offset)
         if length > 0:
             move = Move(layer, source, start + offset * entry, destination, start, length * entry, "conv")
             self.moves.copy(move)
 
     def copy_slot(self, layer: int, source: int, at: int, destination: int, slot: int, size: int) -> None:
         """Key and value of one token move from slot `at` of a block of `size` tokens to slot `slot` of another."""
-        entry = self.pool.slot_bytes
-        for part, start in (("key", 0), ("value", size * entry)):
-            move = Move(layer, source, start + at * entry, destination, start + slot * entry, entry, f"{part} {slot}")
-            self.moves.copy(move)
+        places = zip(("key", "value"), self.pages.slot(size, at), self.pages.slot(size, slot), strict=True)
+        for part, start, end in places:
+            self.moves.copy(Move(layer, source, start, destination, end, self.pages.entry, f"{part} {slot}"))
 
     def load_temporal(self, key: Key, layer: int, block: int) -> None:
         """A recurrent state comes from outside of the pool."""
-        self._load(key, layer, block, 0, 0, self.pool.pages.conv, "temporal")
+        self._load(key, layer, block, 0, 0, self.pages.conv, "temporal")
 
     def load_window(self, key: Key, layer: int, block: int) -> None:
         """So does a convolution window."""
-        start, length = self.pool.pages.conv, (self.layout.conv_width - 1) * tiny_model.CONV_CHANNELS * 2
+        start, length = self.pages.conv, (self.layout.conv_width - 1) * tiny_model.CONV_CHANNELS * 2
         self._load(key, layer, block, start, start, length, "conv")
 
     def load_slot(self, key: Key, layer: int, at: int, block: int, slot: int, size: int) -> None:
         """So do key and value of one token: from slot `at` of a page of `size` tokens to slot `slot` of a block."""
-        entry = self.pool.slot_bytes
-        for part, start in (("keys", 0), ("values", size * entry)):
-            self._load(key, layer, block, start + at * entry, start + slot * entry, entry, part)
+        places = zip(("keys", "values"), self.pages.slot(size, at), self.pages.slot(size, slot), strict=True)
+        for part, start, end in places:
+            self._load(key, layer, block, start, end, self.pages.entry, part)
 
     def _load(self, key: Key, layer: int, block: int, source: int, destination: int, length: int, part: str) -> None:
         self.moves.load(Arrival(key, layer, block, source, destination, length, part))
@@ -205,7 +206,8 @@ class Machine:
     def read(self, group: int, layer: int, block: int) -> Bytes:
         """What one page of a block holds in the first fill."""
         page = self.pool.by_page[layer, self.pool.page(0, block)].cpu()
-        return _numbers(parts_of(page, self.layout.groups[group], self.pool.pages, self.model))
+        spec = self.layout.groups[group]
+        return _numbers(parts_of(page, spec, self.pages, self.model), spec)
 
     def read_stored(self, key: Key, layer: int) -> Bytes | None:
         """What is kept outside of the pool under a key, in the first fill."""
@@ -213,7 +215,7 @@ class Machine:
             return None
         self.mail.side.finish()
         first, second = self.outside.parts(key, layer)
-        return _numbers((first[0], second[0]))
+        return _numbers((first[0], second[0]), self.layout.groups[key.group])
 
 
 def outputs_of(
@@ -234,5 +236,7 @@ def outputs_of(
     return rows, outputs
 
 
-def _numbers(parts: tuple[torch.Tensor, torch.Tensor]) -> Bytes:
-    return Bytes(*(part.float().numpy() for part in parts))
+def _numbers(parts: tuple[torch.Tensor, torch.Tensor], group: Group) -> Bytes:
+    """States as they are; keys and values by token, not by kernel block."""
+    merged = 1 if group.kind == "attention" else 0
+    return Bytes(*(part.float().flatten(0, merged).numpy() for part in parts))

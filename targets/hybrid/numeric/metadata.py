@@ -92,12 +92,13 @@ class Metadata:
         self.found[f"{group} slots"] = slots
         return slots
 
-    def table(self, group: int) -> Tensor:
-        """int32 [rows, columns]: what attention reads, from each row's first attended column on."""
+    def table(self, group: int, split: int) -> Tensor:
+        """int32 [rows, columns * split]: the kernel blocks that attention reads, from each row's first attended column
+        on."""
         row_map = self.arrays[f"{group} rows"]
         columns = -(-self.tables.columns[group] // COLUMN_UNIT) * COLUMN_UNIT
-        table = torch.empty((len(row_map), columns), dtype=torch.int32, device=row_map.device)
-        self.ops.gather_columns(self.pages(group), row_map, self.arrays[f"{group} first"], table)
+        table = torch.empty((len(row_map), columns * split), dtype=torch.int32, device=row_map.device)
+        self.ops.gather_columns(self.pages(group), row_map, self.arrays[f"{group} first"], table, split=split)
         self.found[f"{group} table"] = table
         return table
 

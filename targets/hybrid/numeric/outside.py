@@ -20,17 +20,18 @@ from ....reference.tiny_model import TinyModel, embedding_row
 from ..device.staging import Slot, Staging
 from ..device.streams import Fence
 from .backend import Device
-from .pool import FILL_BYTES, FILLS, PageLayout, parts_of
+from .paging import PageLayout
+from .pool import FILL_BYTES, FILLS, parts_of
 
 
 class Outside:
     """Pages by key and layer: uint8 [fills, page size] on the host, pinned where a GPU reads and writes them."""
 
-    def __init__(self, layout: Layout, model: TinyModel, device: Device) -> None:
+    def __init__(self, layout: Layout, model: TinyModel, pages: PageLayout, device: Device) -> None:
         self.layout = layout
         self.model = model
         self.device = device
-        self.layout_of_pages = PageLayout.of(layout, model)
+        self.layout_of_pages = pages
         self.pages: dict[Key, dict[int, Tensor]] = {}
         self.written: dict[tuple[Key, int], Fence] = {}
         """When a page that leaves the pool has arrived."""
@@ -63,4 +64,4 @@ class Outside:
                     self.new_page(key, layer)
                     content = track.page(key.depth - group.block_size, key.depth)
                     for part, values in zip(self.parts(key, layer), content, strict=True):
-                        part[:] = torch.from_numpy(values).float()
+                        part[:] = torch.from_numpy(values).float().view(part.shape[1:])

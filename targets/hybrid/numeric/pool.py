@@ -16,7 +16,6 @@ it is NaN in fp32, bf16, fp16 and fp8 e4m3 alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from ....reference import tiny_model
 from ....reference.layout import Group, Layout
 from ....reference.tiny_model import TinyModel
+from .paging import PageLayout
 
 FILLS = ("NaN poison", "large finite", "zero")
 LARGE_FINITE = 0x7B
@@ -35,7 +35,6 @@ FILL_BYTES = (0xFF, LARGE_FINITE, 0)
 GUARD = 0x5A
 NO_PAGE = 0
 """What kernels take for the null block."""
-ALIGNMENT = 64
 PAGE_UNIT = 16
 """The number of pages is a multiple of it: Triton compiles another kernel for numbers that are not."""
 PAYLOAD_BYTES = 64
@@ -67,37 +66,11 @@ def read_poison(page: NDArray[np.uint8]) -> tuple[int, int] | None:
     return payload & ((1 << BLOCK_BITS) - 1), payload >> BLOCK_BITS
 
 
-@dataclass(frozen=True, slots=True)
-class PageLayout:
-    """Byte offsets within a page.
-
-    conv_slots   inputs that a convolution buffer holds: a window and one more per draft
-    conv         offset of the convolution buffer, behind the recurrent state
-    size         of every page, padded
-    """
-
-    conv_slots: int
-    conv: int
-    size: int
-
-    @classmethod
-    def of(cls, layout: Layout, model: TinyModel) -> PageLayout:
-        """The largest group decides."""
-        state = torch.finfo(getattr(torch, model.state_dtype)).bits // 8
-        slots = layout.conv_width - 1 + layout.num_speculative_tokens
-        temporal = prod(tiny_model.state_shape(model.mixer)) * state
-        kv = 2 * tiny_model.KV_HEADS * tiny_model.ATTENTION_DIM * getattr(torch, model.kv_dtype).itemsize
-        sizes = [
-            group.block_size * kv if group.kind == "attention" else temporal + slots * tiny_model.CONV_CHANNELS * 2
-            for group in layout.groups
-        ]
-        return cls(slots, temporal, -(-max(sizes) // ALIGNMENT) * ALIGNMENT)
-
-
 def parts_of(
     page: torch.Tensor, group: Group, pages: PageLayout, model: TinyModel
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Typed views of bytes, uint8 [..., page size]: recurrent state and window, or keys and values of a block."""
+    """Typed views of bytes, uint8 [..., page size]: recurrent state and window, or keys and values of a block, by
+    kernel block [..., split, tokens, KV_HEADS, ATTENTION_DIM]."""
 
     def typed(dtype: str, start: int, *shape: int) -> torch.Tensor:
         kind = getattr(torch, dtype)
@@ -108,7 +81,9 @@ def parts_of(
         state = tiny_model.state_shape(model.mixer)
         window = (model.conv_width - 1, tiny_model.CONV_CHANNELS)
         return typed(model.state_dtype, 0, *state), typed("bfloat16", pages.conv, *window)
-    shape = (group.block_size, tiny_model.KV_HEADS, tiny_model.ATTENTION_DIM)
+    split = pages.split(group.block_size)
+    page = page.view(*page.shape[:-1], split, page.shape[-1] // split)
+    shape = (group.block_size // split, tiny_model.KV_HEADS, tiny_model.ATTENTION_DIM)
     keys = typed(model.kv_dtype, 0, *shape)
     return keys, typed(model.kv_dtype, prod(shape) * keys.element_size(), *shape)
 
@@ -116,12 +91,10 @@ def parts_of(
 class BytePool:
     """`layers` regions of pages in one tensor of bytes. All methods take block ids and treat the three fills alike."""
 
-    def __init__(self, layout: Layout, model: TinyModel, device: torch.device) -> None:
+    def __init__(self, layout: Layout, model: TinyModel, pages: PageLayout, device: torch.device) -> None:
         self.layout = layout
         self.model = model
-        self.pages = PageLayout.of(layout, model)
-        self.slot_bytes = tiny_model.KV_HEADS * tiny_model.ATTENTION_DIM * getattr(torch, model.kv_dtype).itemsize
-        """Of the key, or the value, of one token."""
+        self.pages = pages
         self.layers = max(group.layers for group in layout.groups)
         self.num_blocks = layout.num_blocks
         self.stride = layout.num_blocks + 1
@@ -174,16 +147,20 @@ class BytePool:
         """[guards] bool on the device: whose bytes were changed."""
         return (self.by_page[:, self.guard_pages] != GUARD).any(dim=-1).any(dim=0)
 
-    def view(self, layer: int, dtype: str, offset: int, shape: Sequence[int]) -> torch.Tensor:
-        """[num_pages, *shape] of `dtype`, `offset` bytes into every page of one layer; a view of the pool's bytes."""
+    def view(self, layer: int, dtype: str, offset: int, shape: Sequence[int], split: int = 1) -> torch.Tensor:
+        """[num_pages * split, *shape] of `dtype`, `offset` bytes into every page of one layer, or every `split`-th part
+        of one; a view of the pool's bytes."""
         kind = getattr(torch, dtype)
-        start, page = layer * self.num_pages * self.pages.size + offset, self.pages.size
+        start, page = layer * self.num_pages * self.pages.size + offset, self.pages.size // split
         assert not (start % kind.itemsize or page % kind.itemsize)
         strides = [1]
         for size in reversed(shape[1:]):
             strides.insert(0, strides[0] * size)
         return torch.as_strided(
-            self.bytes.view(kind), (self.num_pages, *shape), (page // kind.itemsize, *strides), start // kind.itemsize
+            self.bytes.view(kind),
+            (self.num_pages * split, *shape),
+            (page // kind.itemsize, *strides),
+            start // kind.itemsize,
         )
 
     def temporal(self, layer: int) -> torch.Tensor:
@@ -196,7 +173,9 @@ class BytePool:
         return self.view(layer, "bfloat16", self.pages.conv, (self.pages.conv_slots, tiny_model.CONV_CHANNELS))
 
     def keys_and_values(self, layer: int, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Two views [num_pages, block_size, KV_HEADS, ATTENTION_DIM]; keys first in the page."""
-        shape = (block_size, tiny_model.KV_HEADS, tiny_model.ATTENTION_DIM)
-        half = block_size * self.slot_bytes
-        return self.view(layer, self.model.kv_dtype, 0, shape), self.view(layer, self.model.kv_dtype, half, shape)
+        """Two views [kernel blocks, tokens, KV_HEADS, ATTENTION_DIM]; keys first in each kernel block."""
+        split = self.pages.split(block_size)
+        shape = (block_size // split, tiny_model.KV_HEADS, tiny_model.ATTENTION_DIM)
+        offsets = self.pages.slot(block_size, 0)
+        keys, values = (self.view(layer, self.model.kv_dtype, offset, shape, split) for offset in offsets)
+        return keys, values

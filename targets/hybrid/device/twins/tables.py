@@ -15,12 +15,13 @@ def block_at(table: list[list[int]], row: int, column: int) -> int:
     return NULL_BLOCK
 
 
-def gather_columns(table: Tensor, row_map: Tensor, first: Tensor, output: Tensor) -> None:
+def gather_columns(table: Tensor, row_map: Tensor, first: Tensor, output: Tensor, *, split: int = 1) -> None:
     """See Ops."""
     host = table.tolist()
     for row, (source, column) in enumerate(zip(row_map.tolist(), first.tolist(), strict=True)):
         for j in range(output.shape[1]):
-            output[row, j] = block_at(host, source, column + j)
+            block = block_at(host, source, column + j // split)
+            output[row, j] = block * split + j % split if block != NULL_BLOCK else NULL_BLOCK
 
 
 def slot_mapping(
