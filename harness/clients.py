@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..reference.model import Reference
 from ..targets.base.observe import View
-from ..targets.base.trace import Abort, Arrive, Config, Event, Park, Resume, fits
+from ..targets.base.trace import Abort, Arrive, Config, Event, Park, Resume, Truncate, fits
 
 
 def announce(event: Event, reference: Reference, config: Config, names: set[str]) -> None:
@@ -22,11 +22,16 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
             life.resume(event.prompt, event.max_new_tokens)
 
 
-def confirm(event: Event, reference: Reference, view: View) -> None:
-    """After the event; `view` is what it left behind."""
+def confirm(event: Event, reference: Reference, view: View, refused: str) -> None:
+    """After the event; `view` is what it left behind, `refused` says why nothing happened."""
     if isinstance(event, Abort):
         reference.abort(event.name, lingers=event.name in (*view.running, *view.waiting))
     elif isinstance(event, Park) and event.name in view.parked:
         life = reference.lives.get(event.name)
         if life is not None and not life.parked:
             reference.end(event.name)
+    elif isinstance(event, Truncate) and not refused:
+        life = reference.lives.get(event.name)
+        if life is not None and life.parked and 0 < event.length < life.known:
+            table = view.tables.get(event.name, ())
+            reference.truncate(event.name, event.length, table, view.references, view.published)

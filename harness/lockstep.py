@@ -108,12 +108,14 @@ class Lockstep:
 
     def _happen(self, event: Event) -> Violation | None:
         context = self.context
-        for record in self.target.apply(event).records:
+        effect = self.target.apply(event)
+        for record in effect.records:
             violation = self._record(record)
             if violation:
                 return violation
         view = self.target.view()
-        confirm(event, context.reference, view)
+        confirm(event, context.reference, view, effect.refused)
+        context.refused = effect.refused
         if self._planned_view == view:
             view = self._planned_view  # what was judged already is known by its identity
         else:

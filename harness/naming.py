@@ -41,6 +41,10 @@ class Names:
         """A client got so many tokens."""
         self._known[request] = self._known.get(request, 0) + tokens
 
+    def truncate(self, request: str, length: int) -> None:
+        """A client's session forgets its tokens from `length` on."""
+        self._known[request] = min(self._known[request], length) or self._known[request]
+
     def resume(self, event: Resume) -> None:
         """A session goes on: everything that its client has seen, then the new prompt."""
         truth = self._turns[event.name].continued(self._known[event.name], event.prompt)

@@ -27,7 +27,7 @@ from ..targets.base.observe import (
     View,
     Zeroed,
 )
-from ..targets.base.trace import Event, Resume
+from ..targets.base.trace import Event, Resume, Truncate
 from .history import Mark, Moment, Turn, What
 from .naming import Names
 from .violation import Violation
@@ -55,6 +55,11 @@ class Notes:
         name = getattr(event, "name", "")
         self.moments.append(Moment(len(self.moments), kind, f"{kind} {name}".strip()))
         self._resuming = event if isinstance(event, Resume) else None
+
+    def truncate(self, event: Truncate) -> None:
+        """A parked session was asked to forget tokens, and did not refuse."""
+        if self._view and event.name in self._view.parked:
+            self._names.truncate(event.name, event.length)
 
     def take(self, record: Record) -> None:
         """A record of the present event."""

@@ -23,7 +23,7 @@ from ..targets.base.observe import (
     View,
     Zeroed,
 )
-from ..targets.base.trace import Abort, Event, MoveTier, Park, ResetPrefixCache, Step
+from ..targets.base.trace import Abort, Event, MoveTier, Park, ResetPrefixCache, Step, Truncate
 from .oracles.base import Context
 
 
@@ -38,6 +38,8 @@ class ReachedStates:
         """Steps executed for each request."""
         self._preempted: Counter[str] = Counter()
         self._evicted: set[Key] = set()
+        self._parked_with: dict[str, int] = {}
+        """Tokens that a session had in memory when its last turn ended."""
         self._seats: list[str] = []
         """Who sat in which row of the last batch."""
 
@@ -72,7 +74,9 @@ class ReachedStates:
             if row.anew:
                 admitted += 1
                 self._admitted(row, life, context)
-            counts["turn resumed with kept caches"] += row.kept > 0
+            if row.kept:
+                counts["turn resumed with kept caches"] += 1
+                counts["turn resumed from a checkpoint"] += row.kept < self._parked_with[row.name]
             if row.start < life.truth.prompt_length:
                 prompts += 1
                 self._prompt(row, life, context)
@@ -247,6 +251,9 @@ class ReachedStates:
     def _parked(self, event: Event, context: Context, view: View) -> None:
         counts, before = self.counts, context.before
         parked = [name for name in view.parked if name not in before.parked]
+        self._parked_with.update((name, context.reference.lives[name].settled) for name in parked)
+        if isinstance(event, Truncate) and event.name in view.parked:
+            counts["truncation refused" if context.refused else "session truncated"] += 1
         counts["session parked"] += bool(parked)
         counts["turn ended by its client"] += isinstance(event, Park) and event.name in parked
         counts["session parked between drafts"] += any(context.reference.lives[name].speculated for name in parked)

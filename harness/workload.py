@@ -32,6 +32,7 @@ from ..targets.base.trace import (
     Sleep,
     Step,
     Trace,
+    Truncate,
     Wake,
 )
 from .choices import Choices, RandomChoices
@@ -60,6 +61,7 @@ class Grammar:
         self.burst = choices.pick((1, 2, 3, 4, 6))
         self.short = choices.chance(50)
         self.talks = "resume" in capabilities.events and choices.chance(50)
+        self.cuts = self.talks and "truncate" in capabilities.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Rare events that this trace uses, with percentages: each feature is off in about half of the traces."""
@@ -94,13 +96,13 @@ class Grammar:
                 return self.dummy_run()
             if self.history and self.idle < 3 and choices.chance(25):
                 return self.step()
-            if self.sessions and choices.chance(60):
-                return self.resume()
+            if self.sessions and choices.chance(75):
+                return self.turn()
             return self.arrive()
         if len(self.left) < self.burst and choices.chance(30):
             return self.arrive()
-        if len(self.left) < len(self.sessions) and choices.chance(20):
-            return self.resume()
+        if any(name not in self.left for name in self.sessions) and choices.chance(35):
+            return self.turn()
         for percent, draw in self.rare:
             if choices.chance(percent):
                 return draw()
@@ -120,9 +122,13 @@ class Grammar:
         self.sessions.pop(name, None)
         return Abort(name)
 
-    def resume(self) -> Resume | Step:
-        """A session goes on; one without room for another turn is left alone until the end of the trace."""
-        name = self.choices.pick(list(self.sessions))
+    def turn(self) -> Resume | Truncate | Step:
+        """A session that is probably parked goes on, perhaps after it forgot a part; one without room for another turn
+        is left alone until the end of the trace."""
+        name = self.choices.pick([name for name in self.sessions if name not in self.left])
+        if self.cuts and self.choices.chance(40):
+            self.sessions[name] = self.length(self.sessions[name])
+            return Truncate(name, self.sessions[name])
         room = self.config.max_model_len - self.sessions[name]
         if room < 2:
             del self.sessions[name]

@@ -10,7 +10,7 @@ what its earlier owner wrote.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -68,6 +68,12 @@ class Ledger:
             before.owner if before else "",
             before.group if before else -1,
         )
+
+    def adopt(self, blocks: Iterable[int], owner: str) -> None:
+        """`owner` alone holds these blocks, and no lookup reaches them: it may write to them, whoever did before."""
+        for block in blocks:
+            if block in self.facts:
+                self.facts[block].owner = owner
 
     def cell(self, block: int, layer: int) -> Cell | None:
         """Facts of one page, None for a block that was never handed out (or a layer that it lacks)."""

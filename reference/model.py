@@ -155,6 +155,16 @@ class Reference:
                     self.ledger.hand_out(block, name, index, facts.step)
                     self.handed_out.append(block)
 
+    def truncate(
+        self, name: str, length: int, table: Table, references: Sequence[int], published: Mapping[int, Key]
+    ) -> None:
+        """A parked session forgot its tokens from `length` on, and holds `table` now: its own blocks, and checkpoints
+        of the cache, whoever wrote them. What it holds alone, out of reach of lookups, it may write to."""
+        self.lives[name].truncate(length)
+        self._entered_tables[name] = table
+        held = {block for columns in table for block in columns}
+        self.ledger.adopt([block for block in held if references[block] == 1 and block not in published], name)
+
     def _owns(self, name: str, block: int) -> bool:
         """Whether a block that the request had, in another column, was its own."""
         facts = self.ledger.facts.get(block)

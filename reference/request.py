@@ -10,7 +10,7 @@ A **session** is a request of several turns. When a turn ends it is parked inste
 
 Its caches stay with it: the next turn starts from the `kept` tokens that it still has, without a hit. Its prompt is
 everything that the client has seen and then the new part. A parked session may lose its caches (it is then admitted
-like any request); it ends when it is closed.
+like any request), and it may be truncated; it ends when it is closed.
 
 `settled` is the number of tokens whose content is in memory: prefix hit at admission, then plus what each
 executed step computed, minus rejected drafts. The rule that everything else follows from:
@@ -88,6 +88,14 @@ class Life:
         self.max_new_tokens = max_new_tokens
         self.delivered = 0
         self.parked = False
+
+    def truncate(self, length: int) -> None:
+        """A parked session forgot its tokens from `length` on; no more than the rest is still in memory."""
+        assert self.parked
+        assert 0 < length < self.known
+        self.truth = self.truth.continued(length, ())
+        self.delivered = 0
+        self.settled = min(self.settled, length)
 
     def sampled_truth(self, end: int, drafts: Sequence[int]) -> list[int]:
         """Tokens that a step must sample when its last known token is at `end - 1` and it verifies `drafts`."""

@@ -73,11 +73,12 @@ class Watched:
         self._records, self._view = records, view
 
     def apply(self, event: Event) -> Effect:
+        done = self.target.apply(event)
         records = [
             msgspec.structs.replace(record, view=self._view(record.view)) if isinstance(record, Planned) else record
-            for record in self.target.apply(event).records
+            for record in done.records
         ]
-        effect = Effect(self._records(records))
+        effect = Effect(self._records(records), done.refused)
         self.history.append((event, effect.records, self.view()))
         return effect
 

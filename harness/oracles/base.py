@@ -67,6 +67,8 @@ class Context:
         self.step = -1
         self.event_index = -1
         self.event_kind = ""
+        self.refused = ""
+        """Why the target did not do what the last event asked for."""
         self.null = target.layout.null_block
 
     def table(self, request: str, group: int) -> Sequence[int]:

@@ -49,6 +49,9 @@ class Publication(Oracle):
             if row.anew:
                 self._known[row.name] = self._checked[row.name] = row.hit
                 continue
+            if row.kept:  # a truncated session goes on from less
+                for counts in (self._known, self._checked):
+                    counts[row.name] = min(counts.get(row.name, 0), row.kept)
             known, checked = self._known.get(row.name, 0), self._checked.get(row.name, 0)
             if known <= checked:
                 continue

@@ -259,8 +259,7 @@ class LayerOutput(NamedTuple):
 class Numeric(Struct, frozen=True, gc=False):
     """The same forward on bytes; it comes before the `Forward` that tells its tags.
 
-    model     whose float64 reference says what is right
-    accesses  those of the `Forward`, in tags: they explain a wrong number
+    model     whose float64 reference says what is right; `accesses` of the `Forward` explain a wrong number
     guards    guard pages whose bytes were changed
     failed    moves (copies, zeroing) since the last record that did not arrive bit for bit, of `moves` in all
     """
@@ -288,9 +287,10 @@ Record = Planned | Zeroed | Copied | Loaded | Numeric | Forward | Delivered
 
 
 class Effect(Struct, frozen=True, gc=False):
-    """Everything that one event did; no records for a no-op."""
+    """Everything that one event did; no records for a no-op. `refused`: why an engine does not do it, "" if it does."""
 
     records: Sequence[Record] = ()
+    refused: str = ""
 
 
 class Bytes(NamedTuple):

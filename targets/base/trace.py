@@ -130,7 +130,11 @@ class Fork(Event, frozen=True, tag="fork"):
 
 
 class Truncate(Event, frozen=True, tag="truncate"):
-    """Drop the tokens of `name` from position `length` on."""
+    """A parked session forgets its tokens from position `length` on, at least one stays.
+
+    Attention can be cut anywhere, a state cannot be rolled back: the engine finds a checkpoint at or before `length`
+    and computes the rest again, or refuses and leaves the session as it is.
+    """
 
     name: Name
     length: Count

@@ -25,6 +25,7 @@ CAPABILITIES = Capabilities(
             "move_tier",
             "park",
             "resume",
+            "truncate",
         }
     ),
     modes=("align", "all", "none"),

@@ -135,6 +135,22 @@ class AttentionGroup:
         self.tables[name] = list(blocks)
         self.num_published[name] = hit // self.block_size
 
+    def keeps(self, name: str, tags: Sequence[int], depth: int) -> bool:
+        """Whether a request could go on from `depth` tokens, fewer than it has: nobody else may hold the block that it
+        would write to."""
+        column, past = divmod(depth, self.block_size)
+        return not past or self.pool.references[self.tables[name][column]] == 1
+
+    def cut(self, name: str, tags: Sequence[int], depth: int) -> None:
+        """Go back to `depth` tokens: columns behind them are given back, a block that is cut loses its key."""
+        table = self.tables[name]
+        last = cdiv(depth, self.block_size)
+        self.pool.release(reversed(table[last:]))
+        del table[last:]
+        if depth % self.block_size and table[-1] in self.pool.labels:
+            self.pool.unpublish(table[-1])
+        self.num_published[name] = min(self.num_published[name], depth // self.block_size)
+
     def free(self, name: str) -> None:
         """Release the whole table, tail first, so that shared beginnings are evicted last."""
         self.pool.release(reversed(self.tables.pop(name, [])))
@@ -164,6 +180,11 @@ class WindowGroup(AttentionGroup):
         boundaries = range((first + 1) * self.block_size, length + 1, self.block_size)
         blocks = [self.pool.lookup(Key(self.index, depth, tags[depth])) for depth in boundaries]
         return [NULL_BLOCK] * first + [block for block in blocks if block is not None]
+
+    def keeps(self, name: str, tags: Sequence[int], depth: int) -> bool:
+        """The window of an earlier token reaches further left, where columns may have been given back."""
+        window = self.tables[name][self.first_column(depth) : cdiv(depth, self.block_size)]
+        return NULL_BLOCK not in window and super().keeps(name, tags, depth)
 
     def give_back_skipped(self, name: str, settled: int) -> None:
         """Release columns that no later token attends to."""
@@ -252,6 +273,18 @@ class MambaGroup(AttentionGroup):
         """Align: states left of the settled one are of use to other requests only."""
         if self.mode == "align" and settled:
             self.give_back_columns(name, (settled - 1) // self.block_size)
+
+    def keeps(self, name: str, tags: Sequence[int], depth: int) -> bool:
+        """A state cannot be taken back: only one that was kept at exactly this depth will do."""
+        return depth % self.block_size == 0 and self.pool.lookup(Key(self.index, depth, tags[depth])) is not None
+
+    def cut(self, name: str, tags: Sequence[int], depth: int) -> None:
+        """The kept state takes the place of all others."""
+        checkpoint = self.hit_blocks(tags, depth)
+        published = self.num_published[name]
+        self.pool.touch(checkpoint[-1])
+        super().free(name)
+        self.tables[name], self.num_published[name] = checkpoint, min(published, depth // self.block_size)
 
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
         """States of mode none are never published: they are not tied to a boundary."""

@@ -37,6 +37,12 @@ class Request(Struct, eq=False, gc=False):
         self.tokens.extend(tokens)
         self.tags.extend(chain(self.tags[-1], tuple(tokens)))
 
+    def truncate(self, length: int, settled: int) -> None:
+        """Forget the tokens from `length` on; the content of `settled` ones is in memory."""
+        del self.tokens[length:], self.tags[length + 1 :]
+        self.prompt_length = length
+        self.settled = self.low = self.high = settled
+
     def rewind(self) -> None:
         """Forget all progress; outputs already known stay."""
         self.settled = self.low = self.high = self.in_flight = self.optimistic = self.drafts = 0
@@ -95,8 +101,8 @@ class ScheduledRow(Struct, gc=False):
 
 
 class Plan(Struct, gc=False):
-    """One scheduling decision. Since the last one `finished` have ended and `parked` come to the end of a turn;
-    `removed` leave the batch, for whatever reason."""
+    """One scheduling decision. Since the last one `finished` have ended, `parked` come to the end of a turn, and
+    `rolled_back` returned to a checkpoint; `removed` leave the batch, for whatever reason."""
 
     step: int
     budget: int
@@ -106,3 +112,4 @@ class Plan(Struct, gc=False):
     removed: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     parked: list[str] = field(default_factory=list)
+    rolled_back: list[str] = field(default_factory=list)

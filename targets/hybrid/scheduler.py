@@ -72,7 +72,7 @@ class Scheduler:
             self.schedule_waiting(plan, limits)
             while not self.running and self.waiting and self.sessions.give_way(plan, self.waiting[0]):
                 self.schedule_waiting(plan, limits)
-        plan.parked, self.sessions.leaving = self.sessions.leaving, []
+        self.sessions.tell(plan)
         plan.zero = self.cache.take_blocks_to_zero()
         plan.removed, self.removed = self.removed, []
         plan.finished, self.finished = self.finished, []

@@ -29,9 +29,19 @@ class Sessions:
         self.leaving: list[str] = []
         """Sessions parked since the last planning: the worker has to keep what it knows of their states."""
 
+        self.rolled_back: list[str] = []
+        """Sessions whose states lie elsewhere since the last planning."""
+
+    def tell(self, plan: Plan) -> None:
+        """What the worker has to know with the next plan."""
+        plan.parked, self.leaving = self.leaving, []
+        plan.rolled_back, self.rolled_back = self.rolled_back, []
+
     def park(self, request: Request) -> None:
-        """A turn ended; no step of it is in flight."""
+        """A turn ended; no step of it is in flight, and what it computed is there for others, too."""
         assert request.in_flight == 0
+        if self.cache.layout.prefix_caching:
+            self.cache.publish(request.name, request.tags, request.settled)
         self.scheduler.running.remove(request)
         self.scheduler.removed.append(request.name)
         self.leaving.append(request.name)
@@ -96,6 +106,33 @@ class Sessions:
         for request in [*self.parked, *self.scheduler.waiting]:
             if self.holds(request):
                 self.lose(request)
+
+    def truncate(self, request: Request, length: int) -> bool:
+        """Forget the tokens of a parked session from `length` on; False, and nothing has changed, if its states cannot
+        follow."""
+        settled = 0
+        if self.holds(request):
+            settled = self.restorable(request, length)
+            if not settled:
+                return False
+            if settled < request.settled:
+                for group in self.cache.groups:
+                    group.cut(request.name, request.tags, settled)
+                self.rolled_back.append(request.name)
+        request.truncate(length, settled)
+        return True
+
+    def restorable(self, request: Request, length: int) -> int:
+        """Most tokens, at most `length`, of which every group has everything that the next one needs."""
+        if length >= request.settled:
+            return request.settled
+        groups = self.cache.groups
+        depths = (
+            depth
+            for depth in range(length, 0, -1)
+            if all(one.keeps(request.name, request.tags, depth) for one in groups)
+        )
+        return next(depths, 0)
 
     def close(self, request: Request) -> None:
         """The session ends, in whatever state it is; what the worker knows of it goes with the next plan."""

@@ -52,7 +52,7 @@ class States:
     def forget(self, plan: Plan) -> None:
         """Requests that ended, were preempted or resume: what was known of their columns is void."""
         resumed = [row.name for row in plan.rows.values() if row.anew]
-        for name in (*plan.finished, *plan.preempted, *resumed):
+        for name in (*plan.finished, *plan.preempted, *plan.rolled_back, *resumed):
             self.columns.pop(name, None)
             self.batch.accepted.kept.pop(name, None)
 

@@ -31,10 +31,8 @@ from ..base.trace import (
     Evict,
     ExternalLoad,
     MoveTier,
-    Park,
     Preempt,
     ResetPrefixCache,
-    Resume,
     Sleep,
     Step,
     Wake,
@@ -71,6 +69,7 @@ class HybridTarget:
     store_class = Store
     connector_class = Connector
     runner_class = Runner
+    turns_class = Turns
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -102,7 +101,6 @@ class HybridTarget:
         self.names_seen: set[str] = set()
         self.step = 0
         self.asleep = False
-        turns = Turns(self)
         self._handlers: dict[type[Event], Callable[..., list[Record]]] = {
             Arrive: self.arrive,
             Step: self.run_step,
@@ -116,13 +114,13 @@ class HybridTarget:
             Wake: self.wake,
             ExternalLoad: self.external_load,
             MoveTier: self.move_tier,
-            Park: turns.park,
-            Resume: turns.resume,
+            **self.turns_class(self).handlers,
         }
 
     def apply(self, event: Event) -> Effect:
         """Let the event happen."""
-        return Effect(self._handlers[type(event)](event))
+        self.refused = ""
+        return Effect(self._handlers[type(event)](event), self.refused)
 
     def arrive(self, event: Arrive) -> list[Record]:
         """Queue a request; a name is used once."""
@@ -214,9 +212,8 @@ class HybridTarget:
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
         """Forget every key; refused while requests hold blocks, unless they are to be preempted first."""
-        records: list[Record] = []
+        records = self.drain() if event.preempt_running else []
         if event.preempt_running:
-            records = self.drain()
             for request in list(reversed(self.scheduler.running)):
                 self.scheduler.preempt(request)
             self.scheduler.sessions.lose_all()

@@ -1,12 +1,13 @@
-"""What clients of sessions ask an engine for: to end a turn, and to go on."""
+"""What clients of sessions ask an engine for: to end a turn, to forget its end, and to go on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...reference.tokens import Truth
 from ..base.observe import Record
-from ..base.trace import Park, Resume, fits
+from ..base.trace import Event, Park, Resume, Truncate, fits
 
 if TYPE_CHECKING:
     from .target import HybridTarget
@@ -17,6 +18,11 @@ class Turns:
 
     def __init__(self, target: HybridTarget) -> None:
         self.target = target
+        self.handlers: dict[type[Event], Callable[..., list[Record]]] = {
+            Park: self.park,
+            Resume: self.resume,
+            Truncate: self.truncate,
+        }
 
     def park(self, event: Park) -> list[Record]:
         """End the turn of a running session once nothing is in flight."""
@@ -28,6 +34,16 @@ class Turns:
         if request in scheduler.running:
             scheduler.sessions.park(request)
         return records
+
+    def truncate(self, event: Truncate) -> list[Record]:
+        """A parked session forgets tokens, or the engine says that it cannot."""
+        scheduler = self.target.scheduler
+        request = scheduler.requests.get(event.name)
+        if request not in scheduler.sessions.parked or not 0 < event.length < len(request.tokens):
+            return []
+        if not scheduler.sessions.truncate(request, event.length):
+            self.target.refused = f"no state of {event.name} at or before {event.length} tokens is kept"
+        return []
 
     def resume(self, event: Resume) -> list[Record]:
         """The next turn of a parked session."""

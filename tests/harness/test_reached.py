@@ -19,6 +19,7 @@ from hybridfuzz.targets.base.trace import (
     Resume,
     Step,
     Trace,
+    Truncate,
 )
 from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
 
@@ -159,6 +160,11 @@ TRACES: dict[str, Trace] = {
     ),
     "parked session loses its caches": make_trace(SESSION, *steps(9), Preempt("r0")),
     "session closed while parked": make_trace(SESSION, *steps(9), Abort("r0")),
+    "session truncated": make_trace(SESSION, *steps(9), Truncate("r0", 16)),
+    "truncation refused": make_trace(SESSION, *steps(9), Truncate("r0", 5)),
+    "turn resumed from a checkpoint": make_trace(
+        Arrive("r0", (("a", 20),), 4, session=True), *steps(9), Truncate("r0", 18), MORE, Step()
+    ),
 }  # fmt: skip
 NOTHING = make_trace(arrive("r0", 5, new=1), groups=(Group("attention", 16),), graph_sizes=())
 

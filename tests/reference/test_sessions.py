@@ -3,6 +3,7 @@
 import pytest
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.model import Reference
+from hybridfuzz.reference.prefix_cache import Key
 
 LAYOUT = Layout((Group("mamba", 8), Group("attention", 8)), 20, 4, "align", True)
 TABLE = ((1,), (2,))
@@ -61,6 +62,55 @@ def test_a_session_that_lost_its_blocks_starts_anew(parked: Reference) -> None:
     parked.enter(1)
     assert parked.lives["r0"].settled == 0
     assert parked.ledger.facts[1].generation == 2
+
+
+def test_truncation_shortens_prompt_and_memory(parked: Reference) -> None:
+    life = parked.lives["r0"]
+    before = life.truth.tokens[:4]
+    life.truncate(4)
+    assert (life.known, life.settled, life.delivered) == (4, 4, 0)
+    life.resume([("b", 6)], 2)
+    assert life.truth.tokens[:4] == before
+    assert life.known == 10
+
+
+@pytest.mark.parametrize("length", [0, 6, 99])
+def test_a_truncation_that_leaves_nothing_or_cuts_nothing_is_refused(parked: Reference, length: int) -> None:
+    with pytest.raises(AssertionError):
+        parked.lives["r0"].truncate(length)
+
+
+def test_a_checkpoint_of_the_cache_is_borrowed(parked: Reference) -> None:
+    """What a truncated session goes back to was written by somebody else, and stays so."""
+    parked.arrive("r1", [("a", 20)], 4)
+    parked.plan(1, [("r1", 0, 0)], {"r0": TABLE, "r1": ((0, 5, 6), (7, 8, 9))}, [0] * 20, {})
+    parked.enter(1)
+    parked.executed(1)
+    parked.lives["r0"].delivered = 20
+    parked.truncate("r0", 17, ((0, 5), (2, 8)), [1] * 20, {5: Key(0, 16, 0), 8: Key(1, 16, 0)})
+    parked.lives["r0"].resume([("a", 20)], 2)
+    parked.plan(2, [("r0", 16, None)], {"r0": ((0, 5, 3), (2, 8, 10))}, [0] * 20, {})
+    parked.enter(2)
+    assert parked.ledger.facts[5].owner == "r1"
+    assert parked.ledger.facts[3].owner == "r0"
+    assert parked.handed_out == [3, 10]
+
+
+def test_a_block_that_was_cut_off_and_comes_back_is_new(parked: Reference) -> None:
+    """It may have been somebody else's in between."""
+    parked.lives["r0"].delivered = 20
+    parked.truncate("r0", 4, ((1,), ()), [1] * 20, {})
+    parked.lives["r0"].resume([("a", 20)], 2)
+    parked.plan(1, [("r0", 4, None)], {"r0": TABLE}, [0] * 20, {})
+    parked.enter(1)
+    assert parked.handed_out == [2]
+    assert parked.ledger.facts[2].generation == 2
+
+
+def test_a_block_that_nobody_else_holds_or_finds_is_its_holders(parked: Reference) -> None:
+    parked.ledger.adopt([2, 15], "r9")
+    assert parked.ledger.facts[2].owner == "r9"
+    assert 15 not in parked.ledger.facts
 
 
 def test_what_a_step_not_yet_entered_starts_from_is_certain(parked: Reference) -> None:

@@ -18,6 +18,7 @@ from ..sessions import Sessions
 from ..states import States
 from ..store import Store
 from ..target import HybridTarget
+from ..turns import Turns
 
 _SLOTS: dict[type, str] = {
     BlockPool: "pool_class",
@@ -31,6 +32,7 @@ _SLOTS: dict[type, str] = {
     Store: "store_class",
     Connector: "connector_class",
     Runner: "runner_class",
+    Turns: "turns_class",
 }
 
 

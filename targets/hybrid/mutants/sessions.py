@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...base.observe import Record
+from ...base.trace import Truncate
 from ..plan import Plan, Request
 from ..sessions import Sessions
+from ..turns import Turns
 
 
 class RevertFreesSessionOwnedSlot(Sessions):
@@ -38,7 +41,41 @@ class SessionCloseLeak(Sessions):
         super().close(request)
 
 
+class IgnoredRefusal(Sessions):
+    """Tokens are dropped although the states could not follow.
+
+    llama.cpp #28007, #18391, #19045: `seq_rm` returns false for a recurrent state that would have to be rolled back;
+    the caller goes on with the shorter prompt, and the state keeps what it has folded in.
+    """
+
+    def truncate(self, request: Request, length: int) -> bool:
+        if not super().truncate(request, length):
+            request.truncate(length, length)
+        return True
+
+
+class TrimReset(Turns):
+    """A state that cannot be rolled back is zeroed, and the attention content in front of it kept.
+
+    mlx-lm #1253, #1254: a cache of arrays was declared trimmable by resetting it.
+    """
+
+    def truncate(self, event: Truncate) -> list[Record]:
+        records = super().truncate(event)
+        request = self.target.scheduler.requests.get(event.name)
+        if request is None or not self.target.refused:
+            return records
+        self.target.refused = ""
+        request.truncate(event.length, event.length)
+        for group in self.target.cache.groups:
+            for block in group.tables[event.name] if group.kind == "mamba" else ():
+                self.target.memory.zero(block)
+        return records
+
+
 PARTS: dict[str, type] = {
     "revert-frees-session-owned-slot": RevertFreesSessionOwnedSlot,
     "session-close-leak": SessionCloseLeak,
+    "ignored-seq-rm-false": IgnoredRefusal,
+    "trim-reset": TrimReset,
 }

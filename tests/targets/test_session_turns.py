@@ -9,14 +9,17 @@ from hybridfuzz.targets.base.trace import (
     AnyEvent,
     Arrive,
     DummyRun,
+    Group,
     Park,
     Preempt,
     ResetPrefixCache,
     Resume,
     Sleep,
+    Step,
+    Truncate,
     Wake,
 )
-from support import Watching, arrive, make_trace, steps, watch
+from support import ATTENTION, Watching, arrive, make_trace, steps, watch
 
 MORE = Resume("r0", (("b", 7),), 3)
 TIGHT: dict[str, Any] = {"num_blocks": 19, "mamba_cache_mode": "all"}
@@ -126,3 +129,64 @@ def test_a_turn_that_does_not_fit_never_came() -> None:
     watched = clean(session(), *steps(9), Resume("r0", (("b", 60),), 3), *steps(2))
     assert watched.target.view().leftovers
     assert len(turns(watched)) == 1
+
+
+def test_dropping_what_is_not_computed_yet_costs_nothing() -> None:
+    """The last token of a turn was sampled and never put in."""
+    watched = clean(session(), *steps(9), Truncate("r0", 18), MORE)
+    assert [row.kept for row in turns(watched)] == [0, 18]
+
+
+@pytest.mark.parametrize(("mode", "depth"), [("align", 16), ("all", 16)])
+def test_a_truncated_session_goes_back_to_a_checkpoint(mode: str, depth: int) -> None:
+    """The rest below the cut is computed again."""
+    watched = clean(session(20), *steps(9), Truncate("r0", 18), MORE, mamba_cache_mode=mode)
+    _, second = turns(watched)
+    assert second.kept == depth
+    assert watched.outcome.reached["turn resumed from a checkpoint"]
+
+
+def test_attention_alone_can_be_cut_anywhere() -> None:
+    watched = clean(session(), *steps(9), Truncate("r0", 11), MORE, groups=(ATTENTION,))
+    assert [row.kept for row in turns(watched)] == [0, 11]
+
+
+def test_what_others_hold_is_not_cut_inside_a_block() -> None:
+    other = Arrive("r1", (("a", 30),), 20)
+    watched = clean(other, *steps(3), session(30, 2), *steps(4), Truncate("r0", 11), MORE, groups=(ATTENTION,))
+    assert turns(watched)[-1].kept == 8
+
+
+@pytest.mark.parametrize("mode", ["align", "none"])
+def test_a_truncation_that_the_states_cannot_follow_is_refused(mode: str) -> None:
+    """Nothing has changed then: the next turn begins behind all that the client has seen."""
+    watched = clean(session(), *steps(9), Truncate("r0", 5), MORE, mamba_cache_mode=mode)
+    assert watched.outcome.reached["truncation refused"]
+    assert [row.kept for row in turns(watched)] == [0, 18]
+
+
+def test_without_caches_there_is_nothing_to_roll_back() -> None:
+    watched = clean(session(), *steps(9), Preempt("r0"), Truncate("r0", 5), MORE)
+    assert not watched.outcome.reached.get("truncation refused")
+    assert watched.target.view().parked == []
+    assert [row.start for row in turns(watched)] == [0, 0]
+
+
+@pytest.mark.parametrize("event", [Truncate("r0", 0), Truncate("r0", 19), Truncate("r9", 4)])
+def test_truncating_nothing_does_nothing(event: AnyEvent) -> None:
+    watched = clean(session(), *steps(9), event, MORE)
+    assert [row.kept for row in turns(watched)] == [0, 18]
+
+
+def test_a_window_that_was_given_back_is_not_gone_back_to() -> None:
+    """Left of the window there is nothing any more, so an earlier position cannot be continued."""
+    window = Group("attention", 4, window=6)
+    watched = clean(session(30, 4), *steps(9), Truncate("r0", 12), MORE, groups=(ATTENTION, window))
+    assert watched.outcome.reached["truncation refused"]
+
+
+def test_a_session_is_truncated_while_others_are_in_flight() -> None:
+    watched = clean(
+        session(20, 2), *steps(4), arrive("r1", 30, new=20), *steps(4), Truncate("r0", 18), Step(), MORE, async_depth=2
+    )
+    assert turns(watched)[-1].kept == 16
