@@ -19,14 +19,15 @@ from vllm_campaign import MENDS, unpacked
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}
 ALIGN, ASYNC, EAGLE = {"mamba_cache_mode": "align"}, {"async_depth": "1"}, {"eagle_block_drop": "true"}
 SPEC, NO_SPEC = {"num_speculative_tokens": "2"}, {"num_speculative_tokens": "0"}
-SPARSE, GRAPHS = {"retention": "default"}, {"graphs": "decode"}
+SPARSE, GRAPHS, MIXER = {"retention": "default"}, {"graphs": "decode"}, {"mixer": "mamba2"}
 SCHEDULER, MANAGER = "v1/core/sched/scheduler.py", "v1/core/kv_cache_manager.py"
 GROUPS, COORDINATOR = "v1/core/single_type_kv_cache_manager.py", "v1/core/kv_cache_coordinator.py"
 POOL, GDN = "v1/core/block_pool.py", "v1/attention/backends/gdn_attn.py"
 TABLES_V1, TABLES_V2 = "v1/worker/block_table.py", "v1/worker/gpu/block_table.py"
 RUNNER_V1, RUNNER_V2 = "v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_runner.py"
 BATCH_V1, STATE_V2 = "v1/worker/gpu_input_batch.py", "v1/worker/gpu/model_states/mamba_hybrid.py"
-MAMBA, UTILS = "v1/worker/mamba_utils.py", "v1/worker/utils.py"
+MAMBA, MAMBA2 = "v1/worker/mamba_utils.py", "v1/attention/backends/mamba_attn.py"
+CHECKPOINT = "model_executor/layers/mamba/checkpoint.py"
 
 # fmt: off
 BREAKS = (
@@ -115,7 +116,11 @@ BREAKS = (
           "As for row-not-cleared: only the rows of a dummy run or of graph padding would read it."),
     Break("graph-padding-kept", GDN, V2 | NO_SPEC | GRAPHS,
           "padding rows of a decode graph keep the state indices of an earlier batch",
-          "            non_spec_state_indices_tensor[num_decodes:].fill_(NULL_BLOCK_ID)\n", ""),
+          "            non_spec_state_indices_tensor[num_decodes:].fill_(NULL_BLOCK_ID)\n", "",
+          "Harmless: padding rows count among the decodes, whose indices come from cleared rows."),
+    Break("graph-rows-not-cleared", TABLES_V2, V2 | NO_SPEC | GRAPHS, "padding rows keep the tables of an older batch",
+          "            tl.store(dst_row_ptr + offset, 0, mask=offset < max_num_blocks)\n",
+          "            tl.store(dst_row_ptr + offset, 0, mask=offset < 0)\n"),
     Break("graph-accepted-not-staged", GDN, V2 | SPEC | GRAPHS,
           "a decode graph replays with the accepted counts of an earlier batch",
           "            self.num_accepted_tokens[:num_spec_decodes].copy_(\n"
@@ -127,12 +132,24 @@ BREAKS = (
     Break("graph-slots-not-padded", TABLES_V2, V2 | GRAPHS, "padding tokens keep the slots of an earlier batch",
           "PAD_ID, mask=offset < max_num_tokens)", "PAD_ID, mask=offset < 0)"),
     Break("graph-slots-not-padded-v1", RUNNER_V1, V1 | GRAPHS, "padding tokens keep the slots of an earlier batch",
-          "slot_mapping[num_tokens_unpadded:num_tokens_padded].fill_(-1)", "pass"),
+          "slot_mapping[num_tokens_unpadded:num_tokens_padded].fill_(-1)", "pass",
+          "Harmless: the kernel that computes the slots has padded them."),
     Break("graph-prefill-admitted", RUNNER_V2, V2 | GRAPHS, "a batch with a prompt's chunk replays a decode graph",
           "num_toks, max_query_len, decode_graph_eligible\n", "num_toks, max_query_len, True\n"),
     Break("padded-row-fake-prefill", RUNNER_V1, V1 | GRAPHS, "a padding row is a prompt by what a vacated row left",
           "        is_prefilling[0 if for_cudagraph_capture else num_reqs :] = False\n",
           "        is_prefilling[: num_reqs if for_cudagraph_capture else 0] = False\n"),
+    Break("mamba2-initial-states", MAMBA2, MIXER | NO_SPEC, "prompts get the initial-state flags of others",
+          "num_computed_tokens[num_reqs - num_prefills : num_reqs] > 0", "num_computed_tokens[:num_prefills] > 0"),
+    Break("mamba2-first-token", MAMBA2, MIXER | NO_SPEC, "a first chunk of one token updates a recycled block",
+          "prefill_to_decode = stateful_prefill_rows & ", "prefill_to_decode = is_prefilling & "),
+    Break("mamba2-accepted", MAMBA2, MIXER | SPEC | V2, "decodes read at the accepted counts of other rows",
+          "num_accepted_tokens = num_accepted_tokens[:num_decodes]",
+          "num_accepted_tokens = num_accepted_tokens[-num_decodes:]"),
+    Break("mamba2-inner-column", CHECKPOINT, MIXER | NO_SPEC | ALIGN, "the state inside a chunk goes where it ends",
+          "cdiv(seq_len, mamba_block_size) - 2 if valid", "cdiv(seq_len, mamba_block_size) - 1 if valid"),
+    Break("mamba2-inner-not-reserved", GROUPS, MIXER | NO_SPEC | ALIGN, "no block for the state inside a chunk",
+          "            checkpoint_block = int(checkpoint_position > 0)\n", "            checkpoint_block = 0\n"),
 )
 # fmt: on
 

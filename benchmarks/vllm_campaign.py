@@ -90,12 +90,40 @@ DUMMY_RUN_AS_PROMPT = (
     Edit(V1_RUNNER, "        is_prefilling[num_reqs:] = False\n",
          "        is_prefilling[0 if for_cudagraph_capture else num_reqs :] = False\n"),
 )  # fmt: skip
+# Mamba 2 only. Rows that decode come first, whatever their length; a state inside a chunk has a block of its own in
+# every chunk that leaves one; output tokens that a resumed request computes again are its prompt.
+PROMPT_BEFORE_DECODE = (
+    Edit(
+        "vllm/v1/worker/gpu/model_runner.py",
+        "            num_tokens_per_req, draft_tokens, self.decode_query_len\n        )\n",
+        "            num_tokens_per_req, draft_tokens, self.decode_query_len\n        )\n"
+        "        slots, states = self.req_states.req_id_to_index, self.req_states\n"
+        "        req_ids.sort(\n"
+        "            key=lambda r: bool(\n"
+        "                states.num_computed_prefill_tokens[slots[r]] < states.prefill_len.np[slots[r]]\n"
+        "            )\n"
+        "        )\n",
+    ),
+)
+INNER_STATE_WITHOUT_BLOCK = (
+    Edit("vllm/v1/core/single_type_kv_cache_manager.py", "            and query_end >= prefill_end\n", ""),
+)
+REPLAYED_AS_DRAFTS = (
+    Edit(
+        "vllm/v1/worker/gpu_input_batch.py",
+        "        self.num_prompt_tokens[req_index] = num_prompt_tokens\n",
+        "        self.num_prompt_tokens[req_index] = max(num_prompt_tokens, request.num_tokens - 1)\n",
+    ),
+)
 MENDS = {
     "one-token-prompt": ONE_TOKEN_PROMPT,
     "unscheduled-row": UNSCHEDULED_ROW,
     "published-then-preempted": PUBLISHED_THEN_PREEMPTED,
     "prompt-as-decode": PROMPT_AS_DECODE,
     "dummy-run-as-prompt": DUMMY_RUN_AS_PROMPT,
+    "prompt-before-decode": PROMPT_BEFORE_DECODE,
+    "inner-state-without-block": INNER_STATE_WITHOUT_BLOCK,
+    "replayed-as-drafts": REPLAYED_AS_DRAFTS,
 }
 
 

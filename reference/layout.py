@@ -45,6 +45,7 @@ class Group:
     draft   attention of the drafter: it also writes the tokens that it proposes, before they are verified
     window  attention reaches this many tokens back, the token itself included; 0 for all of them
     slots  mode slots: state slots that one request holds at most
+    inner_states  mode align: a chunk may also leave the state at one boundary inside it, in the column before its last
     """
 
     kind: Kind
@@ -53,6 +54,7 @@ class Group:
     draft: bool = False
     window: int = 0
     slots: int = 1
+    inner_states: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,8 @@ def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: 
         passed = first_attended(group, settled) // group.block_size
         return required_columns(group, mode, tokens, speculative) - passed
     if group.kind == "mamba" and mode == "align":
-        return min(required_columns(group, mode, tokens, speculative), 2 + speculative + ahead)
+        most = 2 + group.inner_states + speculative + ahead
+        return min(required_columns(group, mode, tokens, speculative), most)
     return required_columns(group, mode, tokens, speculative)
 
 

@@ -13,8 +13,9 @@ from .base import Context, Oracle
 
 class Hash(Oracle):
     """M2: lookup structure and blocks agree on every key; a key for depth d stands on the block in the column of d
-    of a request with that prefix, and no deeper than the steps planned so far compute. A state slot (mode slots) may
-    have been filled by a copy just before: there it takes such a request, and no other owner."""
+    of a request with that prefix, and no deeper than the steps planned so far compute. A state that a chunk leaves
+    inside it (`Group.inner_states`) may be of any depth and stands in the column before the chunk's last. A state slot
+    (mode slots) may have been filled by a copy just before: there it takes such a request, and no other owner."""
 
     ids = ("M2",)
     title = "hash"
@@ -89,6 +90,8 @@ class Hash(Oracle):
                 holders.append(f"{name} has it in column {columns.index(block)}")
             computed = self._reach.get(name, life.settled)
             on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] == block
+            if group.inner_states and block in columns:
+                on_grid |= columns.index(block) == cdiv(computed, group.block_size) - 2
             if (on_grid or slots) and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
                 return None
         return self.violation(

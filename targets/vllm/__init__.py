@@ -9,6 +9,7 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     bringup   runner, cache allocation, captured graphs, scheduler
     graphs    full decode graphs: what a replay bakes in, and what it reads anew
     layers    shadow layers: tags in vLLM's own KV tensors, at the places that vLLM's own metadata names
+    state_layers  those with a recurrent state; contracts: gated delta net or Mamba 2
     metadata  reads that metadata into plain rows, as the real kernels do
     worker    the two model runners (V1 and V2) behind one interface
     drafter   proposes what the trace asks for

@@ -30,6 +30,7 @@ from ..base.protocol import TargetError
 from ..base.trace import Config
 from . import compat, graphs, hooks
 from .configuration import MODEL, configure, has_graphs, head_size
+from .contracts import contract
 from .drafter import Drafter, Speculator, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
@@ -121,7 +122,14 @@ class Engine:
         # Interleaved, as real hybrids are: so many state layers, then an attention layer.
         each = cdiv(mamba, attention)
         pattern = "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
-        return ShadowModel(self.vllm_config, self.recorder, pattern, self.config.conv_width, head_size(self.config))
+        return ShadowModel(
+            self.vllm_config,
+            self.recorder,
+            pattern,
+            self.config.conv_width,
+            head_size(self.config),
+            contract(self.config.options.get("mixer", "gdn")),
+        )
 
     def _build_v2(self, model: Any) -> Any:
         from vllm.v1.worker.cpu.model_runner import CPUModelRunner
@@ -172,7 +180,8 @@ class Engine:
         for one in cache_config.kv_cache_groups:
             spec = one.kv_cache_spec
             kind = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
-            groups.append(Group(kind, spec.block_size, len(one.layer_names)))  # type: ignore[arg-type]
+            inner = kind == "mamba" and getattr(spec, "num_prefill_checkpoint_blocks", 0) > 0
+            groups.append(Group(kind, spec.block_size, len(one.layer_names), inner_states=inner))  # type: ignore[arg-type]
         asked = sorted((group.kind, group.layers) for group in config.groups)
         if asked != sorted((group.kind, group.layers) for group in groups):
             raise TargetError(

@@ -77,9 +77,16 @@ def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CacheP
     scheduler = kv_cache_utils.generate_scheduler_kv_cache_config(workers)
     config.cache_config.num_gpu_blocks = scheduler.num_blocks
     block_size, hash_block_size = kv_cache_utils.resolve_kv_cache_block_sizes(scheduler, config)
-    for one in (*workers, scheduler):
-        if hasattr(one, "hash_block_size"):
-            one.hash_block_size = hash_block_size
+    resolved = {"hash_block_size": hash_block_size}
+    if hasattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens"):
+        resolved["cache_hit_alignment_tokens"] = kv_cache_utils.resolve_cache_hit_alignment_tokens(
+            scheduler, config, block_size, hash_block_size
+        )
+    # The planner tells worker and scheduler; the worker keeps it in its own configuration.
+    for one in (*workers, scheduler, config.cache_config):
+        for name, value in resolved.items():
+            if hasattr(one, name):
+                setattr(one, name, value)
     return CachePlan(workers[0], scheduler, block_size, hash_block_size)
 
 

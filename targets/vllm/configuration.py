@@ -51,8 +51,9 @@ MODEL = {
     "tie_word_embeddings": False,
     "partial_rotary_factor": 0.25,
     "rope_theta": 10000.0,
+    "mamba_chunk_size": 4,
 }
-"""A hybrid model that vLLM knows; its layers are never built."""
+"""A hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the smallest blocks."""
 
 
 def configure(config: Config, folder: str, is_v2: bool) -> VllmConfig:

@@ -34,7 +34,12 @@ class VllmFactory:
             conv_widths=(4,),
             # Which boundaries' states are published: all of them, or what the engine does by default.
             # Decode batches padded to the trace's graph sizes and replayed, or everything eager.
-            options={"runner": ("v2", "v1"), "retention": ("dense", "default"), "graphs": ("decode", "none")},
+            options={
+                "runner": ("v2", "v1"),
+                "retention": ("dense", "default"),
+                "graphs": ("decode", "none"),
+                "mixer": ("gdn", "mamba2"),
+            },
             reaches=frozenset({"padding"}),
         )
 
@@ -50,6 +55,10 @@ class VllmFactory:
             return "the V1 runner has no asynchronous scheduling with n-gram drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a drafter"
+        if config.options.get("mixer") == "mamba2":
+            spare = sum(group.kind == "mamba" for group in config.groups)
+            if config.num_blocks < config.smallest_pool() + spare:
+                return "a chunk of a Mamba 2 layer may keep one state more: raise num_blocks"
         return ""
 
     def open(self, config: Config) -> Target:

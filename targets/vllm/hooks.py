@@ -13,7 +13,7 @@ from typing import Any
 
 from ..base.observe import Access, Copied, Forward, ForwardRow, Record, Zeroed
 from . import compat
-from .metadata import Batch, Columns, SlotRow, StateRow, slot_rows, state_rows, writing_order
+from .metadata import Batch, Columns, SlotRow, StateRow, slot_rows, writing_order
 
 
 class Recorder:
@@ -77,7 +77,9 @@ class Recorder:
         rows = self._states.get(layer.group)
         if rows is None:
             columns = Columns(self._batch, layer.group, self.aligned_block_size)
-            rows = self._states[layer.group] = state_rows(self._context.attn_metadata[layer.layer_name], columns)
+            rows = self._states[layer.group] = layer.contract.rows(
+                self._context.attn_metadata[layer.layer_name], columns
+            )
         return rows
 
     def slot_rows(self, layer: Any) -> tuple[list[SlotRow], Sequence[int]]:

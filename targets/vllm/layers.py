@@ -1,11 +1,9 @@
 """Shadow layers: a hybrid model whose arithmetic is tags, kept in vLLM's own KV tensors.
 
-Every layer walks its own chain of tags over the input token ids, from what it finds in its own memory at the place
-that vLLM's metadata names. Where the caches of a request are sound all layers agree; one wrong block id in one of
-them shows as a tag that belongs to somebody else. Layout of a page, 64-bit words:
-
-    attention  per slot: key = tag, value = minus tag (so that zeroed memory is consistent, foreign bytes are not)
-    mamba      convolution buffer of width - 1 + k tags, then the temporal state: one tag
+Every layer (state layers: `state_layers`) walks its own chain of tags over the input token ids, from what it finds in
+its own memory at the place that vLLM's metadata names. Where the caches of a request are sound all layers agree; one
+wrong block id in one of them shows as a tag that belongs to somebody else. An attention page holds, per slot, key = tag
+and value = minus tag (so that zeroed memory is consistent, foreign bytes are not).
 """
 
 from __future__ import annotations
@@ -18,18 +16,18 @@ import torch
 from torch import nn
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.model_executor.layers.mamba.mamba_utils import MambaStateCopyFuncCalculator
-from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from ...reference.tokens import EMPTY, NO_INPUT, VOCABULARY, chain, next_token
-from ..base.observe import Content, SlotContent, SlotRead, SlotWrite, StateContent, StateRead, StateWrite
+from ...reference.tokens import EMPTY, VOCABULARY, chain, next_token
+from ..base.observe import Content, SlotContent, SlotRead, SlotWrite
 from ..base.shadow import combine, join
 from . import compat
+from .contracts import Contract
 from .hooks import Recorder
-from .metadata import NULL, SlotRow, StateRow
+from .metadata import SlotRow
+from .state_layers import ShadowMamba
 
 Tags = tuple[int, ...]
 
@@ -141,133 +139,21 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         return content
 
 
-class ShadowMamba(nn.Module, MambaBase):
-    """A gated-delta-net layer: one convolution buffer and one recurrent state per block."""
-
-    def __init__(self, name: str, config: Any, recorder: Recorder, conv_width: int) -> None:
-        super().__init__()
-        self.prefix = self.layer_name = name
-        self.recorder = recorder
-        self.window = conv_width - 1
-        self.buffer = self.window + config.num_speculative_tokens
-        self.kv_cache = (torch.tensor([]), torch.tensor([]))
-        self.group = self.index = -1
-        config.compilation_config.static_forward_context[name] = self
-
-    def get_state_shape(self) -> tuple[tuple[int, ...], ...]:
-        """Convolution buffer, temporal state."""
-        return (self.buffer, 1), (1,)
-
-    def get_state_dtype(self) -> tuple[torch.dtype, ...]:
-        """Tags."""
-        return torch.int64, torch.int64
-
-    @property
-    def mamba_type(self) -> Any:
-        """Selects the real metadata builder."""
-        return MambaAttentionBackendEnum.GDN_ATTN
-
-    def attach(self, group: int, index: int) -> None:
-        """The caches are allocated; this is layer `index` of `group`."""
-        self.group, self.index = group, index
-        self.conv = self.kv_cache[0].numpy()[..., 0]
-        self.temporal = self.kv_cache[1].numpy()[..., 0]
-
-    def run(self, ids: Sequence[int]) -> Tags:
-        """All rows, in the order of the kernels; prefills take their initial states before any of them is stored."""
-        rows = self.recorder.state_rows(self)
-        out = [0] * len(ids)
-        prefills = [row for row in rows if row.prefill]
-        for row in rows:
-            if not row.prefill:
-                self._row(row, self._initial(row), ids, out)
-        starts = [self._initial(row) for row in prefills]
-        for row, start in zip(prefills, starts, strict=True):
-            self._row(row, start, ids, out)
-        return tuple(out)
-
-    def _initial(self, row: StateRow) -> int | None:
-        """The initial temporal state; None where the kernel leaves the row alone."""
-        if not row.has_temporal:
-            return EMPTY
-        if row.temporal == NULL and not row.prefill:
-            return None
-        tag: int = self.temporal.item(row.temporal)
-        self.recorder.log.append(
-            StateRead(row.row, self.group, self.index, row.temporal_column, row.temporal, tag, None)
-        )
-        return tag
-
-    def _row(self, row: StateRow, start: int | None, ids: Sequence[int], out: list[int]) -> None:
-        """Convolution and recurrence of one row."""
-        tokens = tuple(ids[token] for token in row.tokens)
-        tags = chain(EMPTY if start is None else start, tokens)
-        window, stored = self._convolve(row, tags)
-        if start is not None:
-            self._recur(row, tags, stored)
-            # The convolution is the second account of the prefix: its last input is the last state.
-            if window is not None and window[-1] != (NO_INPUT if start == EMPTY else start):
-                tags = chain(combine(window[-1], start), tokens)
-            for token, tag in zip(row.tokens, tags, strict=True):
-                out[token] = tag
-        elif stored is not None:
-            self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)
-
-    def _wrote(
-        self, row: StateRow, column: int, block: int, count: int, temporal: int | None, window: Tags | None
-    ) -> None:
-        depth = self.recorder.position(row.row) + count
-        self.recorder.log.append(StateWrite(row.row, self.group, self.index, column, block, depth, temporal, window))
-
-    def _recur(self, row: StateRow, tags: Tags, stored: Tags | None) -> None:
-        """Store the temporal states; the log shows both parts of a page that the kernels write in one row as one."""
-        if stored is not None and row.conv != row.outputs[0]:
-            self._wrote(row, row.conv_column, row.conv, len(tags), None, stored)
-            stored = None
-        last = len(tags)
-        for index, block in enumerate(row.outputs):
-            count = index + 1 if row.speculative else last
-            if block != NULL or row.prefill:
-                self.temporal[block] = tags[count - 1]
-                if block == NULL and self.recorder.is_dead(row.row):
-                    continue  # the null block is there for rows of nobody to write to
-                self._wrote(row, row.output_columns[index], block, count, tags[count - 1], None if index else stored)
-
-    def _convolve(self, row: StateRow, inputs: Tags) -> tuple[Tags | None, Tags | None]:
-        """Read the window, roll the buffer; returns the window and what was stored, None for a row left alone."""
-        if row.conv == NULL:
-            return None, None
-        length = self.window
-        window: Tags = (NO_INPUT,) * length
-        if row.has_conv:
-            window = tuple(self.conv[row.conv, row.offset : row.offset + length].tolist())
-            self.recorder.log.append(
-                StateRead(row.row, self.group, self.index, row.conv_column, row.conv, None, window)
-            )
-        # A speculative row shifts by one only: the next step reads at the offset of what was accepted.
-        history = window + inputs
-        stored = history[1:] if row.speculative else history[-length:]
-        self.conv[row.conv, : len(stored)] = stored
-        return window, stored
-
-    def read(self, block: int) -> Content:
-        """What a page holds."""
-        return StateContent(self.temporal.item(block), tuple(self.conv[block, : self.window].tolist()))
-
-
 class ShadowModel(nn.Module):
     """A decoder of shadow layers: "m" a mamba layer, "a" an attention layer."""
 
     is_hybrid = True
 
-    def __init__(self, config: Any, recorder: Recorder, pattern: str, conv_width: int, head_size: int) -> None:
+    def __init__(
+        self, config: Any, recorder: Recorder, pattern: str, conv_width: int, head_size: int, contract: Contract
+    ) -> None:
         super().__init__()
         self.recorder = recorder
         layers: list[ShadowAttention | ShadowMamba] = []
         for index, kind in enumerate(pattern):
             name = f"model.layers.{index}.mixer"
             if kind == "m":
-                layers.append(ShadowMamba(name, config, recorder, conv_width))
+                layers.append(ShadowMamba(name, config, recorder, conv_width, contract))
             else:
                 layers.append(ShadowAttention(name, config, recorder, head_size))
         self.layers: Any = nn.ModuleList(layers)

@@ -42,6 +42,8 @@ class StateRow(NamedTuple):
     outputs    blocks to write: one per token (speculative), else one for the last
     has_conv, has_temporal  whether there is an initial window and state
     prefill    True if the recurrence runs in the prefill kernel
+    folded     tokens in the state that a prefill stores, None for all
+    inner      a state inside a prefill: tokens folded in, block to write, its column
     """
 
     row: int
@@ -57,6 +59,8 @@ class StateRow(NamedTuple):
     has_temporal: bool
     outputs: Sequence[int]
     output_columns: Sequence[int]
+    folded: int | None = None
+    inner: tuple[int, int, int] | None = None
 
 
 class Columns:

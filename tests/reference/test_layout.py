@@ -1,5 +1,7 @@
 """How many columns and blocks a request needs, by kind of group and cache mode."""
 
+from dataclasses import replace
+
 import pytest
 from hybridfuzz.reference.layout import (
     Group,
@@ -61,6 +63,8 @@ def test_align_holds_a_bounded_number_of_states(ahead: int, speculative: int) ->
     long = peak_blocks(MAMBA, "align", 4000, speculative, ahead)
     assert long == 2 + speculative + ahead
     assert peak_blocks(MAMBA, "align", 10, speculative, ahead) == 1 + speculative
+    inner = replace(MAMBA, inner_states=True)
+    assert peak_blocks(inner, "align", 4000, speculative, ahead) == long + 1
     assert peak_blocks(MAMBA, "all", 4000, speculative, ahead) == 250 + speculative
     assert peak_blocks(ATTENTION, "align", 4000, speculative, ahead) == 1000
 

@@ -52,9 +52,9 @@ def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, Worker], 
 @pytest.mark.parametrize("runner", ["v2", "v1"])
 @pytest.mark.parametrize("changes", [{}, {"num_speculative_tokens": 2}, {"async_depth": 1}])
 @pytest.mark.parametrize("mode", ["align", "none"])
-@pytest.mark.parametrize("graphs", ["none", "decode"])
+@pytest.mark.parametrize(("graphs", "mixer"), [("none", "gdn"), ("decode", "gdn"), ("decode", "mamba2")])
 def test_a_plain_trace_is_silent(
-    workers: dict[str, Worker], runner: str, changes: dict[str, int], mode: str, graphs: str
+    workers: dict[str, Worker], runner: str, changes: dict[str, int], mode: str, graphs: str, mixer: str
 ) -> None:
     config = Config(
         num_blocks=40,
@@ -62,7 +62,7 @@ def test_a_plain_trace_is_silent(
         mamba_cache_mode=mode,  # type: ignore[arg-type]
         enable_prefix_caching=mode != "none",
         graph_sizes=(3,),
-        options={"runner": runner, "graphs": graphs},
+        options={"runner": runner, "graphs": graphs, "mixer": mixer},
         **changes,
     )
     events = (

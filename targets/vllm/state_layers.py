@@ -1,0 +1,167 @@
+"""Shadow state layers: tags in vLLM's own state pages, at the places that vLLM's own metadata names.
+
+One class for every contract between a model's state layers and their metadata builder (`contracts`): a contract says
+which builder it is, and turns what that builds into rows. Layout of a page, 64-bit words: a convolution buffer of
+width - 1 + k tags, then the temporal state, one tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+
+from ...reference.tokens import EMPTY, NO_INPUT, chain
+from ..base.observe import Content, StateContent, StateRead, StateWrite
+from ..base.shadow import combine
+from .contracts import Contract
+from .hooks import Recorder
+from .metadata import NULL, StateRow
+
+Tags = tuple[int, ...]
+
+
+class ShadowMamba(nn.Module, MambaBase):
+    """A state layer: one convolution buffer and one recurrent state per block."""
+
+    def __init__(self, name: str, config: Any, recorder: Recorder, conv_width: int, contract: Contract) -> None:
+        super().__init__()
+        self.prefix = self.layer_name = name
+        self.recorder = recorder
+        self.contract = contract
+        self.window = conv_width - 1
+        self.buffer = self.window + config.num_speculative_tokens
+        self.kv_cache = (torch.tensor([]), torch.tensor([]))
+        self.group = self.index = -1
+        config.compilation_config.static_forward_context[name] = self
+
+    def get_state_shape(self) -> tuple[tuple[int, ...], ...]:
+        """Convolution buffer, temporal state."""
+        return (self.buffer, 1), (1,)
+
+    def get_state_dtype(self) -> tuple[torch.dtype, ...]:
+        """Tags."""
+        return torch.int64, torch.int64
+
+    @property
+    def mamba_type(self) -> Any:
+        """Selects the real metadata builder."""
+        return self.contract.backend
+
+    def get_kv_cache_spec(self, vllm_config: Any) -> Any:
+        """Blocks of states; whether a chunk may leave one more at a boundary inside it."""
+        spec = super().get_kv_cache_spec(vllm_config)
+        if not self.contract.exports or not hasattr(spec, "num_prefill_checkpoint_blocks"):
+            return spec
+        return replace(spec, num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=1)
+
+    def attach(self, group: int, index: int) -> None:
+        """The caches are allocated; this is layer `index` of `group`."""
+        self.group, self.index = group, index
+        self.conv = self.kv_cache[0].numpy()[..., 0]
+        self.temporal = self.kv_cache[1].numpy()[..., 0]
+
+    def run(self, ids: Sequence[int]) -> Tags:
+        """All rows, in the order of the kernels; prefills take their initial states before any of them is stored."""
+        out = [0] * len(ids)
+        for prefill, rows in groupby(self.recorder.state_rows(self), lambda row: row.prefill):
+            if prefill:
+                prefills = list(rows)
+                starts = [self._initial(row) for row in prefills]
+                for row, start in zip(prefills, starts, strict=True):
+                    self._row(row, start, ids, out)
+                self._export(prefills, out)
+            else:
+                for row in rows:
+                    self._row(row, self._initial(row), ids, out)
+        return tuple(out)
+
+    def _export(self, rows: Sequence[StateRow], tags: Sequence[int]) -> None:
+        """States at a boundary inside a chunk. The window is gathered from the batch's inputs, wherever they begin.
+
+        The kernels store in this order: last windows, windows and states inside chunks, last states.
+        """
+        order = [token for row in rows for token in row.tokens]
+        for row in rows:
+            if row.inner is None:
+                continue
+            count, block, column = row.inner
+            end = order.index(row.tokens[0]) + count
+            window = tuple(tags[order[place]] for place in range(end - self.window, end))
+            last = {row.outputs[0]: self.temporal[row.outputs[0]].copy() for row in rows}
+            self.temporal[block], self.conv[block, : self.window] = last.get(block, tags[order[end - 1]]), window
+            if block != NULL:  # where no block is set aside, the kernel writes into the null block
+                self._wrote(row, column, block, count, tags[order[end - 1]], window)
+
+    def _initial(self, row: StateRow) -> int | None:
+        """The initial temporal state; None where the kernel leaves the row alone."""
+        if not row.has_temporal:
+            return EMPTY
+        if row.temporal == NULL and not row.prefill:
+            return None
+        tag: int = self.temporal.item(row.temporal)
+        self.recorder.log.append(
+            StateRead(row.row, self.group, self.index, row.temporal_column, row.temporal, tag, None)
+        )
+        return tag
+
+    def _row(self, row: StateRow, start: int | None, ids: Sequence[int], out: list[int]) -> None:
+        """Convolution and recurrence of one row."""
+        tokens = tuple(ids[token] for token in row.tokens)
+        tags = chain(EMPTY if start is None else start, tokens)
+        window, stored = self._convolve(row, tags)
+        if start is not None:
+            self._recur(row, tags, stored)
+            # The convolution is the second account of the prefix: its last input is the last state.
+            if window is not None and window[-1] != (NO_INPUT if start == EMPTY else start):
+                tags = chain(combine(window[-1], start), tokens)
+            for token, tag in zip(row.tokens, tags, strict=True):
+                out[token] = tag
+        elif stored is not None:
+            self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)
+
+    def _wrote(
+        self, row: StateRow, column: int, block: int, count: int, temporal: int | None, window: Tags | None
+    ) -> None:
+        depth = self.recorder.position(row.row) + count
+        self.recorder.log.append(StateWrite(row.row, self.group, self.index, column, block, depth, temporal, window))
+
+    def _recur(self, row: StateRow, tags: Tags, stored: Tags | None) -> None:
+        """Store the temporal states; the log shows both parts of a page that the kernels write in one row as one."""
+        if stored is not None and row.conv != row.outputs[0]:
+            self._wrote(row, row.conv_column, row.conv, len(tags), None, stored)
+            stored = None
+        last = len(tags) if row.folded is None else row.folded
+        for index, block in enumerate(row.outputs):
+            count = index + 1 if row.speculative else last
+            if block != NULL or row.prefill:
+                self.temporal[block] = tags[count - 1]
+                if block == NULL and self.recorder.is_dead(row.row):
+                    continue  # the null block is there for rows of nobody to write to
+                self._wrote(row, row.output_columns[index], block, count, tags[count - 1], None if index else stored)
+
+    def _convolve(self, row: StateRow, inputs: Tags) -> tuple[Tags | None, Tags | None]:
+        """Read the window, roll the buffer; returns the window and what was stored, None for a row left alone."""
+        if row.conv == NULL:
+            return None, None
+        length = self.window
+        window: Tags = (NO_INPUT,) * length
+        if row.has_conv:
+            window = tuple(self.conv[row.conv, row.offset : row.offset + length].tolist())
+            self.recorder.log.append(
+                StateRead(row.row, self.group, self.index, row.conv_column, row.conv, None, window)
+            )
+        # A speculative row shifts by one only: the next step reads at the offset of what was accepted.
+        history = window + inputs
+        stored = history[1:] if row.speculative else history[-length:]
+        self.conv[row.conv, : len(stored)] = stored
+        return window, stored
+
+    def read(self, block: int) -> Content:
+        """What a page holds."""
+        return StateContent(self.temporal.item(block), tuple(self.conv[block, : self.window].tolist()))
