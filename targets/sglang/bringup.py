@@ -14,7 +14,7 @@ import numpy as np
 
 from ...reference.layout import Group, Layout, cdiv
 from ..base.trace import Config
-from . import compat_tree, parts
+from . import compat_old, compat_tree, parts
 
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 SPARE_PAGES = 2
@@ -52,7 +52,7 @@ class Sizes:
         """State slots that one request holds at most: the working one and those for snapshots."""
         if self.strategy == "no_buffer":
             return 1
-        return 3 if self.overlap else 2
+        return 3 if self.overlap or compat_old.always_two_tracks() else 2
 
     @property
     def first_page(self) -> int:
@@ -141,13 +141,12 @@ class Storage:
 
     def __init__(self, rows: Any, kv: Any, sizes: Sizes) -> None:
         state = rows.mamba_pool.mamba_cache
-        layers, slots = sizes.state_layers, sizes.slots + 1
-        self.temporal: Any = state.temporal.numpy().reshape(layers, slots)
-        self.window: Any = state.conv[0].numpy().reshape(layers, slots, sizes.window)
+        self.temporal: Any = state.temporal.numpy().reshape(sizes.state_layers, -1)
+        self.window: Any = compat_old.windows(state)
         self.scratch_temporal: Any = np.empty(0, np.int64)
         self.scratch_window: Any = np.empty(0, np.int64)
         if sizes.drafts:
-            steps = layers, sizes.rows + 1, sizes.drafts
+            steps = sizes.state_layers, sizes.rows + 1, sizes.drafts
             self.scratch_temporal = state.intermediate_ssm.numpy().reshape(steps)
             self.scratch_window = state.intermediate_conv_window[0].numpy().reshape(*steps, sizes.window)
         pool = kv.full_kv_pool
@@ -158,3 +157,6 @@ class Storage:
         scratch = (self.scratch_temporal, self.scratch_window)
         for array in (self.temporal, self.window, *scratch, *self.keys, *self.values):
             array[...] = noise.integers(1, 1 << 62, array.shape)
+        self.clears_what_is_freed = compat_old.clears_what_is_freed(rows)
+        if self.clears_what_is_freed:
+            self.temporal[...] = self.window[...] = 0

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ...reference.tokens import VOCABULARY
+from . import compat_old
 
 if TYPE_CHECKING:
     from .bringup import Sizes
@@ -37,13 +38,15 @@ ABSENT = frozenset(
 
 def speculates() -> bool:
     """Whether the n-gram worker verifies and commits states in the way that speculation.py drives (0.5.23)."""
-    if find_spec("sglang.srt.speculative.ngram_worker") is None:
-        return False
     from sglang.srt.managers.scheduler import Scheduler
+
+    # Older workers cannot be imported without an accelerator.
+    if not hasattr(Scheduler, "_forward_isolation") or find_spec("sglang.srt.speculative.ngram_worker") is None:
+        return False
     from sglang.srt.speculative import ngram_worker, spec_utils
 
     staging = hasattr(ngram_worker, "reconstruct_indices_from_tree_mask_func")
-    return staging and hasattr(spec_utils, "_verify_commit_step_indices") and hasattr(Scheduler, "_forward_isolation")
+    return staging and hasattr(spec_utils, "_verify_commit_step_indices")
 
 
 def limit_rows(rows: int) -> None:
@@ -94,16 +97,18 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.abort_on_priority_when_disabled = False
     scheduler.schedule_low_priority_values_first = False
     scheduler.max_queued_requests = None
+    compat_old.settle(scheduler)
     # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.
     sender = SimpleNamespace(send_output=scheduler.send_abort_output)
     scheduler.ipc_channels = SimpleNamespace(send_to_tokenizer=sender)
     scheduler.init_schedule_policy()
-    scheduler.init_batch_result_processor()
+    if hasattr(type(scheduler), "init_batch_result_processor"):
+        scheduler.init_batch_result_processor()
 
 
 def process_result(scheduler: Any, batch: Any, result: Any) -> None:
     """The part of `Scheduler.process_batch_result` that changes anything but reports."""
-    processor = scheduler.batch_result_processor
+    processor = scheduler.batch_result_processor or scheduler  # itself, up to 0.5.12
     if batch.forward_mode.is_decode():
         processor.process_batch_result_decode(batch, result)
     elif batch.forward_mode.is_extend():
@@ -123,14 +128,12 @@ def release_arguments(scheduler: Any) -> tuple[Any, ...]:
 
 def client_tokens(request: Any) -> Any:
     """Output tokens that a client may see."""
-    return request.output_ids_through_stop
+    return getattr(request, "output_ids_through_stop", request.output_ids)
 
 
 def make_request(name: str, tokens: list[int], max_new_tokens: int) -> Any:
     """A request as the tokenizer would hand it over. The mark behind the name keeps r1 apart from r10, since aborts
     name requests by prefix."""
-    from array import array
-
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 
@@ -139,7 +142,7 @@ def make_request(name: str, tokens: list[int], max_new_tokens: int) -> Any:
     request = Req(
         rid=f"{name}.",
         origin_input_text="",
-        origin_input_ids=array("q", tokens),
+        origin_input_ids=compat_old.token_list(tokens),
         sampling_params=sampling,
         vocab_size=VOCABULARY,
     )
@@ -165,7 +168,9 @@ def abort_message(name: str) -> Any:
 
 def deferred(batch: Any) -> tuple[Any, Any, Any]:
     """Slots to clear, and sources and destinations of copies, before the forward."""
-    return batch.mamba_clear_indices, batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices
+    names = ("mamba_clear_indices", "mamba_cow_src_indices", "mamba_cow_dst_indices")
+    clears, sources, destinations = (getattr(batch, name, None) for name in names)
+    return clears, sources, destinations
 
 
 def copy_states(rows: Any, sources: Any, destinations: Any) -> None:
@@ -189,6 +194,7 @@ def flush(scheduler: Any) -> None:
     scheduler.last_batch = None
     scheduler.tree_cache.reset()
     scheduler.req_to_token_pool.clear()
+    compat_old.set_zero_aside(scheduler.req_to_token_pool.mamba_pool)
     scheduler.token_to_kv_pool_allocator.clear()
 
 
@@ -241,6 +247,9 @@ def backend_batch(batch: Any) -> Any:
 
 def waits(scheduler: Any, batch: Any) -> bool:
     """Whether the batch before must be processed before this one is launched."""
+    asks = getattr(type(scheduler), "is_disable_overlap_for_batch", None)
+    if asks is None:
+        return False
     asks = scheduler.is_disable_overlap_for_batch
     known = {"last_batch": scheduler.last_batch} if "last_batch" in signature(asks).parameters else {}
     answer: bool = asks(batch, **known)
@@ -250,7 +259,7 @@ def waits(scheduler: Any, batch: Any) -> bool:
 def plan(scheduler: Any) -> Any:
     """The next batch, None if there is none. Up to 0.5.19 the running batch changes in place."""
     if "running_batch" not in signature(scheduler.get_next_batch_to_run).parameters:
-        return scheduler.get_next_batch_to_run()
+        return compat_old.note_lengths(scheduler.get_next_batch_to_run())
     made = scheduler.get_next_batch_to_run(running_batch=scheduler.running_batch, last_batch=scheduler.last_batch)
     scheduler.running_batch = made.running_batch
     return made.batch_to_run

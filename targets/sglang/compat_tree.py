@@ -6,6 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from . import compat_old
+
 
 def tree_cores() -> tuple[str, ...]:
     """Trees that the server builds for hybrid models, the default first: cores of the unified cache, or up to 0.5.15
@@ -37,7 +39,8 @@ def root_of(cache: Any) -> Any:
 
 def tokens_of(node: Any) -> tuple[int, ...]:
     """A node's own tokens."""
-    return tuple(node.key.raw_token_ids())
+    key = node.key
+    return tuple(key.raw_token_ids() if hasattr(key, "raw_token_ids") else key.token_ids)
 
 
 def values_of(node: Any) -> tuple[Any, int, Any, int]:
@@ -66,9 +69,12 @@ def state_lock_of(request: Any) -> Any:
 
 def evict(cache: Any, tokens: int, states: int) -> None:
     """Evict what no request has locked."""
-    from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+    from sglang.srt.mem_cache import base_prefix_cache
 
-    cache.evict(EvictParams(num_tokens=tokens, mamba_num=states))
+    if not hasattr(base_prefix_cache, "EvictParams"):
+        compat_old.evict(cache, tokens, states)
+        return
+    cache.evict(base_prefix_cache.EvictParams(num_tokens=tokens, mamba_num=states))
 
 
 def states_of(request: Any) -> Any:
@@ -80,6 +86,9 @@ def states_of(request: Any) -> Any:
 def row_of(request: Any) -> int | None:
     """The row that a request has in the table of KV locations."""
     kv: Any = getattr(request, "kv", None)
+    if hasattr(request, "hybridfuzz_row"):
+        followed: int | None = request.hybridfuzz_row
+        return followed
     row: int | None = (kv if hasattr(kv, "req_pool_idx") else request).req_pool_idx
     return row
 
@@ -94,8 +103,8 @@ def allocated(request: Any) -> int:
 def slots_of(request: Any) -> tuple[int, ...]:
     """State slots of a request by role: the working one, then those for snapshots; 0 where there is none."""
     kv = states_of(request)
-    if kv.mamba_pool_idx is None and kv.mamba_ping_pong_track_buffer is None:
+    tracks = getattr(kv, "mamba_ping_pong_track_buffer", None)
+    if kv.mamba_pool_idx is None and tracks is None:
         return ()
     working = 0 if kv.mamba_pool_idx is None else int(kv.mamba_pool_idx)
-    tracks = kv.mamba_ping_pong_track_buffer
     return (working, *(() if tracks is None else (0 if slot == -1 else slot for slot in tracks.tolist())))

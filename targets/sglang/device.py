@@ -31,8 +31,9 @@ from ..base.observe import (
     Zeroed,
 )
 from ..base.shadow import join, run_chain, sample
-from . import compat, compat_tree, snapshots
+from . import compat, compat_old, compat_tree, snapshots
 from .bringup import Engine
+from .immediate import Immediate
 
 STATES, ATTENTION = 0, 1
 _PADDING_TOKEN = 0
@@ -96,6 +97,8 @@ class Device:
         self.pad_to = 0
         self._relay: dict[int, int] = {}
         """Request row -> token that its last forward sampled."""
+        self.has_sink_row = compat_old.has_sink_row()
+        self.immediate = Immediate(engine.rows, engine.states.clears_what_is_freed)
 
     def drain(self) -> None:
         """Let everything run that was launched."""
@@ -105,13 +108,13 @@ class Device:
     def launch(self, batch: Any) -> Any:
         """Read what is shared, put the rest off."""
         launch = self.prepare(batch, self.execute)
+        compat_old.note_sampled(batch, launch.sampled)
         return compat.make_result(launch.sampled, launch)
 
     def prepare(self, batch: Any, execute: Callable[[Launch], None]) -> Launch:
         """A launch of a batch, with what it reads of tables shared with the scheduler."""
         verify, extend = batch.forward_mode.is_target_verify(), batch.forward_mode.is_extend()
-        staged = batch.input_ids if batch.prefill_input_ids_cpu is None else batch.prefill_input_ids_cpu
-        tokens = staged.tolist() if extend else None
+        tokens = compat_old.prefill_tokens(batch) if extend else None
         rows, first = [], 0
         written = batch.out_cache_loc.tolist()
         for index, request in enumerate(batch.reqs):
@@ -120,7 +123,7 @@ class Device:
             row = self._row(batch, index, length + count * verify, count, tokens, first, written, request)
             rows.append(row._replace(samples=True, drafts=count - 1) if verify else row)
             first += count
-        if not extend:
+        if not extend and self.has_sink_row:
             rows += [self._padding()] * (self.pad_to - len(rows))
         launch = self.last = Launch(self.step, rows, self.pending, execute)
         launch.tracks = self.tracker.plan(batch, rows)
@@ -138,7 +141,7 @@ class Device:
             prefix=length - count,
             num_tokens=count,
             tokens=None if tokens is None else tuple(tokens[first : first + count]),
-            samples=tokens is None or length >= len(request.full_untruncated_fill_ids),
+            samples=tokens is None or length >= compat_old.length_to_compute(request),
             slot=int(pools.req_index_to_mamba_index_mapping[pool_row]),
             slots=compat_tree.slots_of(request),
             locations=pools.req_to_token[pool_row, :length].tolist(),
@@ -153,6 +156,7 @@ class Device:
     def _defer(self, batch: Any, launch: Launch) -> None:
         """The clears and copies that SGLang's model runner executes before the forward of an extend batch."""
         pools = self.engine.rows
+        launch.clears, launch.copies = self.immediate.take([row.slot for row in launch.rows if row.name])
         clears, sources, destinations = compat.deferred(batch)
         mode = batch.forward_mode
         if not mode.is_extend() or mode.is_target_verify() or (clears is None and sources is None):

@@ -8,6 +8,7 @@ import msgspec
 from ..base.protocol import Capabilities, Target, TargetError
 from ..base.trace import Config
 
+STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 TREE_CORES = ("python", "rust")
 """Of the latest release; "legacy" is the cache that older ones have."""
 DRAFTS = 3
@@ -18,7 +19,13 @@ class SglangFactory:
     """Opens engines of the SGLang that is importable here."""
 
     def __init__(
-        self, name: str, tree_core: str = "", tree_cores: tuple[str, ...] = TREE_CORES, drafts: int = DRAFTS
+        self,
+        name: str,
+        tree_core: str = "",
+        tree_cores: tuple[str, ...] = TREE_CORES,
+        drafts: int = DRAFTS,
+        strategies: tuple[str, ...] = STRATEGIES,
+        reaches: frozenset[str] = frozenset({"padding", "snapshots"}),
     ) -> None:
         self.name = name
         self.tree_core = tree_core
@@ -32,11 +39,12 @@ class SglangFactory:
             layers_per_group=(1, 2),
             max_speculative_tokens=drafts,
             speculative_modes=("slots", "none"),
-            max_async_depth=1,
+            # Without snapshots there is overlap only where there is no prefix cache, and a delayed token is freed late.
+            max_async_depth=1 if "snapshots" in reaches else 0,
             conv_widths=(4,),
-            reaches=frozenset({"padding", "snapshots"}),
+            reaches=reaches,
             options={
-                "strategy": ("no_buffer", "extra_buffer", "extra_buffer_lazy"),
+                "strategy": strategies,
                 "tree_core": (tree_core,) if tree_core else tree_cores,
                 "track": ("1", "2"),
                 "spare_states": ("0", "0", "1", "2", "6"),
@@ -50,10 +58,12 @@ class SglangFactory:
         core = config.options.get("tree_core")
         if core and not self.tree_core and core not in self.capabilities.options["tree_core"]:
             return f"this release has no tree core {core}"
+        if strategy not in self.capabilities.options["strategy"]:
+            return f"strategy {strategy} is not driven on this release"
         if sorted(sizes) != ["attention", "mamba"] or len(config.groups) != 2:
             return "it has one group of each kind"
-        if config.async_depth > 1:
-            return "at most one step is in flight"
+        if config.async_depth > self.capabilities.max_async_depth:
+            return f"at most {self.capabilities.max_async_depth} steps are in flight"
         if config.num_speculative_tokens > self.capabilities.max_speculative_tokens:
             return f"at most {self.capabilities.max_speculative_tokens} drafts are verified"
         if config.mamba_cache_mode == "none":
@@ -92,17 +102,17 @@ def make_factory(variant: str) -> SglangFactory:
 
     Imports SGLang: ten seconds and more, to be spent before a campaign's clock runs.
     """
-    from . import compat, compat_tree, stubs
+    from . import compat, compat_old, compat_tree, stubs
 
     try:
         stubs.install()
         from . import target
 
-        tree_cores = compat_tree.tree_cores()
+        tree_cores, strategies, reaches = compat_tree.tree_cores(), compat_old.strategies(), compat_old.reaches()
         drafts = DRAFTS if compat.speculates() else 0
     except ImportError as error:
         raise TargetError(
             f"SGLang cannot be imported here ({error}); say sglang@0.5.23 for an environment of its own"
         ) from error
     del target
-    return SglangFactory("sglang", variant, tree_cores, drafts)
+    return SglangFactory("sglang", variant, tree_cores, drafts, strategies, reaches)

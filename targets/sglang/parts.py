@@ -4,11 +4,12 @@ that asks which release it runs on.
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ...reference.tokens import VOCABULARY
-from . import compat, compat_tree
+from . import compat, compat_old, compat_tree
 from .stubs import OFF
 
 if TYPE_CHECKING:
@@ -34,11 +35,13 @@ def publish(sizes: Sizes) -> Any:
         "speculative_num_steps": sizes.drafts,
         "speculative_eagle_topk": 1,
     }
-    arguments = ServerArgs(
+    arguments = compat.call(
+        ServerArgs,
         model_path="dummy",
         page_size=sizes.page,
         disable_radix_cache=not sizes.caching,
         mamba_radix_cache_strategy=sizes.strategy,
+        mamba_scheduler_strategy=sizes.strategy,  # its name up to 0.5.12
         mamba_track_interval=sizes.track,
         chunked_prefill_size=max(sizes.page, 16),
         max_running_requests=sizes.rows,
@@ -47,7 +50,7 @@ def publish(sizes: Sizes) -> Any:
         attention_backend="torch_native",
         **(speculation if sizes.drafts else {}),
     )
-    arguments._mamba_cache_chunk_size = sizes.chunk
+    compat_old.set_chunk(arguments, sizes.chunk)
     set_global_server_args_for_scheduler(arguments)
     compat.limit_rows(sizes.rows)
     return arguments
@@ -58,7 +61,7 @@ def _state_parameters(sizes: Sizes, layers: list[int]) -> Any:
     from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateDType, Mamba2StateShape
 
     shape = Mamba2StateShape(
-        conv=[(1, sizes.window)],
+        conv=compat_old.conv_shape(sizes.window),
         temporal=(1, 1, 1),
         intermediate_size=1,
         conv_dim=1,
@@ -75,10 +78,10 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
     """Request rows and state slots."""
     from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 
-    return compat.call(
+    make = partial(
+        compat.call,
         HybridReqToTokenPool,
         size=sizes.rows,
-        mamba_size=sizes.slots,
         mamba_spec_state_size=sizes.rows,
         max_context_len=sizes.context + 4 * sizes.drafts + 2 * sizes.page + 8,
         device="cpu",
@@ -90,6 +93,12 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
         speculative_num_draft_tokens=sizes.drafts or None,
         enable_overlap_schedule=sizes.overlap,
     )
+    rows = make(mamba_size=sizes.slots)
+    if compat_old.set_zero_aside(rows.mamba_pool):
+        rows = make(mamba_size=sizes.slots + 1)
+        compat_old.set_zero_aside(rows.mamba_pool)
+    compat_old.follow_rows(rows)
+    return rows
 
 
 def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
@@ -108,6 +117,7 @@ def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
         device="cpu",
         enable_memory_saver=False,
         mamba_pool=states,
+        enable_kvcache_transpose=False,  # asked for up to 0.5.12
     )
 
 
@@ -127,10 +137,9 @@ def make_allocator(sizes: Sizes, kv: Any) -> Any:
 def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
     """The radix tree, with its components if it has such, or what stands in for it if there is to be none."""
     from sglang.srt.environ import envs
-    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
     parameters = compat.call(
-        CacheInitParams,
+        compat_old.cache_parameters(),
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,
         page_size=sizes.page,
@@ -139,11 +148,11 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
     )
     if not sizes.caching and (stand_in := compat_tree.chunk_cache()):
-        return stand_in(parameters)
+        return compat_old.plain_cache(stand_in, parameters)
     if sizes.tree_core == "legacy":
         from sglang.srt.mem_cache.mamba_radix_cache import MambaRadixCache
 
-        return MambaRadixCache(params=parameters)
+        return compat_old.plain_cache(MambaRadixCache, parameters)
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     kinds = compat_tree.component_types()
@@ -182,9 +191,7 @@ def hybrid_model_config() -> Any:
 
 def make_backend(rows: Any, sizes: Sizes) -> Any:
     """The linear-attention backend without its kernels: it plans where snapshots come from and stores them."""
-    from sglang.srt.layers.attention.linear.gdn_backend import GDNAttnBackend
-
-    backend = object.__new__(GDNAttnBackend)
+    backend = object.__new__(compat_old.backend_class())
     backend.device = "cpu"
     backend.topk = 0
     backend.req_to_token_pool = rows

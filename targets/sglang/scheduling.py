@@ -81,10 +81,12 @@ class Skeleton(Scheduler):
         self.waiting_queue: list[Any] = []
         self.running_batch = ScheduleBatch(reqs=[], batch_is_full=False)
         self.last_batch: Any = None
+        self.cur_batch: Any = None
         self.chunked_req: Any = None
         self.result_queue: deque[Any] = deque()
         self.retract_next: list[str] = []
         self.output_streamer = self.client
+        self.stream_output = self.client.stream_output
         compat.complete(self, sizes)
         self.model_worker: Any = self._speculate(engine) if sizes.drafts else None
 
@@ -146,6 +148,7 @@ class Skeleton(Scheduler):
 
     def turn(self, batch: Any) -> None:
         """One turn of `event_loop_normal` or `event_loop_overlap`, from behind the plan on."""
+        self.cur_batch = batch
         if not self.enable_overlap:
             if batch:
                 self.process_batch_result(batch, self.run_batch(batch))

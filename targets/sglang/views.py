@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..base.observe import Table, View
-from . import compat, compat_tree
+from . import compat, compat_old, compat_tree
 from .bringup import Engine
 from .device import STATES
 from .trees import HIDDEN, SOME, Owned, tree_of
@@ -54,7 +54,7 @@ class Host:
         engine, sizes = self.engine, self.engine.sizes
         tables = self._tables()
         owned = list(self.tree.owned())
-        free = engine.rows.mamba_allocator.free_slots.tolist()
+        free = compat_old.free_slots(engine.rows)
         free += [sizes.first_page + page for page in compat.free_pages(engine.allocator)]
         pins = self._pins(owned)
         return View(
