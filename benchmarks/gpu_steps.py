@@ -1,4 +1,4 @@
-"""Steps per second of the numeric run on a GPU, eager and from captured graphs, and what zeroing costs of a step.
+"""Steps per second of the numeric run on a GPU, with both mixers, eager and from captured graphs; the cost of zeroing.
 
     python benchmarks/gpu_steps.py [DEVICE]
 
@@ -9,12 +9,14 @@ host), without reference and oracles; medians over steps.
 import statistics
 import sys
 import time
+from itertools import product
 
 import torch
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step
 
 GROUPS = (Group("mamba", 8), Group("mamba", 8), Group("attention", 8))
+MIXERS = ("mamba2", "gated_delta_net")
 STEPS = 200
 
 
@@ -23,9 +25,9 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def decode(device: str, graph_sizes: tuple[int, ...]) -> tuple[float, float]:
+def decode(device: str, mixer: str, graph_sizes: tuple[int, ...]) -> tuple[float, float]:
     """Median seconds of a decode step, and of launching its forward and waiting for it."""
-    config = Config(200, GROUPS, max_model_len=240, graph_sizes=graph_sizes)
+    config = Config(200, GROUPS, max_model_len=240, graph_sizes=graph_sizes, options={"mixer": mixer})
     target = load_factory(f"hybrid@{device}").open(config)
     for number in range(4):
         target.apply(Arrive(f"r{number}", (("a", 9 + number),), 220))
@@ -88,9 +90,9 @@ def prefill(device: str) -> tuple[float, float]:
 def main(device: str = "cuda") -> None:
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}")
-    for label, sizes in (("eager", ()), ("graph replay", (4,))):
-        step, forward = decode(device, sizes)
-        print(f"{label}: {1 / step:.0f} steps/s ({step * 1e3:.2f} ms), its forward {forward * 1e3:.3f} ms")
+    for mixer, (label, sizes) in product(MIXERS, (("eager", ()), ("graph replay", (4,)))):
+        step, forward = decode(device, mixer, sizes)
+        print(f"{mixer}, {label}: {1 / step:.0f} steps/s ({step * 1e3:.2f} ms), its forward {forward * 1e3:.3f} ms")
     step, zero = prefill(device)
     print(
         f"a step that admits 40 tokens: {step * 1e3:.2f} ms; zeroing and checking it {zero * 1e3:.3f} ms "
