@@ -43,7 +43,7 @@ from .oracles import ORACLES
 from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
 from .port import refusal
 from .reached import ReachedStates
-from .takeover import take_over, take_over_write
+from .takeover import MOVES, take_over, take_over_write
 from .violation import Violation
 
 DRAIN_STEPS_PER_TOKEN = 3
@@ -152,7 +152,8 @@ class Lockstep:
         if violation:
             return violation
         self.reached.after_record(record, context)
-        take_over(reference.ledger, record)
+        if type(record) in MOVES:
+            take_over(reference.ledger, record)
         if isinstance(record, Numeric):
             self._note([output.values.tobytes() for output in record.outputs])
         elif isinstance(record, Delivered):

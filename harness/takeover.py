@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..reference.ledger import Ledger, slot_masks
 from ..targets.base.observe import Access, Copied, Loaded, Record, SlotWrite, StateWrite, Zeroed
 
+MOVES = frozenset({Zeroed, Copied, Loaded})
+"""Records that concern the ledger."""
+
 
 def take_over(ledger: Ledger, record: Record) -> None:
     """Zeroing, copies and loads; other records leave the ledger alone."""

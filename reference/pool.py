@@ -64,23 +64,24 @@ def partition_faults(
     held = dict(owners)
     for block, count in pins.items():
         held[block] = held.get(block, 0) + count
-    referenced = {block: count for block, count in enumerate(references) if count}
+    counted = [0] * layout.num_blocks
+    for block in ids.intersection(held):
+        counted[block] = held[block]
     if len(free_set) != len(free):
         for block, times in Counter(free).items():
             if times > 1:
                 yield Fault(block, "free", "once in the free queue", f"{times} times")
     unheld = ids.difference(held, reserved, cached)
-    for block in reserved & held.keys():
-        yield Fault(block, "owner", "reserved, never owned", f"{held[block]} table entries")
-    for block in (free_set & ids) - unheld:
-        held_by = f"{held.get(block, 0)} owners" if block not in cached else "the cache"
+    for block in reserved.intersection(held):
+        yield Fault(block, "owner", "reserved, never owned", f"{counted[block]} table entries")
+    for block in (free_set & ids) - unheld if free_set != unheld else ():
+        held_by = f"{counted[block]} owners" if block not in cached else "the cache"
         observed = "in the free queue" + (f", with {held_by}" if block not in reserved else "")
         yield Fault(block, "free", "not free", observed)
     for block in unheld - free_set:
         yield Fault(block, "free", "in the free queue (nobody holds it)", "absent from it")
     yield from _shared_faults(owners, cached) if layout.cache_owns else ()
-    for block in ids if referenced != held else ():
-        count = held.get(block, 0)
+    for block, count in enumerate(counted) if references != counted else ():
         if references[block] != count and block not in reserved:
             yield Fault(
                 block,

@@ -105,9 +105,10 @@ class Kernels:
         positions = range(position, position + len(tags))
         targets = [blocks[place // size] for place in positions]
         slots = [place % size for place in positions]
+        is_null, store_slot = self.is_null, memory.store_slot
         for block, slot, tag in zip(targets, slots, tags, strict=True):
-            if not self.is_null(block):
-                memory.store_slot(layer, block, size, slot, tag)
+            if not is_null(block):
+                store_slot(layer, block, size, slot, tag)
         self.log.append(SlotWrite(inputs.row, group, layer, position, targets, slots, tags))
         return tags
 
