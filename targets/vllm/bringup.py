@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import types
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def prepare_process() -> str:
     # Tiles spread a copy of megabytes over a GPU; ours is 8 bytes, and each tile is a call of the interpreter.
     mamba_utils._TEMPORAL_TILES = 1
     # The only compiled operator that the greedy path of the V1 runner meets.
-    Sampler.greedy_sample = staticmethod(lambda logits: logits.argmax(dim=-1).view(-1))
+    Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
     folder = tempfile.mkdtemp(prefix="hybridfuzz-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (Path(folder) / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")

@@ -122,13 +122,14 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         blocks = np.array(pages)
         keys, values = self.keys[blocks].ravel(), self.values[blocks].ravel()
         tags: list[int] = keys.tolist()
-        for place in np.flatnonzero(keys + values).tolist():
+        unequal = keys + values
+        for place in unequal.nonzero()[0].tolist() if np.count_nonzero(unequal) else ():
             tags[place] = combine(tags[place], -values.item(place))
         return tags
 
     def is_zero(self, block: int) -> bool:
         """Whether a page is all zeros."""
-        return not (self.keys[block].any() or self.values[block].any())
+        return not (np.count_nonzero(self.keys[block]) or np.count_nonzero(self.values[block]))
 
     def read(self, block: int) -> Content:
         """What a page holds. Most pages are asked for after every event and rarely change."""
