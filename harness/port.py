@@ -17,7 +17,18 @@ from itertools import product
 from msgspec import structs
 
 from ..targets.base.protocol import Capabilities, TargetFactory
-from ..targets.base.trace import AnyEvent, Arrive, Config, Group, Step, Trace, TraceError, check_config, needed_events
+from ..targets.base.trace import (
+    AnyEvent,
+    Arrive,
+    Config,
+    DummyRun,
+    Group,
+    Step,
+    Trace,
+    TraceError,
+    check_config,
+    needed_events,
+)
 
 
 def refusal(trace: Trace, factory: TargetFactory) -> str:
@@ -144,7 +155,9 @@ def _closest(offered: Sequence[int], wanted: int) -> int:
 
 
 def _limited(event: AnyEvent, config: Config, capabilities: Capabilities) -> AnyEvent:
-    """A request that is no session where there are none; a step as the target can have it."""
+    """A request that is no session where there are none; a step as the target can have it; no more rows than exist."""
+    if isinstance(event, DummyRun):
+        return structs.replace(event, rows=min(event.rows, config.max_num_seqs))
     if isinstance(event, Arrive) and "resume" not in capabilities.events:
         return structs.replace(event, session=False)
     return _limited_step(event, config, capabilities) if isinstance(event, Step) else event
@@ -189,15 +202,10 @@ def _event_changes(before: Sequence[AnyEvent], known: Sequence[AnyEvent], after:
     gone = Counter(tag_of(event) for event in before) - Counter(tag_of(event) for event in known)
     for tag, count in sorted(gone.items()):
         yield f"events: {count} {tag} left out"
-    for field in ("chunks", "drafts", "right", "per_request"):
+    for field in ("session", "chunks", "drafts", "right", "per_request", "rows"):
         changed = sum(getattr(old, field, 0) != getattr(new, field, 0) for old, new in zip(known, after, strict=True))
         if changed:
-            yield f"steps: {field} changed in {changed}"
-    sessions = sum(
-        getattr(old, "session", False) != getattr(new, "session", False) for old, new in zip(known, after, strict=True)
-    )
-    if sessions:
-        yield f"requests: session left out in {sessions}"
+            yield f"{field}: changed in {changed} events"
 
 
 def _show(value: object) -> str:

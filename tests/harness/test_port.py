@@ -88,7 +88,7 @@ def test_events_options_and_drafts_that_a_target_does_not_know_are_left_out() ->
         "option connector_saves: yes -> left out",
         "option strategy: not set -> extra_buffer",
         "events: 1 external_load left out",
-        "steps: chunks changed in 1",
-        "steps: drafts changed in 1",
-        "steps: right changed in 1",
+        "chunks: changed in 1 events",
+        "drafts: changed in 1 events",
+        "right: changed in 1 events",
     )
