@@ -105,29 +105,43 @@ def detect_with_hypothesis(mutant: str, seed: int, seconds: float) -> Detection:
 
 
 def table(runs: dict[str, list[Detection]], mutants: Sequence[str]) -> str:
-    """Markdown: per mutant and source found, traces and CPU seconds; then the ratios."""
-    sources = list(runs)
+    """Markdown: per mutant and source found, traces and CPU seconds, ratios to the first source; then over all."""
+    first, *others = runs
     lines = [
-        "| mutant | " + " | ".join(f"{source}: found, traces, CPU s" for source in sources) + " |",
-        "| --- |" + " --- |" * len(sources),
+        f"| mutant | {first}: found, traces, CPU s | "
+        + " | ".join(f"{source}: found, traces, CPU s | ratio of traces, CPU s" for source in others)
+        + " |",
+        "| --- | --- |" + " --- | --- |" * len(others),
     ]
     for mutant in mutants:
-        cells = []
-        for source in sources:
-            row = summarise(mutant, "", [run for run in runs[source] if run.mutant == mutant])
-            cells.append(f"{row.found}/{row.runs}, {pair(row.traces)}, {pair(row.seconds)}")
+        mine = {source: [run for run in some if run.mutant == mutant] for source, some in runs.items()}
+        cells = [spent(mine[first])]
+        for source in others:
+            traces, seconds = ratios(mine[source], mine[first])
+            cells += [spent(mine[source]), f"x{traces:.2g}, x{seconds:.2g}"]
         lines.append(f"| {mutant} | " + " | ".join(cells) + " |")
     lines.append("")
-    for source in sources:
-        caught = sum(any(run.found for run in runs[source] if run.mutant == mutant) for mutant in mutants)
-        every = sum(all(run.found for run in runs[source] if run.mutant == mutant) for mutant in mutants)
-        traces = ratio([run.traces for run in runs[source]], [run.traces for run in runs[sources[0]]], 1)
-        seconds = ratio([run.seconds for run in runs[source]], [run.seconds for run in runs[sources[0]]], 0.01)
+    for source, some in runs.items():
+        caught = sum(any(run.found for run in some if run.mutant == mutant) for mutant in mutants)
+        every = sum(all(run.found for run in some if run.mutant == mutant) for mutant in mutants)
+        traces, seconds = ratios(some, runs[first])
         lines.append(
             f"- {source}: {caught} of {len(mutants)} mutants found at least once, {every} with every seed; "
-            f"traces x{traces:.2f}, CPU seconds x{seconds:.2f} of {sources[0]}"
+            f"traces x{traces:.2f}, CPU seconds x{seconds:.2f} of {first}"
         )
     return "\n".join(lines)
+
+
+def spent(runs: Sequence[Detection]) -> str:
+    """One mutant, one source: runs that found it, medians and worst."""
+    row = summarise(runs[0].mutant, "", runs)
+    return f"{row.found}/{row.runs}, {pair(row.traces)}, {pair(row.seconds)}"
+
+
+def ratios(runs: Sequence[Detection], base: Sequence[Detection]) -> tuple[float, float]:
+    """Geometric means of traces and of CPU seconds, run by run."""
+    traces = ratio([run.traces for run in runs], [run.traces for run in base], 1)
+    return traces, ratio([run.seconds for run in runs], [run.seconds for run in base], 0.01)
 
 
 def main() -> None:

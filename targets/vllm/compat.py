@@ -177,17 +177,14 @@ def kv_cache_shape(
     return num_blocks, num_kv_heads, block_size, 2 * head_size
 
 
-def dummy_run(runner: Any, rows: int, tokens_max: int) -> int:
-    """What `Worker.execute_dummy_batch` does on an idle data-parallel rank, padded to `rows` as by the other ranks.
+def dummy_run(runner: Any) -> None:
+    """What `Worker.execute_dummy_batch` does on an idle data-parallel rank: one decode row."""
+    runner._dummy_run(query_length(runner), uniform_decode=True)
 
-    The V1 runner builds attention metadata for it only where it replays a full graph: that branch is asked for, since
-    it is the one in which rows of ended requests could be read. Returns the number of rows.
-    """
-    full_graph = {"force_attention": True} if "force_attention" in parameters(runner._dummy_run) else {}
-    query_length = getattr(runner, "uniform_decode_query_len", 0) or getattr(runner, "decode_query_len", 1)
-    rows = max(min(rows, tokens_max // query_length), 1)
-    runner._dummy_run(rows * query_length, uniform_decode=True, **full_graph)
-    return rows
+
+def query_length(runner: Any) -> int:
+    """Tokens of a decode row."""
+    return getattr(runner, "uniform_decode_query_len", 0) or getattr(runner, "decode_query_len", 1)
 
 
 def waiting_queues(scheduler: Any) -> list[Any]:

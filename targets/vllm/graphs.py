@@ -35,7 +35,7 @@ def prepare_process() -> None:
 def capture(runner: Any, recorder: Recorder, is_v2: bool) -> Padding:
     """Capture all decode graphs of a runner; returns what widens them."""
     padding = Padding()
-    query = _query_length(runner)
+    query = compat.query_length(runner)
     if is_v2:
         _capture_v2(runner, recorder)
         _widen(runner.cudagraph_manager, lambda found: found.cg_mode, padding, query)
@@ -43,11 +43,6 @@ def capture(runner: Any, recorder: Recorder, is_v2: bool) -> Padding:
         _capture_v1(runner, recorder)
         _widen(runner.cudagraph_dispatcher, lambda found: found[0], padding, query)
     return padding
-
-
-def _query_length(runner: Any) -> int:
-    """Tokens of a decode row."""
-    return getattr(runner, "uniform_decode_query_len", 0) or getattr(runner, "decode_query_len", 1)
 
 
 def _widen(owner: Any, mode: Callable[[Any], Any], padding: Padding, query: int) -> None:

@@ -93,13 +93,11 @@ class Recorder:
             found = self._slots[layer.group] = rows, writing_order(rows, layer.block_size)
         return found
 
-    def end_step(self, drafts: dict[str, int], sampled: dict[str, Sequence[int]], dummy_rows: int = 0) -> None:
+    def end_step(self, drafts: dict[str, int], sampled: dict[str, Sequence[int]], dummy: bool = False) -> None:
         """The step's results are known: put its forward where the model ran."""
         batch = self._batch
-        if dummy_rows:
-            rows = [ForwardRow(None, 0, (), 0, ())] * max(
-                dummy_rows, len(batch.names) if self._place is not None else 0
-            )
+        if dummy:
+            rows = [ForwardRow(None, 0, (), 0, ())] * (len(batch.names) if self._place is not None else 1)
             self.records.insert(self._place or 0, Forward(self.step, rows, self.log, dummy=True, graph=self.is_graph))
         elif self._place is not None:
             rows = [

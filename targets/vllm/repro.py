@@ -128,7 +128,7 @@ def _calls(event: Event, config: Config) -> Iterator[str]:
         case Abort():
             yield f"engine.abort({event.name!r})"
         case DummyRun() if event.uniform_decode:
-            yield f"engine.dummy_run({event.rows})"
+            yield "engine.dummy_run()"
         case ResetPrefixCache():
             yield f"engine.reset_prefix_cache({event.preempt_running})"
         case Evict():

@@ -174,8 +174,8 @@ class VllmTarget:
             records += self.run_step(Step())
         recorder = self.engine.recorder
         recorder.begin_step(self.step, records)
-        rows = self.engine.worker.dummy_run(event.rows, self.config.max_num_batched_tokens)
-        recorder.end_step({}, {}, dummy_rows=rows)
+        self.engine.worker.dummy_run(event.rows)
+        recorder.end_step({}, {}, dummy=True)
         self.step += 1
         return records
 

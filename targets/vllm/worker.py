@@ -35,11 +35,11 @@ class Worker:
             output = self.runner.sample_tokens(None)
         return output.get_output() if hasattr(output, "get_output") else output
 
-    def dummy_run(self, rows: int, tokens_max: int) -> int:
-        """A step for nobody; returns its number of rows."""
-        self.is_dummy, self.padding.rows = True, 0
+    def dummy_run(self, rows: int) -> None:
+        """A step for nobody beside ranks that run `rows` rows: where they replay a graph, so does this one."""
+        self.is_dummy, self.padding.rows = True, rows
         try:
-            return compat.dummy_run(self.runner, rows, tokens_max)
+            compat.dummy_run(self.runner)
         finally:
             self.is_dummy = False
 

@@ -253,13 +253,12 @@ class Engine:
         """The client gives up."""
         self.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
 
-    def dummy_run(self, rows):
+    def dummy_run(self):
         """A step for nobody, as on an idle data-parallel rank."""
         while self.scheduler.has_requests():
             self.step()
         query = getattr(self.runner, "uniform_decode_query_len", 0) or getattr(self.runner, "decode_query_len", 1)
-        more = {"force_attention": True} if takes(self.runner._dummy_run, "force_attention") else {}
-        self.runner._dummy_run(max(min(rows, self.budget // query), 1) * query, uniform_decode=True, **more)
+        self.runner._dummy_run(query, uniform_decode=True)
         self.steps += 1
 
     def reset_prefix_cache(self, preempt_running):
