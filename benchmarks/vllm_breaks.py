@@ -112,7 +112,7 @@ BREAKS = (
           "self.block_table.clear_row(req_index)", "pass"),
     Break("vacated-row-stale", TABLES_V1, V1 | GRAPHS, "a row that moved leaves its block ids behind",
           "        block_table_np[src, :num_blocks] = 0\n", "",
-          "Unreachable: the row that moved was the last one, a dummy run has one row, and padding rows take no table's word."),
+          "Unreachable: the last row moves, a dummy run has one row, and rows of padding are not looked up."),
     Break("graph-padding-kept", GDN, V2 | NO_SPEC | GRAPHS,
           "padding rows of a decode graph keep the state indices of an earlier batch",
           "            non_spec_state_indices_tensor[num_decodes:].fill_(NULL_BLOCK_ID)\n", "",
