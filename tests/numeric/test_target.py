@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory, on_device
 from hybridfuzz.targets.hybrid.factory import NumericFactory
@@ -41,6 +42,20 @@ def test_the_same_trace_gives_the_same_bits_twice() -> None:
     factory = load_factory("hybrid@cpu")
     trace = draw_trace(factory.capabilities, 22, 0, supports=factory.supports)
     assert run_trace(factory, trace).digest == run_trace(factory, trace).digest
+
+
+def test_a_refusal_is_handed_on() -> None:
+    trace = make_trace(
+        events.Arrive("r0", (("a", 6),), 1, session=True),
+        events.Step(),
+        events.Truncate("r0", 5),
+        events.Resume("r0", (("b", 1),), 1),
+        *steps(2),
+        mamba_cache_mode="none",
+    )
+    outcome = run_trace(load_factory("hybrid@cpu"), trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["truncation refused"]
 
 
 MUTANTS = {

@@ -39,8 +39,10 @@ class Numeric(HybridTarget):
 
     def apply(self, event: Event) -> Effect:
         """Let the event happen; the steps that it executes overlap: their results are waited for at its end."""
-        records: Sequence[Record | Promise] = super().apply(event).records
-        return Effect([record.redeem() if isinstance(record, Promise) else record for record in records])
+        effect = super().apply(event)
+        promised: Sequence[Record | Promise] = effect.records
+        records = [record.redeem() if isinstance(record, Promise) else record for record in promised]
+        return Effect(records, effect.refused)
 
     def sleep(self, event: Sleep) -> list[Record]:
         """The bytes are given back to the device."""
