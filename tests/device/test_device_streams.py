@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hybridfuzz.targets.hybrid.device.staging import Mail, Staging  # noqa: E402
-from hybridfuzz.targets.hybrid.device.streams import DeferredStream, side_stream  # noqa: E402
+from hybridfuzz.targets.hybrid.device.streams import DeferredStream  # noqa: E402
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
@@ -86,8 +86,7 @@ def test_an_upload_does_not_queue_behind_kernels(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_results_are_those_of_their_own_step(device: str) -> None:
-    side = side_stream(device)
-    mail = Mail(side, pinned=device == "cuda")
+    mail = Mail(device)
     content, receipts = torch.zeros(4, device=device), []
     for step in range(5):
         if device == "cuda":

@@ -111,7 +111,7 @@ def test_a_load_or_a_save_that_does_not_arrive_is_noticed() -> None:
     for start in (0, 16):
         moves.load(Arrival(key, 0, 5, start, start + 32, 16, "keys"))
     moves.save(key._replace(depth=40), 1, 6)
-    target.machine.finish()
+    target.machine.lanes.finish()
     loaded, saved = moves.take_checks()
     assert loaded.there.shape == (3, 32), "neighbours arrive together"
     for check in (loaded, saved):

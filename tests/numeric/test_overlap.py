@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hybridfuzz.harness.lockstep import run_trace
@@ -57,8 +58,8 @@ def keep_busy(stream: str, cycles: int = A_WHILE) -> Callable[[Any], None]:
     """Before each event some streams get something to do: "kernels", all "copies", or those that are sent "early"."""
 
     def change(target: Any) -> None:
-        apply, machine = target.apply, target.machine
-        early, *others = [one.stream for one in (machine.early.side, machine.staging.side, machine.mail.side)]
+        apply, lanes = target.apply, target.machine.lanes
+        early, *others = [one.stream for one in (lanes.early.side, lanes.staging.side, lanes.mail.side)]
         streams = {"kernels": [torch.cuda.current_stream()], "copies": [early, *others], "early": [early]}[stream]
 
         def busy(event: Any) -> Any:
@@ -77,11 +78,11 @@ def keep_busy(stream: str, cycles: int = A_WHILE) -> Callable[[Any], None]:
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_slow_stream_changes_nothing(device: str, stream: str, depth: int) -> None:
     factory = load_factory(f"hybrid@{device}")
-    for index in range(2):
-        trace = draw_trace(factory.capabilities, 41, index, {"async_depth": depth}, factory.supports)
-        outcome = run_trace(Changed(device, keep_busy(stream)), trace)
-        assert outcome.violation is None, outcome.violation.message
-        assert outcome.digest == run_trace(factory, trace).digest
+    trace = draw_trace(factory.capabilities, 41, 0, {"async_depth": depth}, factory.supports)
+    trace = msgspec.structs.replace(trace, events=trace.events[:25])
+    outcome = run_trace(Changed(device, keep_busy(stream)), trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.digest == run_trace(factory, trace).digest
 
 
 @pytest.mark.parametrize("device", [CUDA])
@@ -123,15 +124,17 @@ def no_fence_for_replays(target: Any) -> None:
             self.taken = True
             return self._content
 
-    launcher = target.machine.launcher
-    run, fenced, unfenced = launcher.run, launcher.staging, {}
+    launcher, lanes = target.machine.launcher, target.machine.lanes
+    run, fenced, unfenced = launcher.run, lanes.staging, {}
 
     def careless(arrays: Any, shape: Any, graph: bool) -> Any:
         if graph and shape not in unfenced:
-            unfenced[shape] = Staging(target.device.torch, fenced.side)
+            unfenced[shape] = Staging(target.device.torch)
             unfenced[shape].free = deque([Unfenced(unfenced[shape])])
-        launcher.staging = unfenced[shape] if graph else fenced
-        return run(arrays, shape, graph)
+        lanes.staging = unfenced[shape] if graph else fenced
+        results = run(arrays, shape, graph)
+        lanes.staging = fenced
+        return results
 
     launcher.run = careless
 
@@ -162,7 +165,7 @@ def results_not_waited_for(target: Any) -> None:
             self._host.fill_(1)
             return super().open()
 
-    mail = target.machine.mail
+    mail = target.machine.lanes.mail
     mail.send = lambda tensors: Impatient(mail, tensors)
 
 
@@ -208,7 +211,7 @@ def test_nothing_overtakes_a_page_that_leaves_the_pool(monkeypatch: pytest.Monke
         machine.moves.save(Key(0, 8, 1), 0, 5)
         machine.moves.flush()
         machine.pool.fill_dead(dead)
-        machine.finish()
+        machine.lanes.finish()
         [check] = machine.moves.take_checks()
         return check.holds(check.there.numpy())
 
@@ -223,7 +226,7 @@ def test_steps_that_end_in_one_event_are_launched_before_any_is_waited_for() -> 
     target: Any = load_factory("hybrid@cpu").open(trace.config)
     order: list[str] = []
     machine: Machine = target.machine
-    begin, send = machine.begin, machine.mail.send
+    begin, send = machine.begin, machine.lanes.mail.send
 
     def noting(tensors: Any) -> Any:
         receipt = send(tensors)
@@ -236,7 +239,7 @@ def test_steps_that_end_in_one_event_are_launched_before_any_is_waited_for() -> 
         receipt.open = open_it  # type: ignore[method-assign]
         return receipt
 
-    machine.mail.send = noting  # type: ignore[method-assign]
+    machine.lanes.mail.send = noting  # type: ignore[method-assign]
     machine.begin = lambda step: (order.append("begun"), begin(step))[1]  # type: ignore[method-assign, func-returns-value]
     for event in trace.events[:7]:
         order.clear()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,9 @@ class Slot:
 class Staging:
     """From the host to the device."""
 
-    def __init__(self, device: torch.device | str, side: SideStream | None = None) -> None:
+    def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
-        self.side = side or side_stream(device)
+        self.side: SideStream = side_stream(device)
         self.free: deque[Slot] = deque(Slot(self) for _ in range(2))
         """Slots in the order of their release; more are made when all are in use."""
 
@@ -121,9 +122,9 @@ class Receipt:
 class Mail:
     """From the device to the host, in one transfer for many tensors."""
 
-    def __init__(self, side: SideStream, pinned: bool) -> None:
-        self.side = side
-        self.pinned = pinned
+    def __init__(self, device: torch.device | str) -> None:
+        self.side: SideStream = side_stream(device)
+        self.pinned = torch.device(device).type == "cuda"
         self.free: deque[Tensor] = deque()
         """Buffers on the host whose content was taken out."""
 
@@ -135,3 +136,37 @@ class Mail:
     def send(self, tensors: Sequence[Tensor]) -> Receipt:
         """Begin to fetch values; at least one tensor."""
         return Receipt(self, tensors)
+
+
+class Lanes:
+    """All ways between one host and one device.
+
+    early    what is sent for planned steps
+    staging  what is sent for the step that runs
+    mail     what comes back
+    capture  a GPU's stream for nothing but captures
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.early, self.staging, self.mail = Staging(device), Staging(device), Mail(device)
+        make_stream: Any = torch.cuda.Stream
+        self.capture: Any = make_stream() if self.mail.pinned else None
+
+    def finish(self) -> None:
+        """Wait for everything that is on its way."""
+        for side in (self.early.side, self.staging.side, self.mail.side):
+            side.finish()
+
+
+@cache
+def _lanes_of_the_gpu() -> Lanes:
+    return Lanes("cuda")
+
+
+def lanes(device: torch.device | str) -> Lanes:
+    """New ones on a CPU; one set for all engines of a process on a GPU.
+
+    torch has 32 streams and deals them out in turn. A later one is soon somebody's capture stream, and pinned memory
+    that was copied on a stream that captures now cannot be used again: its event belongs to the graph.
+    """
+    return _lanes_of_the_gpu() if torch.device(device).type == "cuda" else Lanes(device)

@@ -7,7 +7,9 @@ serves all steps of equal shape. Without a GPU the same buffers are read by an e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..device.staging import Staging
+from ..device.staging import Lanes, Staging
 from .arrays import Shape, that_touch_nothing
 from .backend import Device
 from .forward import Network, Results
@@ -66,24 +68,24 @@ class Captured:
 class Launcher:
     """Runs the network of one engine."""
 
-    def __init__(self, network: Network, device: Device, staging: Staging) -> None:
+    def __init__(self, network: Network, device: Device, lanes: Lanes) -> None:
         self.network = network
         self.device = device
-        self.staging = staging
+        self.lanes = lanes
         self.captured: dict[Shape, Captured] = {}
 
     def run(self, arrays: Host, shape: Shape, graph: bool) -> Results:
         """One forward."""
         if not graph:
             packing = Packing(arrays)
-            slot = self.staging.put(packing.pack(arrays))
+            slot = self.lanes.staging.put(packing.pack(arrays))
             results = self.network.run(packing.views(slot.take()), shape)
             slot.release()
             return results
         captured = self.captured.get(shape)
         if captured is None:
             captured = self.captured[shape] = self._capture(arrays, shape)
-        captured.upload(arrays, self.staging)
+        captured.upload(arrays, self.lanes.staging)
         if captured.results is None:
             return self.network.run(captured.views, shape)
         captured.graph.replay()
@@ -94,14 +96,25 @@ class Launcher:
         captured = Captured(arrays, self.device)
         if not self.device.is_cuda:
             return captured
-        captured.upload(that_touch_nothing(arrays), self.staging)
-        make_stream: Any = torch.cuda.Stream
-        stream = make_stream()
+        captured.upload(that_touch_nothing(arrays), self.lanes.staging)
+        stream = self.lanes.capture
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self.network.run(captured.views, shape)
         torch.cuda.current_stream().wait_stream(stream)
         captured.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured.graph):
+        with no_collection(), torch.cuda.graph(captured.graph, stream=stream):
             captured.results = self.network.run(captured.views, shape)
         return captured
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Nothing of engines that are gone is given back meanwhile: a capture would record it, or break."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -18,8 +18,7 @@ from ....reference.prefix_cache import Key
 from ....reference.tiny_model import TinyModel
 from ...base.observe import Access, Bytes, LayerOutput, Numeric, NumericRow
 from ...base.trace import Config
-from ..device.staging import Mail, Staging
-from ..device.streams import side_stream
+from ..device.staging import lanes
 from ..kernels import RowInput
 from ..plan import Plan
 from ..pool import BlockPool
@@ -62,9 +61,7 @@ class Machine:
         self.model = build_model(config)
         self.generations = [0] * layout.num_blocks
         self.calls = Calls()
-        self.early, self.staging = Staging(device.torch), Staging(device.torch)
-        """What is sent for planned steps, and for the one that runs: each on a stream of its own."""
-        self.mail = Mail(side_stream(device.torch), device.is_cuda)
+        self.lanes = lanes(device.torch)
         self.pages = PageLayout.of(layout, self.model, Paging.of(config.options))
         self.outside = Outside(layout, self.model, self.pages, device)
         self.results: tuple[Results, Sequence[RowInput], Mapping[str, Ints]] | None = None
@@ -79,19 +76,17 @@ class Machine:
         """New bytes, all of them dead; nothing of what was queued or captured for the old ones remains."""
         self.pool = BytePool(self.layout, self.model, self.pages, self.device.torch)
         self.pool.fill_all(self.generations)
-        self.moves = Moves(self.pool, self.outside, self.device.ops, self.staging, self.mail)
+        self.moves = Moves(self.pool, self.outside, self.device.ops, self.lanes)
         self.network = Network(self.layout, self.model, self.pool, self.tables, self.device.ops, self.device.torch)
-        self.launcher = Launcher(self.network, self.device, self.staging)
+        self.launcher = Launcher(self.network, self.device, self.lanes)
 
     def drop_pool(self) -> None:
         """Give the bytes back; `make_pool` makes new ones."""
-        self.finish()
+        self.lanes.finish()
+        for ahead in (self.moves.ahead, *self._ahead.values()):
+            ahead.release()
+        self._ahead.clear()
         del self.pool, self.moves, self.network, self.launcher
-
-    def finish(self) -> None:
-        """Wait for everything that is on its way."""
-        for side in (self.early.side, self.staging.side, self.mail.side):
-            side.finish()
 
     def note_plan(self, plan: Plan, pool: BlockPool, handed_out: Sequence[int]) -> None:
         """A step was planned: whatever died since the last planning dies for the device when it begins this step."""
@@ -101,7 +96,7 @@ class Machine:
         dying = (dead - self._dead) | set(handed_out)
         self._dead = dead
         obituary = {block: self.generations[block] for block in dying}
-        self._ahead[plan.step] = Ahead.of(plan, obituary, self.early, self.pool, self.outside)
+        self._ahead[plan.step] = Ahead.of(plan, obituary, self.lanes.early, self.pool, self.outside)
 
     def begin(self, step: int) -> None:
         """The device begins a planned step."""
@@ -170,7 +165,7 @@ class Machine:
         """What a drafter stores."""
         self.moves.let_leave()
         for layer, calls in writes.items():
-            slot = self.staging.put(np.array(lone_writes(self.pool, layer, calls)))
+            slot = self.lanes.staging.put(np.array(lone_writes(self.pool, layer, calls)))
             rows, slots = slot.take().view(2, -1)
             self.network.write(layer, rows.long(), slots.long())
             slot.release()
@@ -189,7 +184,7 @@ class Machine:
             results, inputs, expected = self.results
             device += results
             self.results = None
-        receipt, guard_names, layers = self.mail.send(device), self.pool.guard_names, self.network.layers
+        receipt, guard_names, layers = self.lanes.mail.send(device), self.pool.guard_names, self.network.layers
 
         def redeem() -> Numeric:
             guards, *host = receipt.open()
@@ -213,7 +208,7 @@ class Machine:
         """What is kept outside of the pool under a key, in the first fill."""
         if layer not in self.outside.pages.get(key, ()):
             return None
-        self.mail.side.finish()
+        self.lanes.mail.side.finish()
         first, second = self.outside.parts(key, layer)
         return _numbers((first[0], second[0]), self.layout.groups[key.group])
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ....reference.prefix_cache import Key
 from ..device.metadata import Regions, ZeroPlan
 from ..device.ops import Ops
-from ..device.staging import Mail, Staging
+from ..device.staging import Lanes
 from ..device.streams import Fence
 from .ahead import Ahead
 from .outside import Outside
@@ -70,11 +70,10 @@ class Check(NamedTuple):
 class Moves:
     """Queued moves of one engine; `checks` are what was found of those launched."""
 
-    def __init__(self, pool: BytePool, outside: Outside, ops: Ops, staging: Staging, mail: Mail) -> None:
+    def __init__(self, pool: BytePool, outside: Outside, ops: Ops, lanes: Lanes) -> None:
         self.pool = pool
         self.outside = outside
-        self.staging = staging
-        self.mail = mail
+        self.lanes = lanes
         self.ahead = Ahead()
         """What was sent for the step that runs."""
         self._leaving: list[Fence] = []
@@ -110,7 +109,7 @@ class Moves:
     def save(self, key: Key, layer: int, block: int) -> None:
         """Begin to carry a page out of the pool, in all fills, once everything queued before has run."""
         self.flush()
-        page, there, side = self.outside.new_page(key, layer), self.pool.fills(layer, block), self.mail.side
+        page, there, side = self.outside.new_page(key, layer), self.pool.fills(layer, block), self.lanes.mail.side
         written = side.copy(lambda: page.copy_(there, non_blocking=True), side.mark())
         self.outside.written[key, layer] = written
         self._leaving.append(written)
@@ -144,7 +143,7 @@ class Moves:
     def _launch_zero(self) -> None:
         blocks, self._zero = self._zero, []
         announced = self.ahead.zero if self.ahead.zero and self.ahead.zero[0] == blocks else None
-        slot = announced[1] if announced else self.staging.put(np.array(self.pool.pages_of(blocks), np.int64))
+        slot = announced[1] if announced else self.lanes.staging.put(np.array(self.pool.pages_of(blocks), np.int64))
         ids = slot.take()
         self.ops.zero_blocks(self.plan, ids)
         self.checks.append(Check(f"zeroing blocks {blocks}", ~self.pool.by_page[:, ids].any()))
@@ -163,7 +162,7 @@ class Moves:
                 )
                 regions.append((source + move.source_offset, destination + move.destination_offset, move.length))
         before = [self.bytes_at(source, length).clone() for source, _, length in regions]
-        slot = self.staging.put(np.array(regions, np.int64).T)
+        slot = self.lanes.staging.put(np.array(regions, np.int64).T)
         sources, destinations, lengths = slot.take().view(3, -1)
         told = replace(Regions.of(regions), sources=sources, destinations=destinations, lengths=lengths)
         self.ops.copy_regions(self.pool.bytes, told)
@@ -181,7 +180,7 @@ class Moves:
         arrivals, self._arrivals = self._arrivals, []
         for key, layer, block, source, destination, length, part in arrivals:
             page, announced = self.outside.pages[key][layer], self.ahead.pages.get((key, layer))
-            slot = announced or self.outside.send(key, layer, self.staging)
+            slot = announced or self.outside.send(key, layer, self.lanes.staging)
             there = self.pool.fills(layer, block)[:, destination : destination + length]
             there.copy_(slot.take().view(page.shape)[:, source : source + length])
             if not announced:
