@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..reference.model import Reference
 from ..targets.base.observe import View
-from ..targets.base.trace import Abort, Arrive, Config, Event, Park, Resume, Truncate, fits
+from ..targets.base.trace import Abort, Arrive, Config, Event, Fork, Park, Resume, Truncate, fits
 
 
 def announce(event: Event, reference: Reference, config: Config, names: set[str]) -> None:
@@ -22,7 +22,7 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
             life.resume(event.prompt, event.max_new_tokens)
 
 
-def confirm(event: Event, reference: Reference, view: View, refused: str) -> None:
+def confirm(event: Event, reference: Reference, view: View, refused: str, names: set[str]) -> None:
     """After the event; `view` is what it left behind, `refused` says why nothing happened."""
     if isinstance(event, Abort):
         reference.abort(event.name, lingers=event.name in (*view.running, *view.waiting))
@@ -30,6 +30,11 @@ def confirm(event: Event, reference: Reference, view: View, refused: str) -> Non
         life = reference.lives.get(event.name)
         if life is not None and not life.parked:
             reference.end(event.name)
+    elif isinstance(event, Fork) and not refused:
+        life = reference.lives.get(event.parent)
+        if life is not None and life.parked and event.name not in names:
+            names.add(event.name)
+            reference.fork(event.name, event.parent, view.tables)
     elif isinstance(event, Truncate) and not refused:
         life = reference.lives.get(event.name)
         if life is not None and life.parked and 0 < event.length < life.known:

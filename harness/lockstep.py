@@ -114,7 +114,7 @@ class Lockstep:
             if violation:
                 return violation
         view = self.target.view()
-        confirm(event, context.reference, view, effect.refused)
+        confirm(event, context.reference, view, effect.refused, self._names)
         context.refused = effect.refused
         if self._planned_view == view:
             view = self._planned_view  # what was judged already is known by its identity

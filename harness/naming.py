@@ -41,6 +41,15 @@ class Names:
         """A client got so many tokens."""
         self._known[request] = self._known.get(request, 0) + tokens
 
+    def knows(self, request: str) -> bool:
+        """Whether a request of this name ever arrived."""
+        return request in self._turns
+
+    def fork(self, name: str, parent: str) -> None:
+        """`name` is a copy of a session."""
+        self._turns[name], self._known[name] = self._turns[parent], self._known[parent]
+        self._arrivals[name] = self._arrivals[parent]
+
     def truncate(self, request: str, length: int) -> None:
         """A client's session forgets its tokens from `length` on."""
         self._known[request] = min(self._known[request], length) or self._known[request]

@@ -27,7 +27,7 @@ from ..targets.base.observe import (
     View,
     Zeroed,
 )
-from ..targets.base.trace import Event, Resume, Truncate
+from ..targets.base.trace import Event, Fork, Resume, Truncate
 from .history import Mark, Moment, Turn, What
 from .naming import Names
 from .violation import Violation
@@ -56,10 +56,13 @@ class Notes:
         self.moments.append(Moment(len(self.moments), kind, f"{kind} {name}".strip()))
         self._resuming = event if isinstance(event, Resume) else None
 
-    def truncate(self, event: Truncate) -> None:
-        """A parked session was asked to forget tokens, and did not refuse."""
-        if self._view and event.name in self._view.parked:
+    def edited(self, event: Event) -> None:
+        """What was done to a session between its turns, and not refused."""
+        parked = self._view.parked if self._view else ()
+        if isinstance(event, Truncate) and event.name in parked:
             self._names.truncate(event.name, event.length)
+        elif isinstance(event, Fork) and event.parent in parked and not self._names.knows(event.name):
+            self._names.fork(event.name, event.parent)
 
     def take(self, record: Record) -> None:
         """A record of the present event."""

@@ -23,7 +23,7 @@ from ..targets.base.observe import (
     View,
     Zeroed,
 )
-from ..targets.base.trace import Abort, Event, MoveTier, Park, ResetPrefixCache, Step, Truncate
+from ..targets.base.trace import Abort, Event, Fork, MoveTier, Park, ResetPrefixCache, Step, Truncate
 from .oracles.base import Context
 
 
@@ -254,6 +254,7 @@ class ReachedStates:
         self._parked_with.update((name, context.reference.lives[name].settled) for name in parked)
         if isinstance(event, Truncate) and event.name in view.parked:
             counts["truncation refused" if context.refused else "session truncated"] += 1
+        counts["session forked"] += isinstance(event, Fork) and event.name in parked
         counts["session parked"] += bool(parked)
         counts["turn ended by its client"] += isinstance(event, Park) and event.name in parked
         counts["session parked between drafts"] += any(context.reference.lives[name].speculated for name in parked)

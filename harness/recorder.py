@@ -11,7 +11,7 @@ from typing import overload
 
 from ..targets.base.observe import Content, Effect, Record, View
 from ..targets.base.protocol import Target, TargetFactory
-from ..targets.base.trace import Config, Event, Trace, Truncate
+from ..targets.base.trace import Config, Event, Trace
 from .history import History
 from .lockstep import Outcome, run_trace, unobserved
 from .notes import Notes
@@ -64,8 +64,8 @@ class _Watched:
     def apply(self, event: Event) -> Effect:
         self._notes.begin(event)
         effect = self._target.apply(event)
-        if isinstance(event, Truncate) and not effect.refused:
-            self._notes.truncate(event)
+        if not effect.refused:
+            self._notes.edited(event)
         return Effect(_Noted(effect.records, self._notes.take), effect.refused)
 
     def view(self) -> View:

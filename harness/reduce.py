@@ -22,7 +22,7 @@ import msgspec
 
 from ..reference.tokens import CONTINUATION
 from ..targets.base.protocol import TargetError
-from ..targets.base.trace import AnyEvent, Arrive, Config, Resume, Step, Trace, TraceError
+from ..targets.base.trace import AnyEvent, Arrive, Config, Fork, Resume, Step, Trace, TraceError
 from .lockstep import Outcome
 
 Run = Callable[[Trace], Outcome]
@@ -134,8 +134,11 @@ def renamed(trace: Trace) -> Trace:
     events: list[AnyEvent] = []
     for event in trace.events:
         changes: dict[str, object] = {}
-        if isinstance(event, Arrive | Resume):
+        if isinstance(event, Arrive | Resume | Fork):
             requests.setdefault(event.name, f"r{len(requests)}")
+        if isinstance(event, Fork):
+            changes["parent"] = requests.get(event.parent, event.parent)
+        if isinstance(event, Arrive | Resume):
             for document, _ in event.prompt:
                 documents.setdefault(document, chr(ord("a") + (len(documents) - 1) % 26))
             changes["prompt"] = tuple((documents[document], length) for document, length in event.prompt)

@@ -44,6 +44,7 @@ REQUIRES: dict[str, str] = {
     "resumed turn waits with kept caches": "resume",
     "parked session loses its caches": "resume block-tables",
     "session closed while parked": "resume",
+    "session forked": "fork",
     "session truncated": "truncate",
     "truncation refused": "truncate block-tables",
     "turn resumed from a checkpoint": "truncate block-tables",

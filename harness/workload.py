@@ -24,6 +24,7 @@ from ..targets.base.trace import (
     DummyRun,
     Evict,
     ExternalLoad,
+    Fork,
     MoveTier,
     Park,
     Preempt,
@@ -61,6 +62,7 @@ class Grammar:
         self.burst = choices.pick((1, 2, 3, 4, 6))
         self.short = choices.chance(50)
         self.talks = "resume" in capabilities.events and choices.chance(50)
+        self.forks = self.talks and "fork" in capabilities.events and choices.chance(40)
         self.cuts = self.talks and "truncate" in capabilities.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
@@ -122,13 +124,17 @@ class Grammar:
         self.sessions.pop(name, None)
         return Abort(name)
 
-    def turn(self) -> Resume | Truncate | Step:
-        """A session that is probably parked goes on, perhaps after it forgot a part; one without room for another turn
-        is left alone until the end of the trace."""
+    def turn(self) -> Resume | Truncate | Fork | Step:
+        """A session that is probably parked goes on, perhaps after it forgot a part or was copied; one without room for
+        another turn is left alone until the end of the trace."""
         name = self.choices.pick([name for name in self.sessions if name not in self.left])
         if self.cuts and self.choices.chance(40):
             self.sessions[name] = self.length(self.sessions[name])
             return Truncate(name, self.sessions[name])
+        if self.forks and len(self.sessions) < 6 and self.choices.chance(25):
+            fork = f"{name}f{len(self.sessions)}"
+            self.sessions[fork] = self.sessions[name]
+            return Fork(fork, name)
         room = self.config.max_model_len - self.sessions[name]
         if room < 2:
             del self.sessions[name]

@@ -11,7 +11,7 @@ what its earlier owner wrote.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(slots=True)
@@ -68,6 +68,13 @@ class Ledger:
             before.owner if before else "",
             before.group if before else -1,
         )
+
+    def inherit(self, block: int, source: int | None) -> None:
+        """`block` was filled with a copy of the whole page of `source`, or of a state that was complete (None)."""
+        cells = self.facts[block].cells
+        for layer in range(len(cells)):
+            origin = Cell(temporal=True, conv=True) if source is None else self.cell(source, layer)
+            cells[layer] = replace(origin) if origin else Cell()
 
     def adopt(self, blocks: Iterable[int], owner: str) -> None:
         """`owner` alone holds these blocks, and no lookup reaches them: it may write to them, whoever did before."""

@@ -165,6 +165,19 @@ class Reference:
         held = {block for columns in table for block in columns}
         self.ledger.adopt([block for block in held if references[block] == 1 and block not in published], name)
 
+    def fork(self, name: str, parent: str, tables: Mapping[str, Table]) -> None:
+        """`name` is a copy of a parked session. Blocks that it does not share are as written as what they are copies
+        of: the same column of attention, and a state that is there."""
+        self.lives[name] = self.lives[parent].fork(name)
+        self._entered_tables[name] = table = tables.get(name, ())
+        step = self.current.step if self.current else -1
+        for index, (columns, origin) in enumerate(zip(table, tables.get(parent, ()), strict=True)):
+            for column, block in enumerate(columns):
+                if block == self.layout.null_block or block in origin:
+                    continue
+                self.ledger.hand_out(block, name, index, step)
+                self.ledger.inherit(block, origin[column] if self.layout.groups[index].kind == "attention" else None)
+
     def _owns(self, name: str, block: int) -> bool:
         """Whether a block that the request had, in another column, was its own."""
         facts = self.ledger.facts.get(block)

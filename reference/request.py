@@ -97,6 +97,13 @@ class Life:
         self.delivered = 0
         self.settled = min(self.settled, length)
 
+    def fork(self, name: str) -> Life:
+        """A copy of a parked session."""
+        assert self.parked
+        life = Life(name, (), self.max_new_tokens, session=True)
+        life.truth, life.delivered, life.settled, life.parked = self.truth, self.delivered, self.settled, True
+        return life
+
     def sampled_truth(self, end: int, drafts: Sequence[int]) -> list[int]:
         """Tokens that a step must sample when its last known token is at `end - 1` and it verifies `drafts`."""
         accepted = 0

@@ -123,7 +123,8 @@ class ExternalLoad(Event, frozen=True, tag="external_load"):
 
 
 class Fork(Event, frozen=True, tag="fork"):
-    """`name` becomes a copy of the live request `parent`."""
+    """`name`, which must be new, becomes a copy of the parked session `parent`: the same tokens, and caches of its own
+    or shared ones, as far as they cannot change. An engine refuses what it has no memory for."""
 
     name: Name
     parent: Name

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...reference.prefix_cache import Key
 from ...reference.tokens import chain
@@ -36,6 +37,10 @@ class Request(Struct, eq=False, gc=False):
         """Token ids that became known."""
         self.tokens.extend(tokens)
         self.tags.extend(chain(self.tags[-1], tuple(tokens)))
+
+    def copy(self, name: str) -> Request:
+        """The same progress under another name."""
+        return replace(self, name=name, tokens=self.tokens.copy(), tags=self.tags.copy())
 
     def truncate(self, length: int, settled: int) -> None:
         """Forget the tokens from `length` on; the content of `settled` ones is in memory."""

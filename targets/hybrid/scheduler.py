@@ -74,8 +74,6 @@ class Scheduler:
                 self.schedule_waiting(plan, limits)
         self.sessions.tell(plan)
         plan.zero = self.cache.take_blocks_to_zero()
-        plan.removed, self.removed = self.removed, []
-        plan.finished, self.finished = self.finished, []
         for row in plan.rows.values():
             request = self.requests[row.name]
             request.low += row.count - row.drafts
@@ -248,7 +246,8 @@ class Scheduler:
         if start >= prefill_end:
             return count
         partial = self.cache.partial.boundary(request.prompt_length)
-        return chunk_end(start, start + count, prefill_end, known, self.chunk_grid, partial) - start
+        held = self.sessions.end_of_held_columns(request) if request.session else 0
+        return chunk_end(start, start + count, prefill_end, known, self.chunk_grid, partial, held) - start
 
     def preempt(self, request: Request, plan: Plan | None = None) -> None:
         """Take all blocks from a running request and let it wait in front."""

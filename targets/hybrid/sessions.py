@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .plan import Plan, Request
+from .pool import NULL_BLOCK
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -33,7 +34,10 @@ class Sessions:
         """Sessions whose states lie elsewhere since the last planning."""
 
     def tell(self, plan: Plan) -> None:
-        """What the worker has to know with the next plan."""
+        """What the worker has to know of requests that are not in the plan."""
+        scheduler = self.scheduler
+        plan.removed, scheduler.removed = scheduler.removed, []
+        plan.finished, scheduler.finished = scheduler.finished, []
         plan.parked, self.leaving = self.leaving, []
         plan.rolled_back, self.rolled_back = self.rolled_back, []
 
@@ -65,7 +69,6 @@ class Sessions:
         it."""
         scheduler = self.scheduler
         count, _ = scheduler.wanted(request, plan.budget, limits, fresh=True)
-        count = min(count, self.to_the_next_state(request.settled))
         allocation = None
         if count > 0:
             span = scheduler.span(request, count, 0)
@@ -78,13 +81,22 @@ class Sessions:
         scheduler.place(plan, request, count, 0, fresh, (), None, allocation)
         return True
 
-    def to_the_next_state(self, start: int) -> int:
-        """Most tokens of a turn's first chunk. Rejected drafts leave a column behind the state's own: in mode align no
-        chunk may step over it, or it would be published with whatever it holds."""
-        if self.scheduler.config.mamba_cache_mode != "align":
-            return self.scheduler.config.max_model_len
-        sizes = [group.block_size for group in self.cache.groups if group.kind == "mamba"]
-        return min((size - start % size for size in sizes), default=self.scheduler.config.max_model_len)
+    def end_of_held_columns(self, request: Request) -> int:
+        """Where a chunk has to end so that it fills the state column it starts in, or finds ahead; 0 for anywhere.
+
+        Rejected drafts leave a running column behind the state's own. A chunk that steps over it would publish it with
+        whatever it holds; scratch columns move away by themselves.
+        """
+        scratch = self.cache.layout.num_speculative_tokens
+        ends = [
+            (column + 1) * group.block_size
+            for group in self.cache.groups
+            if group.kind == "mamba"
+            for table in [group.tables.get(request.name, [])]
+            for column in range(request.high // group.block_size, len(table) - scratch)
+            if table[column] != NULL_BLOCK
+        ]
+        return min(ends, default=0)
 
     def give_way(self, plan: Plan, to: Request) -> bool:
         """Take the blocks of one session that does not run: the one parked longest, else the last that waits. False if

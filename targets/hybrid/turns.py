@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from ...reference.tokens import Truth
 from ..base.observe import Record
-from ..base.trace import Event, Park, Resume, Truncate, fits
+from ..base.trace import Event, Fork, Park, Resume, Truncate, fits
+from .forks import Forks
+from .plan import Plan
 
 if TYPE_CHECKING:
     from .target import HybridTarget
@@ -18,10 +20,12 @@ class Turns:
 
     def __init__(self, target: HybridTarget) -> None:
         self.target = target
+        self.forks = Forks(target)
         self.handlers: dict[type[Event], Callable[..., list[Record]]] = {
             Park: self.park,
             Resume: self.resume,
             Truncate: self.truncate,
+            Fork: self.fork,
         }
 
     def park(self, event: Park) -> list[Record]:
@@ -44,6 +48,31 @@ class Turns:
         if not scheduler.sessions.truncate(request, event.length):
             self.target.refused = f"no state of {event.name} at or before {event.length} tokens is kept"
         return []
+
+    def fork(self, event: Fork) -> list[Record]:
+        """A copy of a parked session, once nothing is in flight and the worker has dropped the session's row."""
+        target, scheduler = self.target, self.target.scheduler
+        parent = scheduler.requests.get(event.parent)
+        if parent not in scheduler.sessions.parked or event.name in target.names_seen:
+            return []
+        records = target.drain()
+        if scheduler.sessions.holds(parent):
+            if self.forks.blocks_needed(parent.settled) > len(target.pool.free):
+                target.refused = f"there are too few blocks for a copy of {event.parent}"
+                return records
+            self.drop_rows()
+            self.forks.fill(parent, event.name)
+        target.names_seen.add(event.name)
+        scheduler.requests[event.name] = fork = parent.copy(event.name)
+        scheduler.sessions.parked.append(fork)
+        return records
+
+    def drop_rows(self) -> None:
+        """Tell the worker now what it would hear with the next plan."""
+        plan = Plan(self.target.step, 0)
+        self.target.scheduler.sessions.tell(plan)
+        self.target.batch.accepted.wait()
+        self.target.runner.update_batch(plan)
 
     def resume(self, event: Resume) -> list[Record]:
         """The next turn of a parked session."""

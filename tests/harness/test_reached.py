@@ -11,6 +11,7 @@ from hybridfuzz.targets.base.trace import (
     Arrive,
     DummyRun,
     ExternalLoad,
+    Fork,
     Group,
     MoveTier,
     Park,
@@ -160,6 +161,7 @@ TRACES: dict[str, Trace] = {
     ),
     "parked session loses its caches": make_trace(SESSION, *steps(9), Preempt("r0")),
     "session closed while parked": make_trace(SESSION, *steps(9), Abort("r0")),
+    "session forked": make_trace(SESSION, *steps(9), Fork("r1", "r0")),
     "session truncated": make_trace(SESSION, *steps(9), Truncate("r0", 16)),
     "truncation refused": make_trace(SESSION, *steps(9), Truncate("r0", 5)),
     "turn resumed from a checkpoint": make_trace(

@@ -78,7 +78,7 @@ def allowed(trace: Trace, capabilities: Capabilities) -> bool:
 @pytest.mark.parametrize("event", sorted(CLEAN.capabilities.events - {"arrive", "step"}))
 def test_every_declared_event_is_drawn_and_none_else(event: str) -> None:
     """With one more event declared, that one appears, too."""
-    partners = {"sleep": "wake", "wake": "sleep", "truncate": "resume"}
+    partners = {"sleep": "wake", "wake": "sleep", "truncate": "resume", "fork": "resume"}
     events = frozenset({event, partners.get(event, event)})
     capabilities = msgspec.structs.replace(CLEAN.capabilities, events=events | {"arrive", "step"})
     seen: Counter[str] = Counter()

@@ -117,3 +117,28 @@ def test_what_a_step_not_yet_entered_starts_from_is_certain(parked: Reference) -
     parked.lives["r0"].resume([("b", 6)], 2)
     parked.plan(1, [("r0", 3, None)], {"r0": TABLE}, [0] * 20, {})
     assert parked.certain("r0") == 3
+
+
+def test_a_fork_is_as_written_as_its_parent(parked: Reference) -> None:
+    """It shares the block of attention; its state is a copy, and complete."""
+    parked.fork("r1", "r0", {"r0": TABLE, "r1": ((3,), (2,))})
+    fork = parked.lives["r1"]
+    assert (fork.parked, fork.known, fork.settled) == (True, 6, 5)
+    assert parked.ledger.facts[2].owner == "r0"
+    cell = parked.ledger.cell(3, 0)
+    assert parked.ledger.facts[3].owner == "r1"
+    assert cell is not None
+    assert cell.temporal
+    assert cell.conv
+    fork.resume([("b", 2)], 1)
+    assert parked.lives["r0"].known == 6
+
+
+def test_a_partial_block_is_copied_slot_by_slot(parked: Reference) -> None:
+    parked.ledger.write_slots(2, 0, 0b111, "r0", 0)
+    parked.fork("r1", "r0", {"r0": TABLE, "r1": ((3,), (4,))})
+    copy, origin = parked.ledger.cell(4, 0), parked.ledger.cell(2, 0)
+    assert copy is not None
+    assert origin is not None
+    assert copy.slots == 0b111
+    assert copy is not origin

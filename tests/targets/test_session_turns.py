@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.targets.base.observe import Delivered, Planned, PlannedRow
 from hybridfuzz.targets.base.trace import (
     Abort,
     AnyEvent,
     Arrive,
     DummyRun,
+    Fork,
     Group,
     Park,
     Preempt,
@@ -19,8 +21,13 @@ from hybridfuzz.targets.base.trace import (
     Truncate,
     Wake,
 )
-from support import ATTENTION, Watching, arrive, make_trace, steps, watch
+from hybridfuzz.targets.hybrid.groups import AttentionGroup
+from hybridfuzz.targets.hybrid.plan import Request
+from hybridfuzz.targets.hybrid.target import HybridTarget
+from hybridfuzz.targets.hybrid.turns import Turns
+from support import ATTENTION, Watching, arrive, broken, make_trace, steps, watch
 
+FORK = Fork("r1", "r0")
 MORE = Resume("r0", (("b", 7),), 3)
 TIGHT: dict[str, Any] = {"num_blocks": 19, "mamba_cache_mode": "all"}
 """18 blocks: 6 for the session's first turn, 12 for 48 tokens of somebody else."""
@@ -190,3 +197,75 @@ def test_a_session_is_truncated_while_others_are_in_flight() -> None:
         session(20, 2), *steps(4), arrive("r1", 30, new=20), *steps(4), Truncate("r0", 18), Step(), MORE, async_depth=2
     )
     assert turns(watched)[-1].kept == 16
+
+
+@MODES
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("prompt", [13, 15])
+def test_a_fork_and_its_parent_go_on_by_themselves(mode: str, drafts: int, prompt: int) -> None:
+    """They share full blocks of attention, and neither writes into what the other holds."""
+    watched = clean(
+        session(prompt), *steps(9, drafts=drafts, right=2), FORK, MORE, Resume("r1", (("c", 7),), 3), *steps(9),
+        mamba_cache_mode=mode, num_speculative_tokens=drafts, async_depth=1,
+    )  # fmt: skip
+    tables = view_after(watched, FORK).tables
+    assert tables["r1"][1][:2] == tables["r0"][1][:2]
+    assert not set(tables["r1"][0]) & set(tables["r0"][0]) - {0}
+    assert turns(watched)[-1].kept == turns(watched, "r1")[-1].kept == prompt + 5
+
+
+def test_a_fork_outlives_its_parent() -> None:
+    watched = clean(session(), *steps(9), FORK, Abort("r0"), *steps(1), Resume("r1", (("c", 7),), 3), *steps(5))
+    assert turns(watched, "r1")[-1].kept == 18
+
+
+def test_a_fork_of_a_truncated_session_begins_at_its_checkpoint() -> None:
+    watched = clean(session(20), *steps(9), Truncate("r0", 18), FORK, Resume("r1", (("c", 7),), 3), MORE)
+    assert [turns(watched, name)[-1].kept for name in ("r0", "r1")] == [16, 16]
+
+
+def test_a_fork_without_memory_is_refused() -> None:
+    watched = clean(session(), *steps(9), arrive("r1", 42, new=6), *steps(1), Fork("r2", "r0"), *steps(9), **TIGHT)
+    assert not turns(watched, "r2")
+    assert not watched.outcome.reached.get("session forked")
+
+
+@pytest.mark.parametrize("event", [Fork("r0", "r0"), Fork("r1", "r9")])
+def test_a_fork_needs_a_new_name_and_a_parked_parent(event: AnyEvent) -> None:
+    watched = clean(session(), *steps(9), event, *steps(2))
+    assert set(view_after(watched, event).parked) == {"r0"}
+
+
+class SharesEverything(Turns):
+    """The partial block of attention is shared, too: the first to go on writes into the other's."""
+
+    def __init__(self, target: HybridTarget) -> None:
+        super().__init__(target)
+        self.forks.fork_attention = self.share  # type: ignore[method-assign]
+
+    def share(self, group: AttentionGroup, parent: Request, name: str) -> None:
+        table = group.tables[parent.name]
+        for block in table:
+            self.target.pool.touch(block)
+        group.tables[name], group.num_published[name] = list(table), group.num_published[parent.name]
+
+
+def test_a_shared_partial_block_is_noticed() -> None:
+    trace = make_trace(session(), *steps(9), FORK, Resume("r1", (("c", 7),), 3), *steps(2))
+    violation = run_trace(broken(SharesEverything), trace).violation
+    assert violation is not None
+    assert violation.signature == "M5-step-attention-shared-write"
+
+
+@pytest.mark.parametrize(("prompt", "new", "steps_of"), [(11, 5, ((1, 1), (3, 1), (0, 0))), (1, 4, ((1, 1), (1, 0)))])
+def test_a_turn_does_not_step_over_the_column_of_rejected_drafts(
+    prompt: int, new: int, steps_of: tuple[tuple[int, int], ...]
+) -> None:
+    """It would be published with the state that the drafts left in it: the turn begins inside a block, or on a
+    boundary."""
+    watched = clean(
+        session(prompt, new), Step(), *(Step(drafts=drafts, right=right) for drafts, right in steps_of), *steps(2),
+        Resume("r0", (("a", 8),), 1), groups=(Group("mamba", 4),), num_speculative_tokens=3, max_model_len=25,
+    )  # fmt: skip
+    assert watched.outcome.reached["session parked between drafts"] or watched.outcome.reached["draft rejected"]
+    assert turns(watched)[-1].kept == prompt + new - 1
