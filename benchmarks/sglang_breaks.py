@@ -14,6 +14,8 @@ from breaks import Break, Drill, main
 NONE = {"strategy": "no_buffer"}
 EXTRA = {"strategy": "extra_buffer"}
 OVERLAP = {"strategy": "extra_buffer", "async_depth": "1"}
+# A track interval of two verifications keeps away from what the release does to shorter ones.
+DRAFTS = {"num_speculative_tokens": "3", "mamba_cache_mode": "slots", "track": "2"}
 LAZY = {"strategy": "extra_buffer_lazy", "async_depth": "1"}
 STATES = "srt/mem_cache/unified_cache/components/mamba.py"
 TREE = "srt/mem_cache/unified_radix_cache.py"
@@ -21,6 +23,8 @@ POOL, SLOTS = "srt/mem_cache/memory_pool.py", "srt/mem_cache/allocator/mamba.py"
 COMMON, BATCH = "srt/mem_cache/common.py", "srt/managers/schedule_batch.py"
 SCHEDULER = "srt/managers/scheduler.py"
 RESULTS = "srt/managers/scheduler_components/batch_result_processor.py"
+VERIFY, RELAY = "srt/speculative/spec_utils.py", "srt/managers/overlap_utils.py"
+DRAFTING = "srt/speculative/eagle_utils.py"
 BACKEND = "srt/layers/attention/hybrid_linear_attn_backend.py"
 
 # fmt: off
@@ -101,6 +105,37 @@ BREAKS = (
     Break("snapshot-from-next-chunk", BACKEND, OVERLAP, "a snapshot overwrites the final state that it should copy",
         "                ssm_states[forward_metadata.track_ssm_final_dst] = ssm_states[\n",
         "                ssm_states[forward_metadata.track_ssm_final_src] = ssm_states[\n"),
+    Break("first-draft-committed", VERIFY, NONE | DRAFTS, "the state after the first token is kept",
+        "        accept_index[req_idx, (accept_lens - 1).to(torch.int64)] - accept_indices_offset\n"
+        "    )\n    if batch.mamba_track_indices is None:\n",
+        "        accept_index[req_idx, (accept_lens * 0).to(torch.int64)] - accept_indices_offset\n"
+        "    )\n    if batch.mamba_track_indices is None:\n"),
+    Break("track-one-draft-late", VERIFY, OVERLAP | DRAFTS, "a snapshot is one draft past the grid",
+        "    to_track_ith = torch.clamp(tracking_point - seq_lens_pre_verify - 1, min=0).to(\n",
+        "    to_track_ith = torch.clamp(tracking_point - seq_lens_pre_verify, min=0, max=3).to(\n"),
+    Break("stale-track-mask", VERIFY, OVERLAP | DRAFTS, "a verification gets no slots for snapshots",
+        "    set_mamba_track_indices_from_reqs(batch, track_positions)\n    batch.mamba_track_mask = None\n",
+        "    batch.mamba_track_mask = None\n"),
+    Break("crossing-named-by-end", RESULTS, OVERLAP | DRAFTS, "a snapshot is named by where its step ended",
+        "                return True, cur // interval * interval\n", "                return True, cur\n"),
+    Break("live-state-donated-ahead", RESULTS, NONE | DRAFTS, "a state past the end goes to the tree",
+        "        if req.owned_kv_len() != req.kv.kv_committed_len:\n            return False\n",
+        "        if False:\n            return False\n"),
+    Break("bonus-token-not-counted", RESULTS, NONE | DRAFTS, "the token behind accepted drafts is not counted",
+        "                req.kv.kv_committed_len += num_accept_tokens\n",
+        "                req.kv.kv_committed_len += num_accept_tokens - 1\n"),
+    Break("keep-slot-in-flight", RESULTS, LAZY | DRAFTS | {"track": "1", "spare_states": "0"},
+        "a slot goes to the tree that may be written yet", "                or keep_may_be_written_in_flight\n", "",
+        why="The slot is written only if no state slot is free when the last verification is planned, and that one "
+            "crosses the grid: not met in this time."),
+    Break("overallocation-leaks", COMMON, NONE | DRAFTS, "locations for rejected drafts are not given back",
+        "    if start_p < end_p:\n        # start_p", "    if False:\n        # start_p"),
+    Break("single-reserve", DRAFTING, OVERLAP | DRAFTS, "room for one verification, but two are planned",
+        "    double_alloc = get_alloc_reserve_per_decode()\n",
+        "    double_alloc = get_alloc_reserve_per_decode() // 2\n"),
+    Break("lengths-not-waited-for", RELAY, OVERLAP | DRAFTS, "nobody waits for the new lengths",
+        "                self.publish_ready.wait()\n        batch.seq_lens = self",
+        "                pass\n        batch.seq_lens = self"),
 )
 # fmt: on
 

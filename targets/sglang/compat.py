@@ -198,14 +198,16 @@ def flush(scheduler: Any) -> None:
     scheduler.token_to_kv_pool_allocator.clear()
 
 
-class _Seen(SimpleNamespace):
+class Seen(SimpleNamespace):
+    """What has not been set is None."""
+
     def __getattr__(self, name: str) -> None:
         return None
 
 
 def verify_batch(batch: Any) -> Any:
     """The fields of a `ForwardBatch` that the linear-attention backend reads before it verifies drafts."""
-    return _Seen(
+    return Seen(
         batch_size=len(batch.reqs),
         forward_mode=batch.forward_mode,
         logical_forward_mode=batch.forward_mode,
@@ -223,7 +225,7 @@ def backend_batch(batch: Any) -> Any:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
     lengths = torch.tensor(batch.extend_lens)
-    seen = _Seen(
+    seen = Seen(
         batch_size=len(batch.reqs),
         forward_mode=batch.forward_mode,
         logical_forward_mode=batch.forward_mode,

@@ -11,6 +11,8 @@ from ..base.trace import Config
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 TREE_CORES = ("python", "rust")
 """Of the latest release; "legacy" is the cache that older ones have."""
+EVENTS = frozenset({"arrive", "step", "preempt", "abort", "reset_prefix_cache", "evict"})
+SESSIONS = "sessions"
 DRAFTS = 3
 """Most drafts in a verification, where a release speculates in a way that can be driven."""
 
@@ -26,11 +28,12 @@ class SglangFactory:
         drafts: int = DRAFTS,
         strategies: tuple[str, ...] = STRATEGIES,
         reaches: frozenset[str] = frozenset({"padding", "snapshots"}),
+        sessions: bool = False,
     ) -> None:
         self.name = name
         self.tree_core = tree_core
         self.capabilities = Capabilities(
-            events=frozenset({"arrive", "step", "preempt", "abort", "reset_prefix_cache", "evict"}),
+            events=EVENTS | {"resume"} if sessions else EVENTS,
             modes=("slots", "slots", "none"),
             observes=frozenset({"pool", "tables", "accesses", "content", "device_order", "leftovers"}),
             # (grid of snapshots, KV page)
@@ -93,8 +96,9 @@ class SglangFactory:
 
 
 def variants() -> dict[str, str]:
-    """`sglang:CORE@RELEASE` uses one tree core, whatever a trace says: for comparisons."""
-    return {core: f"always the {core} tree core" for core in TREE_CORES}
+    """`sglang:CORE@RELEASE` uses one tree core, whatever a trace says: for comparisons. Sessions are apart because
+    0.5.23 fails in most traces that have them."""
+    return {core: f"always the {core} tree core" for core in TREE_CORES} | {SESSIONS: "streaming sessions, too"}
 
 
 def make_factory(variant: str) -> SglangFactory:
@@ -102,7 +106,7 @@ def make_factory(variant: str) -> SglangFactory:
 
     Imports SGLang: ten seconds and more, to be spent before a campaign's clock runs.
     """
-    from . import compat, compat_old, compat_tree, stubs
+    from . import compat, compat_old, compat_sessions, compat_tree, stubs
 
     try:
         stubs.install()
@@ -115,4 +119,9 @@ def make_factory(variant: str) -> SglangFactory:
             f"SGLang cannot be imported here ({error}); say sglang@0.5.23 for an environment of its own"
         ) from error
     del target
-    return SglangFactory("sglang", variant, tree_cores, drafts, strategies, reaches)
+    known = tree_cores, drafts, strategies, reaches
+    if variant != SESSIONS:
+        return SglangFactory("sglang", variant, *known)
+    if not compat_sessions.has_sessions():
+        raise TargetError("this SGLang has no sessions that can be driven; say sglang:sessions@0.5.23")
+    return SglangFactory(f"sglang:{SESSIONS}", "", *known, sessions=True)

@@ -28,12 +28,14 @@ class Client:
         self.outputs: list[tuple[str, list[int]]] = []
         self.ended: list[str] = []
         self._over: set[str] = set()
+        self._past: dict[int, Any] = {}
+        """Turns that ended: a result that was in flight then may name them once more."""
 
     def stream_output(self, requests: Any, return_logprob: Any = False, skip: Any = None) -> None:
         """New tokens of a processed batch."""
         for request in requests:
             name = request.hybridfuzz_name
-            if request is skip or name in self._over:
+            if request is skip or name in self._over or id(request) in self._past:
                 continue
             tokens = list(compat.client_tokens(request))
             if len(tokens) > self.sent.get(name, 0):
@@ -41,6 +43,12 @@ class Client:
                 self.sent[name] = len(tokens)
             if request.finished():
                 self.end(name)
+                self._past[id(request)] = request
+
+    def begin(self, name: str) -> None:
+        """The client of a session asks for the next turn."""
+        self._over.discard(name)
+        self.sent[name] = 0
 
     def end(self, name: str) -> None:
         """The request is over, one way or the other."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
-from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Step, fits
-from . import compat, compat_tree
+from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
+from . import compat, compat_sessions, compat_tree
 from .bringup import Engine
 from .device import STATES, Device
 from .scheduling import Skeleton
@@ -24,18 +24,28 @@ class SglangTarget:
         self.layout = self.engine.layout
         self.device = Device(self.engine)
         self.scheduler = Skeleton(self.engine, self.device, config.max_num_batched_tokens)
-        self.host = Host(self.engine, self.scheduler)
+        self.sessions = self._sessions()
+        self.host = Host(self.engine, self.scheduler, self.sessions)
         self.step = 0
         self._names: set[str] = set()
         self._processing = -1
         self._handlers: dict[type[Event], Callable[[Any], list[Record]]] = {
             Arrive: self.arrive,
+            Resume: self.resume,
             Step: self.run_step,
             Preempt: self.preempt,
             Abort: self.abort,
             ResetPrefixCache: self.reset_prefix_cache,
             Evict: self.evict,
         }
+
+    def _sessions(self) -> Any:
+        """None where a release has no sessions that own their records."""
+        if not compat_sessions.has_sessions():
+            return None
+        from .sessions import Sessions
+
+        return Sessions(self.engine)
 
     def apply(self, event: Event) -> Effect:
         """Let the event happen."""
@@ -47,17 +57,33 @@ class SglangTarget:
             return []
         self._names.add(event.name)
         truth = Truth(event.prompt)
-        if self.scheduler.model_worker is not None:
-            self.scheduler.model_worker.ngram_corpus.truths[event.name] = truth
-        request = compat.make_request(event.name, truth.tokens[: truth.prompt_length], event.max_new_tokens)
-        self.host.requests[event.name] = request
-        self.scheduler._add_request_to_queue(request)
+        if event.session:
+            self._queue(event.name, truth, self.sessions.begin(event, truth))
+        else:
+            tokens = truth.tokens[: truth.prompt_length]
+            self._queue(event.name, truth, compat.make_request(event.name, tokens, event.max_new_tokens))
         return []
+
+    def resume(self, event: Resume) -> list[Record]:
+        """Queue the next turn of a parked session."""
+        sessions = self.sessions
+        if event.name in sessions.parked() and fits(self.config, event, sessions.known(event.name)):
+            self.scheduler.client.begin(event.name)
+            request = sessions.go_on(event)
+            self._queue(event.name, sessions.truths[event.name], request)
+        return []
+
+    def _queue(self, name: str, truth: Truth, request: Any) -> None:
+        if self.scheduler.model_worker is not None:
+            self.scheduler.model_worker.ngram_corpus.truths[name] = truth
+        self.host.requests[name] = request
+        self.scheduler._add_request_to_queue(request)
 
     def run_step(self, event: Step) -> list[Record]:
         """Plan, execute, process: with overlap, the batch that is processed is the one before."""
         scheduler = self.scheduler
         if not scheduler.busy:
+            self._tick()
             return []
         most = self.config.max_num_batched_tokens
         page = self.engine.sizes.page
@@ -67,22 +93,31 @@ class SglangTarget:
         records = self.device.records = []
         waiting = {one.hybridfuzz_name for one in scheduler.waiting_queue}
         before = {one.hybridfuzz_name for one in scheduler.live()}
+        kept = self.sessions.records() if self.sessions is not None else {}
         batch = scheduler.plan()
         if scheduler.model_worker is not None:
             scheduler.model_worker.ngram_corpus.event = event
         self.device.step, self.device.pad_to = self.step, event.pad_to
         queued = [one.hybridfuzz_name for one in scheduler.waiting_queue]
         preempted = tuple(name for name in queued if name in before)
-        rows = tuple(self._row(batch, index, waiting) for index in range(len(batch.reqs))) if batch else ()
+        rows = tuple(self._row(batch, index, waiting, kept) for index in range(len(batch.reqs))) if batch else ()
         records.append(Planned(self.step, rows, preempted, budget, self.view()))
         scheduler.turn(batch)
         outputs, ended = scheduler.client.take()
+        if self.sessions is not None and not self.sessions.requests.keys().isdisjoint(ended):
+            # A step takes less time than a client: what is in flight ends before the next turn comes.
+            self.device.drain()
         if outputs or ended:
             records.append(Delivered(self.step, outputs, ended))
         self.step += 1
+        self._tick()
         return records
 
-    def _row(self, batch: Any, index: int, waiting: set[str]) -> PlannedRow:
+    def _tick(self) -> None:
+        if self.sessions is not None:
+            self.sessions.tick({one.hybridfuzz_name for one in self.scheduler.live()})
+
+    def _row(self, batch: Any, index: int, waiting: set[str], kept: dict[str, Any]) -> PlannedRow:
         name = batch.reqs[index].hybridfuzz_name
         drafts = self.engine.sizes.drafts
         if drafts and not batch.forward_mode.is_extend():
@@ -91,8 +126,10 @@ class SglangTarget:
         if not batch.forward_mode.is_extend():
             return PlannedRow(name, length - 1, 1, 0, False, 0)
         count = batch.extend_lens[index]
-        admitted = name in waiting
-        return PlannedRow(name, length - count, count, 0, admitted, length - count if admitted else 0)
+        admitted, start = name in waiting, length - count
+        if admitted and batch.reqs[index].kv is kept.get(name):
+            return PlannedRow(name, start, count, 0, True, 0, kept=start)
+        return PlannedRow(name, start, count, 0, admitted, start if admitted else 0)
 
     def preempt(self, event: Preempt) -> list[Record]:
         """Retract a request when the next decode is prepared."""
@@ -105,6 +142,8 @@ class SglangTarget:
         if event.name in self.host.requests:
             self.scheduler.abort_request(compat.abort_message(event.name))
             self.scheduler.client.take()
+            if self.sessions is not None:
+                self.sessions.close(event.name)
         return []
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:

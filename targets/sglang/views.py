@@ -20,9 +20,10 @@ from .trees import HIDDEN, SOME, Owned, tree_of
 class Host:
     """Reads everything."""
 
-    def __init__(self, engine: Engine, scheduler: Any) -> None:
+    def __init__(self, engine: Engine, scheduler: Any, sessions: Any) -> None:
         self.engine = engine
         self.scheduler = scheduler
+        self.sessions = sessions
         self.tree = tree_of(engine)
         self.requests: dict[str, Any] = {}
         """Every request that may hold anything."""
@@ -30,14 +31,22 @@ class Host:
     def table(self, request: Any) -> Table:
         """Slots by role, pages by column. A finished request that gave its row back owns nothing, whatever it still
         names: it may have given its working slot to the tree."""
-        sizes, row = self.engine.sizes, compat_tree.row_of(request)
-        if request.finished() and row is None:
+        owner = self.owner(request)
+        if request.finished() and compat_tree.row_of(owner) is None:
             return ((), ())
+        return self._held(owner)
+
+    def _held(self, owner: Any) -> Table:
+        sizes, row = self.engine.sizes, compat_tree.row_of(owner)
         pages: Iterable[int] = ()
         if row is not None:
-            locations = self.engine.rows.req_to_token[row, : compat_tree.allocated(request) : sizes.page].tolist()
+            locations = self.engine.rows.req_to_token[row, : compat_tree.allocated(owner) : sizes.page].tolist()
             pages = [sizes.first_page + location // sizes.page for location in locations]
-        return (compat_tree.slots_of(request), tuple(pages))
+        return (compat_tree.slots_of(owner), tuple(pages))
+
+    def owner(self, request: Any) -> Any:
+        """Who has a request's KV record and lock: itself, or its session."""
+        return request if self.sessions is None else self.sessions.owner(request)
 
     def _tables(self) -> dict[str, Table]:
         tables: dict[str, Table] = {}
@@ -47,6 +56,8 @@ class Host:
                 tables[name] = table
             elif request.finished():
                 del self.requests[name]
+        if self.sessions is not None:
+            tables |= {name: self._held(record) for name, record in self.sessions.apart(self.requests).items()}
         return tables
 
     def view(self) -> View:
@@ -65,6 +76,7 @@ class Host:
             tables=tables,
             waiting=tuple([one.hybridfuzz_name for one in self.scheduler.waiting_queue]),
             running=tuple([one.hybridfuzz_name for one in self.scheduler.live()]),
+            parked=tuple(self.sessions.parked()) if self.sessions is not None else (),
             pins=pins,
             leftovers={"request rows": sizes.rows - engine.rows.available_size()},
         )
@@ -86,8 +98,11 @@ class Host:
         """Locks on states: a request locks the state of the node that its prefix ends at, and holds no slot of it."""
         states = {one.node: one.block for one in owned if one.key.group == STATES}
         pins: Counter[int] = Counter()
-        for request in self.requests.values():
-            node = compat_tree.state_lock_of(request)
+        owners = [self.owner(request) for request in self.requests.values()]
+        if self.sessions is not None:
+            owners += self.sessions.apart(self.requests).values()
+        for owner in owners:
+            node = compat_tree.state_lock_of(owner)
             if node in states:
                 pins[states[node]] += 1
         return pins

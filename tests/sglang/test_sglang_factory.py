@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.trace import Config, Group
-from hybridfuzz.targets.sglang.factory import SglangFactory
+from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 
 PLAIN = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 1)), mamba_cache_mode="slots")
 FACTORY = SglangFactory("sglang")
@@ -55,6 +55,18 @@ def test_a_release_whose_speculation_cannot_be_driven_gets_no_drafts() -> None:
         draw_trace(older.capabilities, 1, index, {}, older.supports).config.num_speculative_tokens
         for index in range(20)
     )
+
+
+def test_sessions_are_drawn_by_their_own_variant_only() -> None:
+    sessions = SglangFactory("sglang:sessions", sessions=True)
+    tags = {
+        str(event.__struct_config__.tag)
+        for index in range(20)
+        for event in draw_trace(sessions.capabilities, 1, index, {}, sessions.supports).events
+    }
+    assert "resume" in tags
+    assert "resume" not in FACTORY.capabilities.events
+    assert "sessions" in variants()
 
 
 def test_all_strategies_and_pages_are_drawn() -> None:

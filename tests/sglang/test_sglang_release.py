@@ -10,17 +10,20 @@ from pathlib import Path
 
 import pytest
 from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.messages import Fuzz
+from hybridfuzz.harness.lockstep import Outcome
 from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.sglang.factory import SglangFactory
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
 FOLDER = Path(__file__).parents[2] / "corpus" / "sglang"
 FILES = sorted(path.name for path in FOLDER.glob("*.json"))
+LATEST = "0.5.23"
 OLD = ("0.5.4", "0.5.9", "0.5.12.post1")
 """Each release costs an import: HYBRIDFUZZ_OLD_RELEASES=1 replays the traces of these as well."""
-TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "20"))
+TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "12"))
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +36,23 @@ def workers() -> Iterator[dict[str, Worker]]:
 
 
 def worker_of(workers: dict[str, Worker], release: str) -> Worker:
-    spec = f"sglang@{release}"
+    """With sessions where a release has them: what is drawn below has none."""
+    spec = f"sglang:sessions@{release}" if release == LATEST else f"sglang@{release}"
     if spec not in workers:
         workers[spec] = Worker(spec, prepare(spec, print), trace_seconds=300)
         workers[spec].start()
     return workers[spec]
+
+
+def run_random(worker: Worker, overrides: dict[str, object]) -> Iterator[Outcome]:
+    """Random traces; every fourth must do the same when it runs again."""
+    factory = SglangFactory("sglang")
+    for index in range(TRACES):
+        trace = draw_trace(factory.capabilities, 7, index, overrides, factory.supports)
+        outcome = worker.run(trace)
+        assert outcome.violation is None, outcome.violation.message
+        assert index % 4 or worker.run(trace).digest == outcome.digest
+        yield outcome
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -53,24 +68,21 @@ def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, Worker], 
 def test_random_traces_without_prefix_caching_are_silent(workers: dict[str, Worker]) -> None:
     exercised: Counter[str] = Counter()
     overrides = {"mamba_cache_mode": "none", "enable_prefix_caching": False}
-    for ran in worker_of(workers, "0.5.23").fuzz(Fuzz(7, 0, TRACES, overrides, twice_every=4)):
-        assert ran.outcome.violation is None, ran.outcome.violation.message
-        assert not ran.outcome.reached.get("prefix hit")
-        exercised.update(ran.outcome.exercised)
+    for outcome in run_random(worker_of(workers, LATEST), overrides):
+        assert not outcome.reached.get("prefix hit")
+        exercised.update(outcome.exercised)
     assert all(exercised[oracle] for oracle in ("M1", "M5", "M9", "S3", "S4", "S6"))
 
 
 @pytest.mark.parametrize("strategy", ["no_buffer", "extra_buffer", "extra_buffer_lazy"])
 def test_random_traces_are_silent(workers: dict[str, Worker], strategy: str) -> None:
-    worker = worker_of(workers, "0.5.23")
     exercised: Counter[str] = Counter()
     reached: Counter[str] = Counter()
     # A track interval shorter than two verifications shows 0.5.23--two-crossings-in-flight.
     overrides = {"strategy": strategy, "mamba_cache_mode": "slots", "track": "2"}
-    for ran in worker.fuzz(Fuzz(7, 0, TRACES, overrides, twice_every=4)):
-        assert ran.outcome.violation is None, ran.outcome.violation.message
-        exercised.update(ran.outcome.exercised)
-        reached.update(ran.outcome.reached)
+    for outcome in run_random(worker_of(workers, LATEST), overrides):
+        exercised.update(outcome.exercised)
+        reached.update(outcome.reached)
     assert {oracle for oracle, times in exercised.items() if not times} <= {"M4"}, "the others have judged something"
     assert reached["state copied out of the cache"]
     assert reached["snapshot written beside the working state"] or strategy == "no_buffer"

@@ -1,0 +1,116 @@
+"""Clients that talk in turns: SGLang's streaming sessions, on `SessionController`, `Session` and `StreamingSession`.
+
+A session owns the KV record of its turns (request row, pages, state slots, tree lock) from its first admission until
+it is closed; a turn borrows the record. The server has no way to take it back but a timeout, so clients that stay
+away time out, the one that has been away longest first, as soon as their records would not leave room for one request
+of full length. Whoever comes back after that opens a session anew and says everything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sglang.srt.session.session_controller import SessionController
+
+from ...reference.layout import cdiv
+from ...reference.tokens import Truth
+from ..base.trace import Arrive, Resume
+from . import compat, compat_sessions
+from .bringup import SPARE_PAGES, Engine
+
+TIMED_OUT = -1.0
+"""A timeout that is always over."""
+
+
+class Sessions:
+    """Every session of one engine; a session is called like its request."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.controller = SessionController(engine.cache)
+        self.truths: dict[str, Truth] = {}
+        """What each session's client knows and what the model will say."""
+        self.requests: dict[str, Any] = {}
+        """The latest turn of each session."""
+        self._time = 0.0
+
+    def begin(self, event: Arrive, truth: Truth) -> Any:
+        """The first turn of a session."""
+        self.truths[event.name] = truth
+        return self._turn(event.name, truth.tokens[: truth.prompt_length], event.max_new_tokens)
+
+    def known(self, name: str) -> int:
+        """Tokens that a parked session's client knows."""
+        return len(self.requests[name].origin_input_ids) + len(compat.client_tokens(self.requests[name]))
+
+    def go_on(self, event: Resume) -> Any:
+        """The next turn of a parked session."""
+        name, known = event.name, self.known(event.name)
+        truth = self.truths[name] = self.truths[name].continued(known, event.prompt)
+        start = known if name in self.controller else 0
+        return self._turn(name, truth.tokens[start : truth.prompt_length], event.max_new_tokens)
+
+    def _turn(self, name: str, tokens: list[int], max_new_tokens: int) -> Any:
+        if name not in self.controller:
+            self.controller.open(compat_sessions.open_session(name))
+        request = compat_sessions.make_turn(self.controller.get(name), name, tokens, max_new_tokens)
+        # The pop keeps the order of parking: oldest first.
+        self.requests.pop(name, None)
+        self.requests[name] = request
+        return request
+
+    def close(self, name: str) -> None:
+        """The client is done. A turn that still runs ends first."""
+        self.requests.pop(name, None)
+        if name in self.controller:
+            self.controller.close(compat_sessions.close_session(name))
+
+    def parked(self) -> list[str]:
+        """Sessions between two turns."""
+        return [name for name, request in self.requests.items() if request.finished()]
+
+    def owner(self, request: Any) -> Any:
+        """Who has the request's KV record: its session, or itself."""
+        slot = self._slots.get(request.hybridfuzz_name)
+        apart = slot is not None and slot.kv is not request.kv and (request.kv.holds_kv or request.kv.holds_mamba)
+        return request if slot is None or apart else slot
+
+    def apart(self, requests: Mapping[str, Any]) -> dict[str, Any]:
+        """Records that no turn runs on, although one runs: SGLang may take a request out of its session."""
+        turns = {name: requests.get(name) for name in self._slots}
+        return {
+            f"{name}'s session": slot
+            for name, slot in self._slots.items()
+            if turns[name] is None or self.owner(turns[name]) is not slot
+        }
+
+    def records(self) -> dict[str, Any]:
+        """Records of sessions that have one."""
+        return {name: slot.kv for name, slot in self._slots.items() if slot.kv.holds_kv}
+
+    @property
+    def _slots(self) -> dict[str, Any]:
+        slots: dict[str, Any] = self.engine.cache.session.slots
+        return slots
+
+    def tick(self, running: set[str]) -> None:
+        """Time passes: closes that had to wait are carried out, and clients time out for lack of room."""
+        self._reap()
+        for name in self.parked():
+            if self._roomy(running):
+                break
+            if name in self.controller:
+                self.controller.get(name).timeout = TIMED_OUT
+                self._reap()
+
+    def _reap(self) -> None:
+        self._time += 2.0
+        self.controller.maybe_reap(self._time)
+
+    def _roomy(self, running: set[str]) -> bool:
+        sizes = self.engine.sizes
+        held = [slot.kv.kv_allocated_len for name, slot in self._slots.items() if name not in running]
+        pages = sum(cdiv(length, sizes.page) for length in held)
+        longest = cdiv(sizes.context + 2 * sizes.drafts, sizes.page) + SPARE_PAGES
+        return len(held) < sizes.rows and pages + longest <= sizes.pages
