@@ -76,7 +76,7 @@ class ReachedStates:
                 self._admitted(row, life, context)
             if row.kept:
                 counts["turn resumed with kept caches"] += 1
-                counts["turn resumed from a checkpoint"] += row.kept < self._parked_with[row.name]
+                counts["turn resumed from a checkpoint"] += row.kept < self._parked_with.get(row.name, 0)
             if row.start < life.truth.prompt_length:
                 prompts += 1
                 self._prompt(row, life, context)
