@@ -122,8 +122,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         blocks = np.array(pages)
         keys, values = self.keys[blocks].ravel(), self.values[blocks].ravel()
         tags: list[int] = keys.tolist()
-        unequal = keys + values
-        for place in unequal.nonzero()[0].tolist() if np.count_nonzero(unequal) else ():
+        for place in (keys + values).nonzero()[0].tolist():
             tags[place] = combine(tags[place], -values.item(place))
         return tags
 
@@ -158,6 +157,7 @@ class ShadowModel(nn.Module):
             else:
                 layers.append(ShadowAttention(name, config, recorder, head_size))
         self.layers: Any = nn.ModuleList(layers)
+        self._in_order = tuple(layers)
         self._one_hot = 10 * np.eye(VOCABULARY, dtype=np.float32)
 
     @classmethod
@@ -176,7 +176,7 @@ class ShadowModel(nn.Module):
         hidden: Tags | None = None
         context = get_forward_context()
         if context.attn_metadata is not None and self.recorder.begin_forward(context, ids):
-            for layer in self.layers:
+            for layer in self._in_order:
                 hidden = join(hidden, layer.run(ids))
         return torch.from_numpy(np.array(hidden or (0,) * len(ids), dtype=np.int64)[:, None])
 
