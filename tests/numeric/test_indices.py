@@ -16,10 +16,10 @@ from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.registry import load_factory
-from hybridfuzz.targets.base.trace import Step, Trace
+from hybridfuzz.targets.base.trace import AnyEvent, DummyRun, Group, Step, Trace
 from hybridfuzz.targets.hybrid.device import twins
 from hybridfuzz.targets.hybrid.device.metadata import Rows
-from hybridfuzz.targets.hybrid.numeric import machine
+from hybridfuzz.targets.hybrid.numeric import forward, machine
 from hybridfuzz.targets.hybrid.numeric.indices import Told, differing, slot_rule, state_rule, stop_rule
 from support import ATTENTION, MAMBA, arrive, make_trace, steps
 
@@ -128,6 +128,39 @@ def test_a_table_that_is_too_narrow_needs_nothing_sent() -> None:
     (path,) = (Path(__file__).parents[2] / "corpus" / "numeric").glob("all-spec-table-width--*")
     assert run_trace(load_factory("hybrid:all-spec-table-width@cpu-bytes"), load_trace(path)).violation
     assert run("all-spec-table-width", load_trace(path)) == (0, [])
+
+
+def drafter_trace(*events: AnyEvent) -> Trace:
+    """A drafter with tables of its own, then other events."""
+    groups = (MAMBA, Group("attention", 8), Group("attention", 4, draft=True))
+    return make_trace(
+        arrive("r0", 9, new=5), *steps(3, drafts=3, right=1), *events, groups=groups, num_speculative_tokens=3
+    )
+
+
+def test_what_a_drafter_stores_goes_where_its_tables_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("", drafter_trace()) == (0, [])
+    computed = []
+    slots_of_drafts = forward.Network.write_lone
+
+    def noted(*arguments: Any) -> torch.Tensor:
+        computed.append(slots_of_drafts(*arguments))
+        return computed[-1]
+
+    monkeypatch.setattr(forward.Network, "write_lone", noted)
+    run("", drafter_trace())
+    assert computed and all((slots > 0).all() for slots in computed)
+    monkeypatch.setattr(forward.Network, "write_lone", lambda *arguments: slots_of_drafts(*arguments) + 1)
+    _, failed = run("", drafter_trace())
+    assert set(failed) == {"computing the drafter's slots of group 2"}
+
+
+def test_a_dummy_batch_that_names_request_slots_needs_nothing_sent() -> None:
+    """Its slots come from the stale tables, on the device as in the symbolic run."""
+    slug = "draft-steps-through-stale-rows"
+    trace = drafter_trace(*steps(8), DummyRun(2))
+    assert run_trace(load_factory(f"hybrid:{slug}@cpu"), trace).violation
+    assert run(slug, trace) == (0, [])
 
 
 @pytest.fixture(params=range(6))

@@ -188,17 +188,32 @@ def slots_of(pool: BytePool, fill: int, write: WriteCall, size: int) -> list[int
     return [page * size + slot if page != NO_PAGE else NO_SLOT for page, slot in zip(pages, write.slots, strict=True)]
 
 
-def lone_writes(pool: BytePool, layer: Layer, writes: Sequence[WriteCall]) -> tuple[Ints, Ints]:
-    """(embedding rows, slots) of keys and values that are stored outside of a forward."""
-    size = pool.layout.groups[layer[0]].block_size
-    expanded = [(fill, write) for fill in range(len(FILLS)) for write in writes]
-    slots = [slot for fill, write in expanded for slot in slots_of(pool, fill, write, size)]
-    rows = [
-        embedding_row(token, write.inputs.position + index)
-        for _, write in expanded
-        for index, token in enumerate(write.inputs.tokens)
-    ]
-    return np.array(rows, np.int32), np.array(slots, np.int32)
+def lone_writes(pool: BytePool, tables: Tables, layer: Layer, writes: Sequence[WriteCall]) -> Told:
+    """Keys and values that are stored outside of a forward, through a drafter's tables."""
+    told, group, size = Told(), layer[0], pool.layout.groups[layer[0]].block_size
+    rows = [(fill, write) for fill in range(len(FILLS)) for write in writes]
+    lengths = [len(write.inputs.tokens) for _, write in rows]
+    told.arrays |= {
+        f"{group} pages": tables.flat(group, pool),
+        f"{group} rows": np.array([tables.row(fill, write.inputs.table_row) for fill, write in rows], np.int32),
+        "positions": np.array([write.inputs.position for _, write in rows], np.int32),
+        "starts": starts_of(lengths),
+        "embeddings": np.array(
+            [
+                embedding_row(token, write.inputs.position + index)
+                for _, write in rows
+                for index, token in enumerate(write.inputs.tokens)
+            ],
+            np.int32,
+        ),
+    }
+    where = told.arrays[f"{group} rows"], told.arrays["positions"], np.array(lengths, np.int32)
+    rule = slot_rule(tables.view(group, told.arrays[f"{group} pages"]), *where, size, sum(lengths))
+    told.expected[f"{group} slots"] = rule
+    told.tell(
+        f"{layer} slots", rule, np.array([slot for fill, write in rows for slot in slots_of(pool, fill, write, size)])
+    )
+    return told
 
 
 def that_touch_nothing(arrays: Mapping[str, Ints]) -> dict[str, Ints]:

@@ -167,6 +167,13 @@ class Network:
                 window=spec.window,
             )
 
+    def write_lone(self, layer: Layer, metadata: Metadata, longest: int) -> Tensor:
+        """Store what a drafter stores; returns the slots that were computed, int32."""
+        arrays = metadata.arrays
+        slots = metadata.slots(layer[0], Rows(arrays["starts"], longest), len(arrays["embeddings"]))
+        self.write(layer, arrays["embeddings"].long(), settled(arrays[f"{layer} slots"], slots))
+        return metadata.all_found()
+
     def write(self, layer: Layer, embeddings: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Store keys and values of tokens, by their rows in the embedding tables; returns the caches."""
         weights = self.weights[layer]

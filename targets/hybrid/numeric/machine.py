@@ -27,9 +27,10 @@ from .arrays import Builder, lone_writes
 from .backend import Device
 from .calls import Calls, Layer, WriteCall
 from .forward import Network, Results
-from .graphs import Launcher
+from .graphs import Launcher, Packing
 from .indices import differing
-from .moves import Arrival, Move, Moves
+from .metadata import Metadata
+from .moves import Arrival, Check, Move, Moves
 from .outside import Outside
 from .paging import PageLayout, Paging
 from .pool import BytePool, parts_of
@@ -54,9 +55,10 @@ class Promise(NamedTuple):
 class Machine:
     """Pool, network and queue of one engine."""
 
-    def __init__(self, config: Config, layout: Layout, tables: Tables, device: Device) -> None:
+    def __init__(self, config: Config, layout: Layout, tables: Tables, draft_tables: Tables, device: Device) -> None:
         self.layout = layout
         self.tables = tables
+        self.draft_tables = draft_tables
         self.device = device
         self.model = build_model(config)
         self.generations = [0] * layout.num_blocks
@@ -165,10 +167,16 @@ class Machine:
         """What a drafter stores."""
         self.moves.let_leave()
         for layer, calls in writes.items():
-            slot = self.lanes.staging.put(np.array(lone_writes(self.pool, layer, calls)))
-            rows, slots = slot.take().view(2, -1)
-            self.network.write(layer, rows.long(), slots.long())
+            told = lone_writes(self.pool, self.draft_tables, layer, calls)
+            packing = Packing(told.arrays)
+            slot = self.lanes.staging.put(packing.pack(told.arrays))
+            metadata = Metadata(self.layout, self.draft_tables, self.device.ops, packing.views(slot.take()))
+            found = self.network.write_lone(layer, metadata, max(len(call.inputs.tokens) for call in calls))
             slot.release()
+            self.indices_sent += told.sent
+            (expected,) = told.expected.values()
+            what = f"computing the drafter's slots of group {layer[0]}"
+            self.moves.checks.append(Check(what, found, torch.from_numpy(expected.astype(np.int32))))
 
     def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> Promise:
         """All that is to be said about the step; it is sent in one transfer from the device."""

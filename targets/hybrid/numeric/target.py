@@ -31,8 +31,10 @@ class Numeric(HybridTarget):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        tables = Tables(self.layout, self.batch, config.longest_span, self.kernels.is_null)
-        self.machine = Machine(config, self.layout, tables, self.device)
+        span, is_null = config.longest_span, self.kernels.is_null
+        tables = Tables.of_batch(self.layout, self.batch, span, is_null)
+        draft_tables = Tables.of_drafter(self.layout, self.drafter, span, is_null)
+        self.machine = Machine(config, self.layout, tables, draft_tables, self.device)
         parts: tuple[Any, ...] = (self.scheduler, self.memory, self.kernels, self.store, self.runner)
         for part in parts:
             part.machine = self.machine
