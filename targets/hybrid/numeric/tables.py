@@ -46,6 +46,8 @@ class Tables:
         self._height = height
         self._source = source
         self._is_null = is_null
+        self._page_of: Ints | None = None
+        """[fills, blocks]: a pool that was given back comes again with the same pages."""
 
     @classmethod
     def of_batch(cls, layout: Layout, batch: Batch, span: int, is_null: Callable[[int], bool]) -> Tables:
@@ -69,10 +71,13 @@ class Tables:
 
     def flat(self, group: int, pool: BytePool) -> Ints:
         """The table of one group now; behind it, room for the columns of the last row."""
-        page_of = np.array([[pool.page(fill, block) for block in range(pool.num_blocks)] for fill in range(len(FILLS))])
-        page_of[:, [block for block in range(pool.num_blocks) if self._is_null(block)]] = NO_PAGE
+        if self._page_of is None:
+            blocks = range(self.layout.num_blocks)
+            null = np.array([self._is_null(block) for block in blocks])
+            pages = [[pool.page(fill, block) for block in blocks] for fill in range(len(FILLS))]
+            self._page_of = np.where(null, NO_PAGE, pages)
         flat = np.zeros(self.rows * self.strides[group] + self.columns[group], np.int32)
-        flat[: self.rows * self.strides[group]] = page_of[:, self._source(group)].reshape(-1)
+        flat[: self.rows * self.strides[group]] = self._page_of[:, self._source(group)].reshape(-1)
         return flat
 
     def view(self, group: int, flat: Ints) -> Ints:

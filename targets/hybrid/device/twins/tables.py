@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..metadata import NO_SLOT, NULL_BLOCK, Rows
@@ -19,9 +20,9 @@ def gather_columns(table: Tensor, row_map: Tensor, first: Tensor, output: Tensor
     """See Ops."""
     host = table.tolist()
     for row, (source, column) in enumerate(zip(row_map.tolist(), first.tolist(), strict=True)):
-        for j in range(output.shape[1]):
-            block = block_at(host, source, column + j // split)
-            output[row, j] = block * split + j % split if block != NULL_BLOCK else NULL_BLOCK
+        blocks = [block_at(host, source, column + j // split) for j in range(output.shape[1])]
+        ids = [block * split + j % split if block != NULL_BLOCK else NULL_BLOCK for j, block in enumerate(blocks)]
+        output[row] = torch.tensor(ids, dtype=output.dtype)
 
 
 def slot_mapping(
