@@ -168,8 +168,9 @@ class StaleStateIdxAfterReset(States):
     """
 
     def forget(self, plan: Plan) -> None:
-        for name in (*plan.finished, *plan.preempted):
+        for name in (*plan.finished, *plan.preempted, *plan.rolled_back):
             self.columns.pop(name, None)
+            self.batch.accepted.kept.pop(name, None)
 
 
 PARTS: dict[str, type] = {
