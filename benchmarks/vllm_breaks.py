@@ -118,8 +118,8 @@ BREAKS = (
           "            non_spec_state_indices_tensor[num_decodes:].fill_(NULL_BLOCK_ID)\n", "",
           "Harmless: padding rows count among the decodes, whose indices come from cleared rows."),
     Break("graph-rows-not-cleared", TABLES_V2, V2 | NO_SPEC | GRAPHS, "padding rows keep the tables of an older batch",
-          "            tl.store(dst_row_ptr + offset, 0, mask=offset < max_num_blocks)\n",
-          "            tl.store(dst_row_ptr + offset, 0, mask=offset < 0)\n"),
+          "            num_rows = max(num_rows, self._num_dirty_rows)\n            self._num_dirty_rows = num_reqs\n",
+          "            num_rows = num_reqs\n"),
     Break("graph-accepted-not-staged", GDN, V2 | SPEC | GRAPHS,
           "a decode graph replays with the accepted counts of an earlier batch",
           "            self.num_accepted_tokens[:num_spec_decodes].copy_(\n"
