@@ -127,7 +127,7 @@ class SglangTarget:
             return PlannedRow(name, length - 1, 1, 0, False, 0)
         count = batch.extend_lens[index]
         admitted, start = name in waiting, length - count
-        if admitted and batch.reqs[index].kv is kept.get(name):
+        if admitted and name in kept and batch.reqs[index].kv is kept[name]:
             return PlannedRow(name, start, count, 0, True, 0, kept=start)
         return PlannedRow(name, start, count, 0, admitted, start if admitted else 0)
 
