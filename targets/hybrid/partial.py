@@ -80,6 +80,12 @@ class PartialHits:
             self.pool.release(blocks)
             self.pins -= Counter(blocks)
 
+    def copies_state_of(self, name: str) -> bool:
+        """Whether a step that has not run copies from a state of this request."""
+        return bool(self.pins) and any(
+            block in self.pins for group in self.groups if group.kind == "mamba" for block in group.tables[name]
+        )
+
     def ends_at_boundary(self, span: Span) -> bool:
         """Whether a step ends exactly at the prompt's last boundary: only then a state holds its content."""
         return span.partial > 0 and span.low == span.high == span.partial

@@ -38,9 +38,9 @@ class Request(Struct, eq=False, gc=False):
         self.tokens.extend(tokens)
         self.tags.extend(chain(self.tags[-1], tuple(tokens)))
 
-    def copy(self, name: str) -> Request:
-        """The same progress under another name."""
-        return replace(self, name=name, tokens=self.tokens.copy(), tags=self.tags.copy())
+    def copy(self, name: str, arrival: int) -> Request:
+        """The same progress under another name: a request that came later."""
+        return replace(self, name=name, arrival=arrival, tokens=self.tokens.copy(), tags=self.tags.copy())
 
     def truncate(self, length: int, settled: int) -> None:
         """Forget the tokens from `length` on; the content of `settled` ones is in memory."""

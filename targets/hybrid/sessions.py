@@ -66,8 +66,10 @@ class Sessions:
 
     def admit(self, plan: Plan, request: Request, limits: Mapping[str, int]) -> bool:
         """Let a turn go on with what its session kept; False, and nothing has changed, if budget or pool do not allow
-        it."""
+        it, or if a planned step copies from a state that this one would write."""
         scheduler = self.scheduler
+        if self.cache.partial.copies_state_of(request.name):
+            return False
         count, _ = scheduler.wanted(request, plan.budget, limits, fresh=True)
         allocation = None
         if count > 0:

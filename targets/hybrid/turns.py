@@ -63,7 +63,8 @@ class Turns:
             self.drop_rows()
             self.forks.fill(parent, event.name)
         target.names_seen.add(event.name)
-        scheduler.requests[event.name] = fork = parent.copy(event.name)
+        scheduler.requests[event.name] = fork = parent.copy(event.name, scheduler.arrivals)
+        scheduler.arrivals += 1
         scheduler.sessions.parked.append(fork)
         return records
 

@@ -269,3 +269,29 @@ def test_a_turn_does_not_step_over_the_column_of_rejected_drafts(
     )  # fmt: skip
     assert watched.outcome.reached["session parked between drafts"] or watched.outcome.reached["draft rejected"]
     assert turns(watched)[-1].kept == prompt + new - 1
+
+
+def test_a_turn_waits_for_a_copy_of_its_state() -> None:
+    """r1 hits the state in the middle of a block that the session would go on from in the same step."""
+    clean(
+        Arrive("r0", (("a", 12),), 1, session=True),
+        *steps(2),
+        Arrive("r1", (("a", 12), ("~", 1)), 1),
+        Resume("r0", (("b", 1),), 1),
+        *steps(4),
+        num_blocks=4,
+        groups=(Group("mamba", 8),),
+        max_model_len=15,
+        max_num_seqs=2,
+        options={"connector_saves": "no", "prefix_match_unit": "4"},
+    )
+
+
+def test_a_fork_came_later_than_its_parent() -> None:
+    """Of equal rank, each would take the other's blocks for ever."""
+    trace = make_trace(session(), *steps(8), FORK)
+    target = HybridTarget(trace.config)
+    for event in trace.events:
+        target.apply(event)
+    ranks = [target.scheduler.requests[name].arrival for name in ("r0", "r1")]
+    assert ranks == sorted(set(ranks))
