@@ -51,6 +51,8 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     del variant
     if trace.config.options.get("graphs") == "decode" and trace.config.graph_sizes:
         raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
+    if trace.config.options.get("mixer") == "mamba2":
+        raise TargetError("no stand-alone script can show a failure of Mamba 2 layers: it has gated delta nets")
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]
     sources = ["layers", "config", "engine"]

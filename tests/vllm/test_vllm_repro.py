@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hybridfuzz.harness.codec import load_trace
 from hybridfuzz.harness.repro import failure_of, run_script
@@ -12,8 +13,17 @@ from hybridfuzz.targets.base.repro import Failure
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
 
 FOLDER = Path(__file__).parents[2] / "corpus" / "vllm"
-FILES = sorted(path.name for path in FOLDER.glob("*.json") if "--S6-" not in path.name)
-"""A wrong output has no stand-alone script on vLLM: `write_scripts` refuses it."""
+NEEDS_MORE = {"graphs": "decode", "mixer": "mamba2"}
+"""Options that the stand-alone scripts do not know: `write_scripts` refuses them, and a wrong output."""
+
+
+def needs_more(name: str) -> bool:
+    """Whether no stand-alone script can show a trace of the corpus."""
+    options = load_trace(FOLDER / name).config.options
+    return "--S6-" in name or any(options.get(key) == value for key, value in NEEDS_MORE.items())
+
+
+FILES = sorted(path.name for path in FOLDER.glob("*.json") if not needs_more(path.name))
 EVENTS = (Arrive("r0", (("a", 3),), 2), Step(budget=2))
 TRACE = Trace(Config(20, (Group("mamba", 8), Group("attention", 8)), max_model_len=16), EVENTS)
 
@@ -30,6 +40,14 @@ def test_scripts_are_python_without_hybridfuzz(oracle: str, field: str) -> None:
 def test_what_no_script_can_show_is_refused() -> None:
     with pytest.raises(TargetError, match="M7"):
         write_scripts("vllm@0.33.0", TRACE, Failure("M7", "blocks", "M7: broken", EVENTS, 1))
+
+
+@pytest.mark.parametrize("option", NEEDS_MORE)
+def test_options_that_no_script_knows_are_refused(option: str) -> None:
+    config = msgspec.structs.replace(TRACE.config, options={option: NEEDS_MORE[option]})
+    failure = Failure("S3", "temporal", "S3: broken", EVENTS, 1, "r0", 0, 3, 2, "r0")
+    with pytest.raises(TargetError, match="no stand-alone script"):
+        write_scripts("vllm@0.33.0", Trace(config, EVENTS), failure)
 
 
 @pytest.mark.engine
