@@ -191,7 +191,7 @@ def test_a_pinned_buffer_may_be_used_again_where_nothing_is_in_flight() -> None:
 
 @pytest.mark.parametrize("device", [CUDA])
 def test_a_pinned_buffer_used_again_is_found_on_a_gpu(device: str) -> None:
-    """Once warm: a kernel that is compiled and a graph that is captured wait for the whole device, and hide the race."""
+    """Once warm: compiling a kernel and capturing a graph wait for the whole device, and hide the race."""
     assert run_trace(load_factory(f"hybrid@{device}-bytes"), TRACE).violation is None
 
     def change(target: Any) -> None:
