@@ -54,7 +54,7 @@ def _rules(oracle: str, docstring: str) -> Iterator[str]:
     parts = re.split(r"\b([MS]\d(?:, [MS]\d)*)(?: \([^)]*\))?: ", " ".join(docstring.split()))
     for names, rule in zip(parts[1::2], parts[2::2], strict=True):
         if oracle in names.split(", "):
-            said = rule[0].upper() + rule[1:].strip()
+            said = (rule[0].upper() + rule[1:]).strip()
             yield said if said.endswith((".", ".)")) else f"{said}."
 
 

@@ -87,6 +87,10 @@ def test_every_oracle_has_a_rule() -> None:
         assert re.match(rf"{oracle} [\w ]+: .{{30,}}\.\)?$", contract(oracle)), contract(oracle)
 
 
+def test_a_rule_that_begins_with_an_article_keeps_its_space() -> None:
+    assert ": A written block has one writer" in contract("M5")
+
+
 def test_nothing_to_explain() -> None:
     history = record_history(CLEAN, drawn(5, 1))[1]
     assert explain(history) is None
