@@ -127,8 +127,8 @@ def test_inert_without_a_target(pytester: pytest.Pytester) -> None:
 
 def test_only_the_gate_unless_paths_are_given(pytester: pytest.Pytester) -> None:
     """An engine's own tests take hours."""
-    file = pytester.makepyfile("def test_own(): pass")
-    gate = ["--hybridfuzz-target=hybrid", "--hybridfuzz-budget=0.04s", "-k", "own or search"]
+    file = pytester.makepyfile("def test_of_the_engine(): pass")
+    gate = ["--hybridfuzz-target=hybrid", "--hybridfuzz-budget=0.04s", "-k", "of_the_engine or search"]
     pytester.runpytest(*gate).assert_outcomes(passed=1)
     pytester.runpytest(*gate, file).assert_outcomes(passed=2)
 
@@ -178,15 +178,15 @@ class TestCorpus:
 
     @pytest.fixture
     def run(self, pytester: pytest.Pytester) -> object:
-        folder = pytester.mkdir("own")
+        folder = pytester.mkdir("mine")
 
         def run(trace: Trace | str, target: str = "hybrid", *more: str) -> pytest.RunResult:
-            (pytester.path / "hybridfuzz.toml").write_text('corpus = ["own"]')
+            (pytester.path / "hybridfuzz.toml").write_text('corpus = ["mine"]')
             if isinstance(trace, str):
                 (folder / "t.json").write_text(trace)
             else:
                 save_trace(trace, folder / "t.json")
-            return pytester.runpytest(f"--hybridfuzz-target={target}", FIVE, "-rsx", "-k", "own", *more)
+            return pytester.runpytest(f"--hybridfuzz-target={target}", FIVE, "-rsx", "-k", "mine", *more)
 
         return run
 
