@@ -102,7 +102,7 @@ class Scheduler:
                 appended = [
                     group.tables[request.name][length:] for group, length in zip(self.cache.groups, before, strict=True)
                 ]
-                self.place(plan, request, count, drafts, None, appended, None, allocation)
+                self.place(plan, request, count, drafts, appended, None, allocation)
                 return True
             if self.sessions.give_way(plan, request):
                 continue
@@ -159,10 +159,7 @@ class Scheduler:
         if allocation is None or loads is None:
             request.settled = request.low = request.high = 0
             return False
-        self.waiting.remove(request)
-        self.running.append(request)
-        fresh = (list(request.tokens), self.cache.tables(request.name), request.prompt_length)
-        self.place(plan, request, count, 0, fresh, (), hit, allocation, loads)
+        self.place(plan, request, count, 0, None, hit, allocation, loads)
         return True
 
     def commit_loads(self, request: Request, hit: Hit, allocation: Allocation) -> list[Load] | None:
@@ -181,13 +178,18 @@ class Scheduler:
         request: Request,
         count: int,
         drafts: int,
-        fresh: tuple[list[int], Table, int] | None,
-        appended: Table,
+        appended: Table | None,
         hit: Hit | None,
         allocation: Allocation,
         loads: Sequence[Load] = (),
     ) -> None:
-        """Enter a row into the plan; one that is admitted without a hit goes on with blocks that it kept."""
+        """Enter a row into the plan. With no `appended` columns it waited, and the worker hears everything about it: it
+        starts from a hit, or without one goes on with blocks that it kept."""
+        fresh = None
+        if appended is None:
+            self.waiting.remove(request)
+            self.running.append(request)
+            fresh = (list(request.tokens), self.cache.tables(request.name), request.prompt_length)
         samples = request.high + count - drafts >= len(request.tokens) + request.optimistic
         observed = PlannedRow(
             request.name, request.high, count, drafts, fresh is not None, hit.length if hit else 0,
@@ -196,7 +198,7 @@ class Scheduler:
         )  # fmt: skip
         table = self.cache.tables(request.name) if self.connector.saves else ()
         plan.rows[request.name] = ScheduledRow(
-            request.name, count, drafts, request.epoch, fresh, appended, observed, request.high,
+            request.name, count, drafts, request.epoch, fresh, appended or (), observed, request.high,
             drafts + 1 if samples else 0, loads, allocation.copies, allocation.pins, table,
             request.total if request.session else 0,
         )  # fmt: skip

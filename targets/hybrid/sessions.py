@@ -77,10 +77,7 @@ class Sessions:
             allocation = self.cache.allocate(request.name, request.tags, span, None)
         if allocation is None:
             return False
-        scheduler.waiting.remove(request)
-        scheduler.running.append(request)
-        fresh = (list(request.tokens), self.cache.tables(request.name), request.prompt_length)
-        scheduler.place(plan, request, count, 0, fresh, (), None, allocation)
+        scheduler.place(plan, request, count, 0, None, None, allocation)
         return True
 
     def end_of_held_columns(self, request: Request) -> int:

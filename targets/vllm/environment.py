@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 from ..base import releases
-from ..base.launch import Launch
-from ..base.pip import Progress
 
 
 def _variables(home: Path) -> dict[str, str]:
@@ -42,17 +41,6 @@ ENGINE = releases.Engine(
     variables=_variables,
 )
 
-
-def prepare(wanted: str, progress: Progress) -> Launch:
-    """`wanted` is a release, a path, or "" for the vLLM installed here."""
-    return releases.prepare(ENGINE, wanted, progress)
-
-
-def available() -> dict[str, str]:
-    """Releases that are on this machine."""
-    return releases.available(ENGINE)
-
-
-def between(first: str, last: str, progress: Progress) -> list[str]:
-    """Releases from `first` to `last`, oldest first."""
-    return releases.between(ENGINE, first, last, progress)
+prepare = partial(releases.prepare, ENGINE)
+available = partial(releases.available, ENGINE)
+between = partial(releases.between, ENGINE)

@@ -87,13 +87,13 @@ class ShadowMamba(nn.Module, MambaBase):
         The kernels store in this order: last windows, windows and states inside chunks, last states.
         """
         order = [token for row in rows for token in row.tokens]
+        last = {row.outputs[0]: self.temporal[row.outputs[0]].copy() for row in rows}
         for row in rows:
             if row.inner is None:
                 continue
             count, block, column = row.inner
             end = order.index(row.tokens[0]) + count
             window = tuple(tags[order[place]] for place in range(end - self.window, end))
-            last = {row.outputs[0]: self.temporal[row.outputs[0]].copy() for row in rows}
             self.temporal[block], self.conv[block, : self.window] = last.get(block, tags[order[end - 1]]), window
             if block != NULL:  # where no block is set aside, the kernel writes into the null block
                 self._wrote(row, column, block, count, tags[order[end - 1]], window)

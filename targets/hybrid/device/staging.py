@@ -84,15 +84,18 @@ class Staging:
 
     def put(self, values: NDArray[Any]) -> Slot:
         """Begin to send `values`."""
-        slot = self.free.popleft() if self.free else Slot(self)
+        slot = self._next_slot()
         slot.fill(values)
         return slot
 
     def put_page(self, page: Tensor, written: Fence | None) -> Slot:
         """Begin to send a contiguous page of bytes, which is on the host (pinned) and does not change once written."""
-        slot = self.free.popleft() if self.free else Slot(self)
+        slot = self._next_slot()
         slot.fill_from(page, written)
         return slot
+
+    def _next_slot(self) -> Slot:
+        return self.free.popleft() if self.free else Slot(self)
 
 
 class Receipt:

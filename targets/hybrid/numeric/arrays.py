@@ -12,7 +12,7 @@ nobody compares leave the rest of the arrays at what names nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class Shape(NamedTuple):
 
     updates, prefills              rows of each part
     update_tokens, prefill_tokens  tokens of each part
-    longest_update, longest_prefill, longest_row  most tokens of a row
+    longest_update, longest_prefill  most tokens of a row of each part
     compared                       tokens in one fill whose outputs are wanted
     """
 
@@ -66,6 +66,11 @@ class Flat:
 def starts_of(lengths: Sequence[int]) -> Ints:
     """Prefix sums, from 0."""
     return np.array([0, *accumulate(lengths)], np.int32)
+
+
+def embedding_rows(inputs: Iterable[RowInput]) -> list[int]:
+    """Rows of the embedding tables for the tokens of some rows, one behind the other."""
+    return [embedding_row(token, one.position + index) for one in inputs for index, token in enumerate(one.tokens)]
 
 
 class Builder:
@@ -99,9 +104,7 @@ class Builder:
         longest_update, longest_prefill = max(lengths[:cut], default=0), max(lengths[cut:], default=0)
         tokens = len(rows) * longest_update if fixed else sum(lengths)
         self.arrays["embeddings"] = np.zeros(tokens, np.int32)
-        self.arrays["embeddings"][: sum(lengths)] = [
-            embedding_row(token, one.position + index) for _, one in rows for index, token in enumerate(one.tokens)
-        ]
+        self.arrays["embeddings"][: sum(lengths)] = embedding_rows(one for _, one in rows)
         self._rows_of("", rows)
         for part, ours in zip(PARTS, (rows[:cut], rows[cut:]), strict=True):
             self._rows_of(part, ours)
@@ -198,14 +201,7 @@ def lone_writes(pool: BytePool, tables: Tables, layer: Layer, writes: Sequence[W
         f"{group} rows": np.array([tables.row(fill, write.inputs.table_row) for fill, write in rows], np.int32),
         "positions": np.array([write.inputs.position for _, write in rows], np.int32),
         "starts": starts_of(lengths),
-        "embeddings": np.array(
-            [
-                embedding_row(token, write.inputs.position + index)
-                for _, write in rows
-                for index, token in enumerate(write.inputs.tokens)
-            ],
-            np.int32,
-        ),
+        "embeddings": np.array(embedding_rows(write.inputs for _, write in rows), np.int32),
     }
     where = told.arrays[f"{group} rows"], told.arrays["positions"], np.array(lengths, np.int32)
     rule = slot_rule(tables.view(group, told.arrays[f"{group} pages"]), *where, size, sum(lengths))

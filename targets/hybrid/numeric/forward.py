@@ -124,6 +124,7 @@ class Network:
         """Convolution, then the recurrence, of one part of the batch in every layer."""
         arrays, decoding = metadata.arrays, span.part == "update "
         pages = metadata.states(group, span.part, span.rows.longest if decoding else 1)
+        stops = None if decoding else metadata.stops(group, span.part, pages.outputs)
         offsets = arrays[f"{group} {span.part}offsets"]
         for layer in range(self.layout.groups[group].layers):
             weights, name = self.weights[group, layer], f"{group, layer} {span.part}"
@@ -132,14 +133,13 @@ class Network:
             source = settled(arrays[name + "conv"], pages.windows), offsets
             filters = (inputs, weights["filter"], weights["bias"], self.pool.conv(layer), span.rows)
             stored: Tensor | Stops
-            if decoding:
+            if stops is None:
                 stored = settled(arrays[name + "outputs"], pages.outputs)
                 windows = settled(arrays[name + "windows"], pages.outputs[:, 0].contiguous())
                 self.ops.conv_update(*filters, *source, windows, mixed)
             else:
-                stored = metadata.settled_stops(group, span.part, name + "states ", pages)
-                stops = metadata.settled_stops(group, span.part, name + "windows ", pages)
-                self.ops.conv_prefill(*filters, *source, stops, mixed)
+                stored = metadata.settled_stops(name + "states ", stops)
+                self.ops.conv_prefill(*filters, *source, metadata.settled_stops(name + "windows ", stops), mixed)
             sources = settled(arrays[name + "temporal"], pages.sources)
             one = Part(self.pool.temporal(layer), mixed, embeddings, span.rows, sources, stored)
             out[:, layer] = MIXERS[self.model.mixer](self.ops, weights, one).flatten(1)
@@ -147,11 +147,9 @@ class Network:
     def _attention_group(self, group: int, rows: Rows, metadata: Metadata, embeddings: Tensor, out: Tensor) -> None:
         """In each layer keys and values of all rows are stored before any row reads."""
         arrays, spec = metadata.arrays, self.layout.groups[group]
-        slots, table = (
-            metadata.slots(group, rows, len(embeddings)),
-            metadata.table(group, self.pool.pages.split(spec.block_size)),
-        )
-        for layer in range(self.layout.groups[group].layers):
+        slots = metadata.slots(group, rows, len(embeddings))
+        table = metadata.table(group, self.pool.pages.split(spec.block_size))
+        for layer in range(spec.layers):
             weights, name = self.weights[group, layer], f"{group, layer} "
             keys, values = self.write((group, layer), embeddings, settled(arrays[name + "slots"], slots))
             self.ops.paged_attention(

@@ -48,6 +48,15 @@ class Packing:
         return {name: flat[place] for name, place in self.places.items()}
 
 
+@contextmanager
+def uploaded(arrays: Host, staging: Staging) -> Iterator[dict[str, Tensor]]:
+    """The arrays on the device, for kernels that are launched inside."""
+    packing = Packing(arrays)
+    slot = staging.put(packing.pack(arrays))
+    yield packing.views(slot.take())
+    slot.release()
+
+
 class Captured:
     """A graph and what it reads and writes."""
 
@@ -77,11 +86,8 @@ class Launcher:
     def run(self, arrays: Host, shape: Shape, graph: bool) -> Results:
         """One forward."""
         if not graph:
-            packing = Packing(arrays)
-            slot = self.lanes.staging.put(packing.pack(arrays))
-            results = self.network.run(packing.views(slot.take()), shape)
-            slot.release()
-            return results
+            with uploaded(arrays, self.lanes.staging) as views:
+                return self.network.run(views, shape)
         captured = self.captured.get(shape)
         if captured is None:
             captured = self.captured[shape] = self._capture(arrays, shape)

@@ -27,7 +27,7 @@ from .arrays import Builder, lone_writes
 from .backend import Device
 from .calls import Calls, Layer, WriteCall
 from .forward import Network, Results
-from .graphs import Launcher, Packing
+from .graphs import Launcher, uploaded
 from .indices import differing
 from .metadata import Metadata
 from .moves import Arrival, Check, Move, Moves
@@ -168,11 +168,9 @@ class Machine:
         self.moves.let_leave()
         for layer, calls in writes.items():
             told = lone_writes(self.pool, self.draft_tables, layer, calls)
-            packing = Packing(told.arrays)
-            slot = self.lanes.staging.put(packing.pack(told.arrays))
-            metadata = Metadata(self.layout, self.draft_tables, self.device.ops, packing.views(slot.take()))
-            found = self.network.write_lone(layer, metadata, max(len(call.inputs.tokens) for call in calls))
-            slot.release()
+            with uploaded(told.arrays, self.lanes.staging) as views:
+                metadata = Metadata(self.layout, self.draft_tables, self.device.ops, views)
+                found = self.network.write_lone(layer, metadata, max(len(call.inputs.tokens) for call in calls))
             self.indices_sent += told.sent
             (expected,) = told.expected.values()
             what = f"computing the drafter's slots of group {layer[0]}"

@@ -62,14 +62,15 @@ class Metadata:
         self.found |= {name + "sources": sources, name + "windows": windows, name + "outputs": outputs}
         return StatePages(sources, windows, outputs)
 
-    def settled_stops(self, group: int, part: str, name: str, pages: StatePages) -> Stops:
+    def settled_stops(self, name: str, computed: tuple[Tensor, Tensor]) -> Stops:
         """Where one layer stores what prefills pass; `name` of the arrays that were sent for it."""
-        sent, blocks = self.arrays[name + "counts"], self.arrays[name + "blocks"]
-        counts, computed = self.stops(group, part, len(sent) // len(pages.sources), pages.outputs)
-        return stops_of(settled(sent, counts), settled(blocks, computed))
+        counts, blocks = computed
+        return stops_of(settled(self.arrays[name + "counts"], counts), settled(self.arrays[name + "blocks"], blocks))
 
-    def stops(self, group: int, part: str, capacity: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """(counts, pages) [rows, capacity] of prefills: the end, and in mode all the boundaries before it."""
+    def stops(self, group: int, part: str, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """(counts, pages) [rows, capacity] of prefills: the end, and in mode all the boundaries before it. The arrays
+        that were sent have the same capacity in every layer."""
+        capacity = len(self.arrays[f"{group, 0} {part}states counts"]) // len(outputs)
         arrays, name = self.arrays, f"{group} {part}"
         rows = arrays[name + "rows"]
         counts = torch.full((len(rows), capacity), NO_STOP, dtype=rows.dtype, device=rows.device)
