@@ -18,6 +18,7 @@ from ..targets.base.observe import (
     Delivered,
     Forward,
     Loaded,
+    Outside,
     Planned,
     Record,
     SlotRead,
@@ -182,6 +183,8 @@ class Notes:
             else:
                 return
             self._mark(step, block, what, who, access.group, access.column, content)
+            return
+        if isinstance(access, Outside):
             return
         size = self.layout.groups[access.group].block_size
         if isinstance(access, SlotRead):

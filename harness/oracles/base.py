@@ -21,6 +21,7 @@ from ...targets.base.observe import (
     ForwardRow,
     Loaded,
     Numeric,
+    Outside,
     Planned,
     SlotRead,
     SlotWrite,
@@ -47,6 +48,7 @@ ACCESS_HOOKS = {
     StateWrite: "on_state_write",
     SlotRead: "on_slot_read",
     SlotWrite: "on_slot_write",
+    Outside: "on_outside",
 }
 
 
@@ -76,9 +78,13 @@ class Context:
         table = self.facts.tables.get(request) if self.facts else None
         return table[group] if table else ()
 
+    def life(self, row: int) -> Life | None:
+        """Who sits in a row of the batch; None for a dead row and for one that does not exist."""
+        return self.lives[row] if 0 <= row < len(self.lives) else None
+
     def row_name(self, row: int) -> str:
         """How to call a row of the batch in a message."""
-        life = self.lives[row] if row < len(self.lives) else None
+        life = self.life(row)
         return life.name if life else f"padding row {row}"
 
 
@@ -120,6 +126,9 @@ class Oracle:
 
     def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
         """Keys and values were stored."""
+
+    def on_outside(self, context: Context, outside: Outside) -> Violation | None:
+        """A kernel was sent to something that does not exist."""
 
     def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
         """A live row was executed; its life has not advanced yet."""

@@ -13,7 +13,8 @@ from ...reference.prefix_cache import Key
 from ...reference.request import Life
 from ...reference.tiny_model import TinyModel
 from ...reference.tokens import Truth
-from ...targets.base.observe import Bytes, LayerOutput, Numeric, NumericRow, StateWrite, View
+from ...targets.base.numbers import Bytes, LayerOutput, NumericRow
+from ...targets.base.observe import Numeric, StateWrite, View
 from ...targets.base.protocol import NumericTarget
 from ..violation import Violation
 from .base import Context, Oracle

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from ...reference.ledger import slot_masks
 from ...reference.request import Life
 from ...reference.tiny_model import ATTENTION_DIM, ITEM_BYTES, KV_HEADS, TinyModel
-from ...targets.base.observe import Access, LayerOutput, Numeric, SlotRead, SlotWrite, StateRead
+from ...targets.base.numbers import LayerOutput
+from ...targets.base.observe import Access, Numeric, SlotRead, SlotWrite, StateRead
 from .base import Context, first_difference, name_tag
 
 

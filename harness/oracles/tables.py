@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ...targets.base.observe import Copied, Forward, Loaded, SlotRead, SlotWrite, StateRead, StateWrite
+from ...targets.base.observe import Copied, Forward, Loaded, Outside, SlotRead, SlotWrite, StateRead, StateWrite
 from ..violation import Violation
 from .base import Context, Oracle
 
 
 class TableMirror(Oracle):
     """M3: at every column that a kernel or copy reads or writes, the block that the device finds is the one that the
-    scheduler's table held when the step was planned. (A scratch block that moved inside the table may still be
-    found, and read, in the worker's append-only mirror at its old column.)"""
+    scheduler's table held when the step was planned, and no index lies outside of tables and pool. (A scratch block
+    that moved inside the table may still be found, and read, in the worker's append-only mirror at its old column.)"""
 
     ids = ("M3",)
     title = "table"
@@ -52,12 +52,15 @@ class TableMirror(Oracle):
                 return self._mismatch(context, life.name, write.group, column, block, "writes")
         return None
 
+    def on_outside(self, context: Context, outside: Outside) -> Violation | None:
+        return _sent_outside(self, context, outside) if context.life(outside.row) else None
+
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
         for verb, column, block in (
             ("copies from", copied.source_column, copied.source),
             ("copies to", copied.destination_column, copied.destination),
         ):
-            if column < 0:
+            if column < 0 <= block:
                 continue  # a cached block: which state it was is judged when it is read (S2)
             violation = self._named_column(context, copied.request, copied.group, column, block, verb)
             if violation:
@@ -78,25 +81,27 @@ class TableMirror(Oracle):
     ) -> Violation | None:
         self.exercised["M3"] += 1
         table = context.table(request, group)
-        if column < len(table) and table[column] == block:
+        if 0 <= column < len(table) and table[column] == block:
             return None
         reading = verb in ("reads", "copies from")
-        moved = column < len(table) and table[column] == context.null and block in table
+        moved = 0 <= column < len(table) and table[column] == context.null and block in table
         if reading and moved:
             return None
         return self._mismatch(context, request, group, column, block, verb)
 
     def _mismatch(self, context: Context, request: str, group: int, column: int, block: int, verb: str) -> Violation:
         table = context.table(request, group)
-        held = f"block {table[column]}" if column < len(table) else f"nothing (it has {len(table)} columns)"
+        inside = 0 <= column < len(table)
+        held = f"block {table[column]}" if inside else f"nothing (it has {len(table)} columns)"
+        seen = f"block {block}" if block >= 0 else "no block"
         kind = context.layout.groups[group].kind
         return self.violation(
             context,
             "column",
-            f"the device {verb} block {block} in column {column} of {request}'s {kind} group {group}, where the "
+            f"the device {verb} {seen} in column {column} of {request}'s {kind} group {group}, where the "
             f"scheduler holds {held}",
             expected=held,
-            observed=f"block {block}",
+            observed=seen,
             request=request,
             group=group,
             block=block,
@@ -104,7 +109,8 @@ class TableMirror(Oracle):
 
 
 class DeadRows(Oracle):
-    """M4: padding, dummy and vacated rows expose only the null block, or a sink, to a kernel that writes state."""
+    """M4: padding, dummy and vacated rows expose only the null block, or a sink, to a kernel that writes state, and
+    nothing outside of tables and pool to any."""
 
     ids = ("M4",)
     title = "rows"
@@ -127,6 +133,9 @@ class DeadRows(Oracle):
                 return self._dead_write(context, write.row, write.group, block)
         return None
 
+    def on_outside(self, context: Context, outside: Outside) -> Violation | None:
+        return None if context.life(outside.row) else _sent_outside(self, context, outside)
+
     def _dead_write(self, context: Context, row: int, group: int, block: int) -> Violation:
         kind = context.layout.groups[group].kind
         history = context.reference.ledger.describe(block) if block != context.null else "the null block"
@@ -139,6 +148,22 @@ class DeadRows(Oracle):
             group=group,
             block=block,
         )
+
+
+def _sent_outside(oracle: Oracle, context: Context, outside: Outside) -> Violation:
+    """The verdict on an index that names nothing."""
+    oracle.count()
+    what, kind, life = outside.what, context.layout.groups[outside.group].kind, context.life(outside.row)
+    who = f"{life.name} (row {outside.row})" if life else context.row_name(outside.row)
+    return oracle.violation(
+        context,
+        f"outside-{what}",
+        f"the metadata of {kind} group {outside.group} sends {who} to {what} {outside.index}, of {outside.size}",
+        expected=f"{what} 0 to {outside.size - 1}",
+        observed=f"{what} {outside.index}",
+        request=life.name if life else "",
+        group=outside.group,
+    )
 
 
 class Writer(Oracle):

@@ -10,11 +10,12 @@ A scheduling decision is a `Planned`, device work is `Zeroed`, `Copied`, `Loaded
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from ...reference.prefix_cache import Key
+from .numbers import LayerOutput, NumericRow
 
 if TYPE_CHECKING:
     from ...reference.tiny_model import TinyModel
@@ -120,6 +121,7 @@ class Copied(Struct, frozen=True, gc=False):
     """A state, or the first `slots` slots of an attention page, moved between two columns of one request's table.
 
     source_column, destination_column  -1 where the block belongs to the cache and not to the request
+    source, destination  -1 where the column that the engine named lies outside of the table: nothing moved
     shift  tokens by which the convolution window was moved on while copying
     """
 
@@ -201,7 +203,21 @@ class SlotWrite(Struct, frozen=True, gc=False, array_like=True):
     tags: Sequence[int]
 
 
-Access = StateRead | StateWrite | SlotRead | SlotWrite
+class Outside(Struct, frozen=True, gc=False, array_like=True):
+    """The engine's own metadata sends a kernel to entry `index` of something that has `size` entries, counted from 0.
+
+    Nothing was read or written there, and the row has no other access in this group: what a device would have done
+    is not defined. `what` is "column" (of the row's blocks), "block" (of the pool), "token" (of the batch), ...
+    """
+
+    row: int
+    group: int
+    what: str
+    index: int
+    size: int
+
+
+Access = StateRead | StateWrite | SlotRead | SlotWrite | Outside
 
 
 class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
@@ -230,30 +246,6 @@ class Forward(Struct, frozen=True, gc=False):
     accesses: Sequence[Access]
     dummy: bool = False
     graph: bool = False
-
-
-class NumericRow(NamedTuple):
-    """One live row of a numeric forward: `row` in the batch, and what the read-out chose after each of `tokens`."""
-
-    request: str | None
-    row: int
-    position: int
-    tokens: Sequence[int]
-    choices: Sequence[int]
-
-
-class LayerOutput(NamedTuple):
-    """What one layer computed for one numeric row (index into `Numeric.rows`).
-
-    values  float32 [tokens, OUTPUT_WIDTH] under NaN poison
-    agree   the same bits under every fill of dead memory
-    """
-
-    row: int
-    group: int
-    layer: int
-    values: Any
-    agree: bool
 
 
 class Numeric(Struct, frozen=True, gc=False):
@@ -291,10 +283,3 @@ class Effect(Struct, frozen=True, gc=False):
 
     records: Sequence[Record] = ()
     refused: str = ""
-
-
-class Bytes(NamedTuple):
-    """What one page of a numeric target holds, as float32 arrays: recurrent state and window, or keys and values."""
-
-    first: Any
-    second: Any

@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from ...reference.layout import Layout, Mode
 from ...reference.prefix_cache import Key
-from .observe import Bytes, Content, Effect, View
+from .numbers import Bytes
+from .observe import Content, Effect, View
 from .trace import Config, Event
 
 

@@ -11,6 +11,7 @@ from hybridfuzz.targets.base.observe import (
     Copied,
     Forward,
     ForwardRow,
+    Outside,
     Record,
     SlotWrite,
     StateRead,
@@ -262,6 +263,40 @@ def test_a_row_of_no_planned_request_may_not_write() -> None:
 
     case = Case("", tampered_forward(rename), TWO, "M4", "dead-write", ("padding row 1",))
     check_case(case)
+
+
+def sent_outside(what: str, index: int, size: int, dead: bool) -> Tampered:
+    """The metadata of a forward's first row, or of a dead one behind the last, names something that does not exist."""
+
+    def change(forward: Forward) -> Forward:
+        rows = [*forward.rows, ForwardRow(None, 0, (), 0, ())] if dead else forward.rows
+        one = Outside(len(rows) - 1 if dead else 0, 0, what, index, size)
+        return msgspec.structs.replace(forward, rows=rows, accesses=[one, *forward.accesses])
+
+    return tampered_forward(change)
+
+
+def test_an_index_that_names_nothing_is_m3_for_a_request() -> None:
+    words = (r"mamba group 0 sends r0 \(row 0\) to column -1, of 3 ",)
+    check_case(Case("", sent_outside("column", -1, 3, dead=False), ONE, "M3", "outside-column", words))
+
+
+def test_an_index_that_names_nothing_is_m4_for_a_dead_row() -> None:
+    words = ("mamba group 0 sends padding row 1 to block 8126615, of 60 ",)
+    check_case(Case("", sent_outside("block", 8126615, 60, dead=True), ONE, "M4", "outside-block", words))
+
+
+@pytest.mark.parametrize(("column", "words"), [(99, "no block in column 99"), (-3, "no block in column -3")])
+def test_a_copy_to_a_column_that_does_not_exist_is_m3(column: int, words: str) -> None:
+    """A negative column must not be looked up from the end, nor pass for a block of the cache."""
+
+    def records(before: list[Record]) -> list[Record]:
+        return [
+            msgspec.structs.replace(one, destination_column=column, destination=-1) if isinstance(one, Copied) else one
+            for one in before
+        ]
+
+    check_case(Case("", Tampered(records), LONG, "M3", "column", (f"copies to {words} of r0's .* holds nothing",)))
 
 
 def test_reads_of_dead_rows_are_nobodys_business() -> None:

@@ -16,7 +16,8 @@ from ....reference import tiny_model
 from ....reference.layout import Group, Layout
 from ....reference.prefix_cache import Key
 from ....reference.tiny_model import TinyModel
-from ...base.observe import Access, Bytes, LayerOutput, Numeric, NumericRow
+from ...base.numbers import Bytes, LayerOutput, NumericRow
+from ...base.observe import Access, Numeric
 from ...base.trace import Config
 from ..device.staging import lanes
 from ..kernels import RowInput

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....reference.prefix_cache import Key
-from ...base.observe import Bytes, Effect, Record
+from ...base.numbers import Bytes
+from ...base.observe import Effect, Record
 from ...base.trace import Config, Event, Sleep
 from ..target import HybridTarget
 from .backend import Device
