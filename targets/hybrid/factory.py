@@ -91,8 +91,6 @@ def variants() -> dict[str, str]:
 DEVICES = ("cpu", "cuda", "interpreter")
 BYTES_ALONE = "-bytes"
 """Ending of a device's name: judged by its bytes alone, as if nobody saw block tables and tags."""
-SYMBOLIC_EVENTS = frozenset({"fork"})
-"""Fills blocks between two steps, where the numeric run still takes them for dead."""
 NUMERIC_OPTIONS = {
     "kv_dtype": ("fp8", "fp8", "fp16", "bf16"),
     "state_dtype": ("fp32", "fp32", "bf16"),
@@ -125,7 +123,6 @@ class NumericFactory(HybridFactory):
         self.capabilities = msgspec.structs.replace(
             CAPABILITIES,
             observes=observes,
-            events=CAPABILITIES.events - SYMBOLIC_EVENTS,
             options={**CAPABILITIES.options, **NUMERIC_OPTIONS},
             block_sizes=CAPABILITIES.block_sizes + LONG_BLOCKS,
         )

@@ -1,5 +1,7 @@
 """The numeric run is silent on the correct target, and finds mutants by their bytes alone."""
 
+from unittest.mock import Mock
+
 import msgspec
 import pytest
 from hybridfuzz.harness.lockstep import run_trace
@@ -10,10 +12,14 @@ from hybridfuzz.targets.base.registry import load_factory, on_device
 from hybridfuzz.targets.hybrid.factory import NumericFactory
 from hybridfuzz.targets.hybrid.mutants.parts import mutant
 from hybridfuzz.targets.hybrid.states import States
+from hybridfuzz.targets.hybrid.target import HybridTarget
+from hybridfuzz.targets.hybrid.turns import Turns
 from support import arrive, make_trace, steps
 
+MODES = pytest.mark.parametrize("mode", ["align", "all", "none"])
 
-@pytest.mark.parametrize("mode", ["align", "all", "none"])
+
+@MODES
 def test_drawn_traces_are_clean(mode: str) -> None:
     factory = load_factory("hybrid@cpu")
     exercised: dict[str, int] = {}
@@ -42,6 +48,41 @@ def test_the_same_trace_gives_the_same_bits_twice() -> None:
     factory = load_factory("hybrid@cpu")
     trace = draw_trace(factory.capabilities, 22, 0, supports=factory.supports)
     assert run_trace(factory, trace).digest == run_trace(factory, trace).digest
+
+
+FORKED = (
+    events.Arrive("r0", (("a", 13),), 3, session=True),
+    *steps(9),
+    events.Fork("r1", "r0"),
+    events.Resume("r1", (("b", 7),), 3),
+    events.Resume("r0", (("c", 3),), 3),
+    *steps(9),
+)
+
+
+@MODES
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_what_a_fork_copies_between_two_steps_stays(mode: str, drafts: int) -> None:
+    trace = make_trace(*FORKED, mamba_cache_mode=mode, num_speculative_tokens=drafts)
+    outcome = run_trace(load_factory("hybrid@cpu-bytes"), trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.exercised["S7"]
+
+
+class StatesStayBehind(Turns):
+    """A fork gets a block for its states, and nothing is copied into it."""
+
+    def __init__(self, target: HybridTarget) -> None:
+        super().__init__(target)
+        self.forks.states = Mock(wraps=target.states, move_temporal=Mock(), move_conv=Mock())
+        self.forks.states.columns = target.states.columns
+
+
+def test_a_fork_without_its_states_is_found_by_its_bytes() -> None:
+    factory = NumericFactory("broken", mutant("broken", StatesStayBehind), "cpu-bytes")
+    violation = run_trace(factory, make_trace(*FORKED)).violation
+    assert violation is not None
+    assert violation.signature == "S7-step-mamba-nan"
 
 
 def test_a_refusal_is_handed_on() -> None:

@@ -6,7 +6,7 @@ when the device begins that step, not earlier, since steps in flight may still u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ from .metadata import Metadata
 from .moves import Arrival, Check, Move, Moves
 from .outside import Outside
 from .paging import PageLayout, Paging
-from .pool import BytePool, parts_of
+from .pool import BytePool, obituary, parts_of
 from .tables import Ints, Tables
 
 FLOAT = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -94,12 +94,25 @@ class Machine:
     def note_plan(self, plan: Plan, pool: BlockPool, handed_out: Sequence[int]) -> None:
         """A step was planned: whatever died since the last planning dies for the device when it begins this step."""
         dead = {block for block in pool.free if block not in pool.labels}
-        for block in handed_out:
-            self.generations[block] += 1
         dying = (dead - self._dead) | set(handed_out)
         self._dead = dead
-        obituary = {block: self.generations[block] for block in dying}
-        self._ahead[plan.step] = Ahead.of(plan, obituary, self.lanes.early, self.pool, self.outside)
+        named = self._named(dying, handed_out)
+        self._ahead[plan.step] = Ahead.of(plan, named, self.lanes.early, self.pool, self.outside)
+
+    def overwrite(self, handed_out: Sequence[int]) -> None:
+        """Blocks are handed out between two steps, with nothing in flight: what they held dies at once."""
+        assert not self._ahead, "a planned step may use what these blocks held"
+        self.moves.flush()
+        self._dead -= set(handed_out)
+        slot = self.lanes.staging.put(obituary(self._named(handed_out, handed_out)))
+        self.pool.fill_dead(slot.take())
+        slot.release()
+
+    def _named(self, dying: Iterable[int], handed_out: Sequence[int]) -> dict[int, int]:
+        """Generation by block of what dies; a block that is handed out begins a new one."""
+        for block in handed_out:
+            self.generations[block] += 1
+        return {block: self.generations[block] for block in dying}
 
     def begin(self, step: int) -> None:
         """The device begins a planned step."""

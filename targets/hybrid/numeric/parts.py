@@ -245,16 +245,20 @@ class NumericRunner(Runner):
 
 
 class NumericPool(BlockPool):
-    """Remembers what it handed out."""
+    """Remembers what a step that is being planned was handed; `handed_out` is None when none is.
 
-    def __init__(self, num_blocks: int) -> None:
-        super().__init__(num_blocks)
-        self.handed_out: list[int] = []
+    What is handed out then (to a fork) is used at once, with nothing in flight."""
+
+    machine: Machine | None = None
+    handed_out: list[int] | None = None
 
     def allocate(self, count: int) -> list[int]:
         """Hand out `count` blocks."""
         blocks = super().allocate(count)
-        self.handed_out += blocks
+        if self.handed_out is not None:
+            self.handed_out += blocks
+        elif self.machine:
+            self.machine.overwrite(blocks)
         return blocks
 
 
@@ -265,10 +269,12 @@ class NumericScheduler(Scheduler):
 
     def schedule(self, step: int, budget: int, limits: Mapping[str, int]) -> Plan:
         """Decide the next step."""
-        plan = super().schedule(step, budget, limits)
         pool = self.cache.pool
         assert isinstance(pool, NumericPool)
-        handed_out, pool.handed_out = pool.handed_out, []
+        handed_out: list[int] = []
+        pool.handed_out = handed_out
+        plan = super().schedule(step, budget, limits)
+        pool.handed_out = None
         if self.machine:
             self.machine.note_plan(plan, pool, handed_out)
         return plan

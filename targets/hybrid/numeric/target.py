@@ -36,13 +36,15 @@ class Numeric(HybridTarget):
         tables = Tables.of_batch(self.layout, self.batch, span, is_null)
         draft_tables = Tables.of_drafter(self.layout, self.drafter, span, is_null)
         self.machine = Machine(config, self.layout, tables, draft_tables, self.device)
-        parts: tuple[Any, ...] = (self.scheduler, self.memory, self.kernels, self.store, self.runner)
+        parts: tuple[Any, ...] = (self.pool, self.scheduler, self.memory, self.kernels, self.store, self.runner)
         for part in parts:
             part.machine = self.machine
 
     def apply(self, event: Event) -> Effect:
         """Let the event happen; the steps that it executes overlap: their results are waited for at its end."""
         effect = super().apply(event)
+        if not self.asleep:
+            self.machine.moves.flush()  # what moved between two steps
         promised: Sequence[Record | Promise] = effect.records
         records = [record.redeem() if isinstance(record, Promise) else record for record in promised]
         return Effect(records, effect.refused)
