@@ -107,9 +107,6 @@ class Leak(Oracle):
         """Most tokens that a request was ever given blocks for, since its admission."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
-        return self._drained(context, planned.view) or self._peaks(context, planned)
-
-    def _peaks(self, context: Context, planned: Planned) -> Violation | None:
         layout = context.layout
         self._ahead = max(self._ahead, len(context.reference.pending))
         for row in planned.rows:
@@ -136,9 +133,6 @@ class Leak(Oracle):
         return None
 
     def on_view(self, context: Context, view: View) -> Violation | None:
-        return self._drained(context, view)
-
-    def _drained(self, context: Context, view: View) -> Violation | None:
         self.exercised["M9"] += len(view.drained)
         for what, size in view.drained.items():
             if size:

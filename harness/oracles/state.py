@@ -80,7 +80,7 @@ class Continuation(Oracle):
         first = read.first_column * group.block_size
         wanted = life.truth.slots(first, life.settled)
         observed = list(read.tags[: len(wanted)])
-        if observed == wanted and (not first or first <= first_attended(group, life.settled)):
+        if observed == wanted and first <= first_attended(group, life.settled):
             return None
         index = first_difference(wanted, observed)
         block = read.blocks[index // group.block_size] if index // group.block_size < len(read.blocks) else -1

@@ -1,0 +1,122 @@
+"""S2, S3 and S1 on observations made by hand: what may be read before the first token, through a window, by nobody."""
+
+from collections.abc import Sequence
+
+import pytest
+from handmade import context_of, life_of
+from hybridfuzz.harness.oracles.state import Continuation
+from hybridfuzz.reference.layout import Group, Layout
+from hybridfuzz.reference.request import Life
+from hybridfuzz.reference.tokens import EMPTY
+from hybridfuzz.targets.base.observe import Forward, SlotRead, StateRead
+
+WIDTH = 4
+ZEROS = (0,) * (WIDTH - 1)
+STATES = Layout((Group("mamba", 8),), 9, WIDTH, "align", True)
+ZEROED = Layout((Group("mamba", 8),), 9, WIDTH, "slots", True, zeroed_start=True)
+MAMBA, ATTENTION = Group("mamba", 8, 2), Group("attention", 8, 2)
+WINDOWED = Layout((Group("attention", 4, window=6),), 9, WIDTH, "align", True)
+
+
+def field_of(layout: Layout, life: Life | None, read: StateRead | SlotRead) -> str:
+    """What the oracle says of one read of a row; "" if nothing."""
+    context = context_of(layout)
+    context.lives = [life]
+    judge = Continuation().on_state_read if isinstance(read, StateRead) else Continuation().on_slot_read
+    violation = judge(context, read)  # type: ignore[arg-type]
+    return violation.field if violation else ""
+
+
+@pytest.mark.parametrize(
+    ("temporal", "window", "silent"),
+    [
+        (0, ZEROS, True),
+        (0, None, True),
+        (None, ZEROS, True),
+        (7, ZEROS, False),
+        (0, (0, 0, 7), False),
+        (0, (7, 0, 0), False),
+        (None, (0, 7, 0), False),
+        (EMPTY, None, False),
+    ],
+)
+def test_a_first_step_may_read_a_zeroed_state_where_that_means_none(
+    temporal: int | None, window: tuple[int, ...] | None, silent: bool
+) -> None:
+    """Nothing but zeros, and only on targets that say so: elsewhere any state before the first token is a phantom."""
+    read = StateRead(0, 0, 0, 0, 3, temporal, window)
+    assert field_of(ZEROED, life_of("r0", 9), read) == ("" if silent else "phantom-state")
+    assert field_of(STATES, life_of("r0", 9), read) == "phantom-state"
+
+
+@pytest.mark.parametrize("layout", [ZEROED, STATES])
+def test_zeros_are_no_state_of_a_request_that_has_one(layout: Layout) -> None:
+    life = life_of("r0", 9, settled=5)
+    assert field_of(layout, life, StateRead(0, 0, 0, 0, 3, 0, ZEROS)) == "temporal"
+    assert field_of(layout, life, StateRead(0, 0, 0, 0, 3, None, ZEROS)) == "conv"
+    right = StateRead(0, 0, 0, 0, 3, life.truth.tag(5), life.truth.window(5, WIDTH))
+    assert field_of(layout, life, right) == ""
+
+
+def test_a_window_of_too_few_inputs_is_wrong() -> None:
+    life = life_of("r0", 9, settled=5)
+    context = context_of(STATES)
+    context.lives = [life]
+    short = StateRead(0, 0, 0, 0, 3, None, life.truth.window(5, WIDTH)[:-1])
+    violation = Continuation().on_state_read(context, short)
+    assert violation is not None
+    assert "a window whose input 2 is missing" in violation.message
+
+
+@pytest.mark.parametrize(("settled", "first_column", "field"), [
+    (9, 0, ""), (9, 1, ""), (9, 2, "slot"), (10, 1, ""), (12, 1, ""), (13, 2, ""), (13, 3, "slot"),
+])  # fmt: skip
+def test_a_window_leaves_out_only_what_is_never_attended_to(settled: int, first_column: int, field: str) -> None:
+    """With a window of six the token after nine others attends to positions 4 and on: column 1 may not be left out."""
+    life = life_of("r0", 20, settled=settled)
+    tags: Sequence[int] = life.truth.slots(first_column * 4, settled)
+    assert field_of(WINDOWED, life, SlotRead(0, 0, 0, (1, 2, 3, 4), tags, first_column)) == field
+
+
+@pytest.mark.parametrize("read", [StateRead(0, 0, 0, 0, 3, 7, ZEROS), SlotRead(0, 0, 0, (1,), (7,))])
+def test_what_a_padding_row_reads_is_nobodys_content(read: StateRead | SlotRead) -> None:
+    assert field_of(STATES, None, read) == ""
+
+
+@pytest.mark.parametrize(
+    ("tags", "blocks", "says"),
+    [
+        (4, (1, 2), "position 4 in block 2 and finds nothing"),
+        (4, (1,), "position 4 in block -1 and finds nothing"),
+        (0, (1, 2), "position 0 in block 1 and finds nothing"),
+    ],
+)
+def test_a_context_that_is_too_short_is_wrong(tags: int, blocks: Sequence[int], says: str) -> None:
+    """Attention that leaves the end of its context out finds nothing there, whatever its table says."""
+    life = life_of("r0", 20, settled=6)
+    context = context_of(WINDOWED)
+    context.lives = [life]
+    violation = Continuation().on_slot_read(context, SlotRead(0, 0, 0, blocks, life.truth.slots(0, tags)))
+    assert violation is not None
+    assert says in violation.message
+
+
+@pytest.mark.parametrize("groups", [(ATTENTION, MAMBA), (MAMBA, ATTENTION), (MAMBA, MAMBA)])
+def test_every_state_that_exists_is_read_in_every_forward(groups: tuple[Group, ...]) -> None:
+    """Whatever the order of groups; rows with nothing computed, and padding rows, need none."""
+    layout = Layout(groups, 9, WIDTH, "align", True)
+    context, oracle = context_of(layout), Continuation()
+    life = life_of("r0", 9, settled=5)
+    context.lives = [None, life_of("r1", 9), life]
+    forward = Forward(0, (), ())
+    pages = [(index, layer) for index, group in enumerate(groups) if group.kind == "mamba" for layer in (0, 1)]
+    reads = [StateRead(2, index, layer, 0, 3, life.truth.tag(5), None) for index, layer in pages]
+    for read in reads:
+        assert oracle.on_state_read(context, read) is None
+    assert oracle.on_forward(context, forward) is None
+    for left_out in reads:
+        for read in reads:
+            assert read is left_out or oracle.on_state_read(context, read) is None
+        violation = oracle.on_forward(context, forward)
+        assert violation is not None
+        assert (violation.field, violation.request, violation.group) == ("state-ignored", "r0", left_out.group)
