@@ -10,6 +10,9 @@ import msgspec
 from ..targets.base.protocol import Capabilities
 from ..targets.base.trace import Config, TraceError
 
+RANKS = "dp"
+"""Data-parallel ranks, as an option: every target has it, since the harness runs them (`ranks`)."""
+
 
 def apply_overrides(config: Config, overrides: Mapping[str, object]) -> Config:
     """`config` with fields replaced, as from `--config key=value`; unknown keys are options of the target.
@@ -36,7 +39,7 @@ def check_keys(overrides: Mapping[str, object], capabilities: Capabilities) -> N
     """TraceError if an override is neither a field of the configuration nor an option of the
     target.
     """
-    known = [*Config.__struct_fields__, *capabilities.options]
+    known = [*Config.__struct_fields__, *capabilities.options, RANKS]
     for key in overrides:
         if key not in known:
             close = get_close_matches(key, known, n=1)

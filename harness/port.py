@@ -29,6 +29,7 @@ from ..targets.base.trace import (
     check_config,
     needed_events,
 )
+from .overrides import RANKS
 
 
 def refusal(trace: Trace, factory: TargetFactory) -> str:
@@ -92,7 +93,11 @@ def _within(config: Config, capabilities: Capabilities) -> Config:
             raise TraceError(f"configuration: mamba_cache_mode={mode} has no counterpart, the target has {has}")
         mode = caching[0]
     k = min(config.num_speculative_tokens, drafts if mode in capabilities.speculative_modes else 0)
-    options = {name: value for name, value in config.options.items() if value in capabilities.options.get(name, ())}
+    options = {
+        name: value
+        for name, value in config.options.items()
+        if name == RANKS or value in capabilities.options.get(name, ())
+    }
     return structs.replace(
         config,
         mamba_cache_mode=mode,

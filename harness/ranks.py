@@ -19,9 +19,9 @@ from msgspec import structs
 from ..targets.base.protocol import TargetFactory
 from ..targets.base.trace import Arrive, Config, DummyRun, Event, Resume, Step, Trace, TraceError, Wake
 from .lockstep import DRAIN_STEPS_PER_TOKEN, Lockstep, Outcome, unobserved
+from .overrides import RANKS
 from .violation import Violation
 
-OPTION = "dp"
 RANKS_MAX = 8
 
 Vote = Callable[[bool], bool]
@@ -35,20 +35,20 @@ def alone(has_work: bool) -> bool:
 def checked(wanted: str) -> str:
     """A number of ranks. TraceError if it is none."""
     if not wanted.isdecimal() or not 1 <= int(wanted) <= RANKS_MAX:
-        raise TraceError(f"configuration: {OPTION}={wanted}: between 1 and {RANKS_MAX} ranks are possible")
+        raise TraceError(f"configuration: {RANKS}={wanted}: between 1 and {RANKS_MAX} ranks are possible")
     return wanted
 
 
 def ranks_of(config: Config) -> int:
     """How many ranks a configuration asks for. TraceError if that is no sensible number."""
-    return int(checked(config.options.get(OPTION, "1")))
+    return int(checked(config.options.get(RANKS, "1")))
 
 
 def on_ranks(trace: Trace, ranks: int) -> Trace:
     """The same trace for another number of ranks; 1 leaves it as it is."""
     if ranks == 1:
         return trace
-    options = {**trace.config.options, OPTION: checked(str(ranks))}
+    options = {**trace.config.options, RANKS: checked(str(ranks))}
     return structs.replace(trace, config=structs.replace(trace.config, options=options))
 
 

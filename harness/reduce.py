@@ -24,6 +24,7 @@ from ..reference.tokens import CONTINUATION
 from ..targets.base.protocol import TargetError
 from ..targets.base.trace import AnyEvent, Arrive, Config, Fork, Resume, Step, Trace, TraceError
 from .lockstep import Outcome
+from .overrides import RANKS
 
 Run = Callable[[Trace], Outcome]
 
@@ -185,6 +186,8 @@ def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
 def simpler_configurations(config: Config) -> Iterator[Config]:
     """Simpler configurations that might do; contradictory ones are refused when they are run."""
     replace = msgspec.structs.replace
+    if RANKS in config.options:
+        yield replace(config, options={name: value for name, value in config.options.items() if name != RANKS})
     for index in range(len(config.groups)):
         if len(config.groups) > 1:
             yield replace(config, groups=config.groups[:index] + config.groups[index + 1 :])

@@ -133,10 +133,11 @@ def run(options: argparse.Namespace) -> int:
 
 def overrides_of(options: argparse.Namespace) -> dict[str, object]:
     """Fixed fields and options of every configuration. TraceError for a number of ranks that is not possible."""
-    from ..ranks import OPTION, checked
+    from ..overrides import RANKS
+    from ..ranks import checked
 
     overrides = {key: value for pairs in options.config for key, value in pairs.items()}
-    return overrides if options.dp == 1 else {**overrides, OPTION: checked(str(options.dp))}
+    return overrides if options.dp == 1 else {**overrides, RANKS: checked(str(options.dp))}
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

@@ -85,10 +85,13 @@ def tried(
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import write_scripts
     from ..codec import write_atomically
+    from ..ranks import ranks_of
     from ..repro import failure_of, run_script
 
     trace, _, _ = case
     try:
+        if ranks_of(trace.config) > 1:
+            raise TargetError("the failure needs several ranks, and a script runs one engine")
         scripts = write_scripts(spec, trace, failure_of(*case))
     except TargetError as error:
         line(f"no stand-alone script: {error}")

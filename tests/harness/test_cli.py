@@ -38,6 +38,14 @@ def test_config_is_fixed(hybridfuzz: Cli) -> None:
     assert "draft rejected" not in result["reached"], "neither reached nor required"
 
 
+def test_ranks(hybridfuzz: Cli) -> None:
+    """Every target has them: the harness runs them."""
+    one, two = (hybridfuzz(*SMALL, "--dp", ranks).json for ranks in (1, 2))
+    assert two["exit_reason"] == "traces"
+    assert two["steps"] > one["steps"]
+    assert not two["findings"]
+
+
 def test_find_reduce_replay(hybridfuzz: Cli, tmp_path: Path) -> None:
     ran = hybridfuzz("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "2", "--no-canary", "-o", "out", "--json")
     assert ran.status == 1

@@ -1,8 +1,14 @@
 """Ranks in lockstep: each is judged, idle ones run dummies while others work, and no request is lost."""
 
+from pathlib import Path
+
 import pytest
+from cli_process import Cli
+from hybridfuzz.harness.codec import encode_trace
 from hybridfuzz.harness.lockstep import Lockstep, run_trace
+from hybridfuzz.harness.port import port
 from hybridfuzz.harness.ranks import Ranks, home, on_ranks, run_ranks
+from hybridfuzz.harness.reduce import reduce_trace
 from hybridfuzz.targets.base.observe import Delivered, Effect, Forward
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Event, TraceError
@@ -101,6 +107,28 @@ def test_a_violation_keeps_on_voting_but_does_nothing() -> None:
     ranks.apply(UNEVEN.events[0], 0)
     ranks.violation = run_trace(load_factory("hybrid:finished-row-not-cleared"), UNEVEN).violation
     assert ranks.step(UNEVEN.events[2], 2) is False
+
+
+def test_what_one_engine_shows_as_well_is_reduced_to_one() -> None:
+    factory = load_factory("hybrid:chunk-continuation-stale-for-new")
+    alone = make_trace(arrive("r0", 9, new=2), *steps(3))
+    signature = run_trace(factory, alone).violation.signature  # type: ignore[union-attr]
+    both = on_ranks(alone, 2)
+    assert run_trace(factory, both).violation.signature == signature  # type: ignore[union-attr]
+    small = reduce_trace(both, signature, lambda trace: run_trace(factory, trace), seconds=20)
+    assert "dp" not in small.config.options
+
+
+def test_what_only_several_ranks_show_has_no_script_and_says_so(hybridfuzz: Cli, tmp_path: Path) -> None:
+    (tmp_path / "uneven.json").write_bytes(encode_trace(UNEVEN))
+    ran = hybridfuzz("repro", "uneven.json", "--target", "hybrid:finished-row-not-cleared", "-o", "repro")
+    assert ran.status == 4
+    assert "needs several ranks" in ran.out
+    assert (tmp_path / "repro" / "REPORT.md").exists()
+
+
+def test_a_ported_trace_keeps_its_ranks() -> None:
+    assert port(UNEVEN, CLEAN)[0].config.options["dp"] == "2"
 
 
 @pytest.mark.parametrize("ranks", ["0", "9", "two", "-1"])
