@@ -30,12 +30,14 @@ def decode_trace(data: bytes, where: str = "trace") -> Trace:
     """Parse and validate. TraceError says where and why."""
     try:
         schema = msgspec.json.decode(data, type=_Schema).schema
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise TraceError(f"{where}: not a trace ({error})") from None
+    except msgspec.DecodeError as error:
         raise TraceError(f"{where}: not a trace ({error}); is the file truncated?") from None
     if schema != SCHEMA_VERSION:
+        cure = "; update hybridfuzz" if schema > SCHEMA_VERSION else ""
         raise TraceError(
-            f"{where}: schema {schema} is not supported by this version (it reads schema {SCHEMA_VERSION}); "
-            "update hybridfuzz"
+            f"{where}: schema {schema} is not supported by this version (it reads schema {SCHEMA_VERSION}){cure}"
         )
     try:
         return _decoder.decode(data)
@@ -46,13 +48,12 @@ def decode_trace(data: bytes, where: str = "trace") -> Trace:
 def load_trace(path: str | Path) -> Trace:
     """Read a trace file. TraceError for anything that keeps it from being used."""
     try:
-        path = Path(path)
-        size = path.stat().st_size
-        if size > TRACE_BYTES_MAX:
-            raise TraceError(f"{path}: {size} bytes is too large for a trace (at most {TRACE_BYTES_MAX})")
-        data = path.read_bytes()
+        with Path(path).open("rb") as file:
+            data = file.read(TRACE_BYTES_MAX + 1)  # a device has no size, and no end
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > TRACE_BYTES_MAX:
+        raise TraceError(f"{path}: too large for a trace (more than {TRACE_BYTES_MAX} bytes)")
     return decode_trace(data, str(path))
 
 

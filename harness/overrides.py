@@ -12,6 +12,7 @@ from ..targets.base.trace import Config, TraceError
 
 RANKS = "dp"
 """Data-parallel ranks, as an option: every target has it, since the harness runs them (`ranks`)."""
+FIELDS = {field.name: field.type for field in msgspec.structs.fields(Config)}
 
 
 def apply_overrides(config: Config, overrides: Mapping[str, object]) -> Config:
@@ -21,25 +22,27 @@ def apply_overrides(config: Config, overrides: Mapping[str, object]) -> Config:
     """
     if not overrides:
         return config
-    fields = {field.name: field for field in msgspec.structs.fields(Config)}
-    changes: dict[str, object] = {}
-    options = dict(config.options)
+    options = {key: str(value) for key, value in overrides.items() if key not in FIELDS}
+    return msgspec.structs.replace(config, **converted(overrides), options={**config.options, **options})
+
+
+def converted(overrides: Mapping[str, object]) -> dict[str, object]:
+    """The overrides that are fields, each with a value of its type. TraceError names the one that does not fit."""
+    values: dict[str, object] = {}
     for key, value in overrides.items():
-        if key not in fields:
-            options[key] = str(value)
-            continue
         try:
-            changes[key] = msgspec.convert(value, fields[key].type, strict=False)
+            if key in FIELDS:
+                values[key] = msgspec.convert(value, FIELDS[key], strict=False)
         except msgspec.ValidationError as error:
             raise TraceError(f"configuration: {key}={value}: {error}") from None
-    return msgspec.structs.replace(config, **changes, options=options)
+    return values
 
 
 def check_keys(overrides: Mapping[str, object], capabilities: Capabilities) -> None:
     """TraceError if an override is neither a field of the configuration nor an option of the
     target.
     """
-    known = [*Config.__struct_fields__, *capabilities.options, RANKS]
+    known = [*FIELDS, *capabilities.options, RANKS]
     for key in overrides:
         if key not in known:
             close = get_close_matches(key, known, n=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..targets.base.protocol import Capabilities
+from .overrides import converted
 
 REQUIRES: dict[str, str] = {
     # prompts and their chunks
@@ -103,8 +104,9 @@ REQUIRES: dict[str, str] = {
 
 def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set[str]:
     """The features of `REQUIRES` that a target has and that fixed configuration fields do not switch off."""
-    modes = {str(overrides["mamba_cache_mode"])} if "mamba_cache_mode" in overrides else set(capabilities.modes)
-    if str(overrides.get("enable_prefix_caching", "")).lower() == "false":
+    fixed = converted(overrides)
+    modes = {str(fixed["mamba_cache_mode"])} if "mamba_cache_mode" in fixed else set(capabilities.modes)
+    if not fixed.get("enable_prefix_caching", True):
         modes = {"none"}
     has = set(capabilities.events) | set(capabilities.reaches) | modes
     if capabilities.windows:
@@ -117,11 +119,11 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has.add("caching")
     if "slots" not in capabilities.modes:
         has.add("block-tables")
-    if int(str(overrides.get("num_speculative_tokens", capabilities.max_speculative_tokens))):
+    if fixed.get("num_speculative_tokens", capabilities.max_speculative_tokens):
         has.add("speculation")
         if capabilities.variable_drafts:
             has.add("drafts")
-    if int(str(overrides.get("async_depth", capabilities.max_async_depth))):
+    if fixed.get("async_depth", capabilities.max_async_depth):
         has.add("async")
     if "groups" not in overrides and any(count > 1 for counts in capabilities.group_counts for count in counts):
         has.add("twins")

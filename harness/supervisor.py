@@ -210,14 +210,14 @@ class Worker:
     def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:
         """A trace of a campaign, without running it."""
         self._send(Draw(seed, index, overrides))
-        reply = self._receive()
+        reply = self._receive(START_SECONDS)  # no engine runs: it is no hang
         assert isinstance(reply, Drawn)
         return reply.trace
 
     def port(self, trace: Trace) -> Ported:
         """The trace as the target takes it. TraceError if nothing near it fits."""
         self._send(Port(trace))
-        reply = self._receive()
+        reply = self._receive(START_SECONDS)
         assert isinstance(reply, Ported)
         return reply
 

@@ -7,6 +7,8 @@ import re
 _DURATION = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
+_MOST = 1e15
+"""More than that is a slip, and would not fit everywhere."""
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
@@ -16,7 +18,7 @@ def duration(text: str) -> float:
     if not text.strip() or match is None:
         raise ValueError(text)
     seconds = sum(float(match[unit] or 0) * factor for unit, factor in _SECONDS.items())
-    if seconds <= 0:
+    if not 0 < seconds <= _MOST:
         raise ValueError(text)
     return seconds
 
@@ -24,19 +26,20 @@ def duration(text: str) -> float:
 def count(text: str) -> int:
     """A positive number: 500, 10k, 1M, 1_000_000."""
     match = _COUNT.fullmatch(text.strip().replace("_", ""))
-    number = int(float(match[1]) * 1000 ** " kMG".index(match[2] or " ")) if match else 0
-    if number < 1:
+    number = float(match[1]) * 1000 ** " kMG".index(match[2] or " ") if match else 0
+    if not 1 <= number <= _MOST:
         raise ValueError(text)
-    return number
+    return int(number)
 
 
 def size(text: str) -> int:
     """Bytes: 4GiB, 500MB, 2G."""
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    base = 1024 if match and match[3] else 1000
+    number = float(match[1]) * base ** " KMGT".index(match[2].upper() or " ") if match else -1.0
+    if not 0 <= number <= _MOST:
         raise ValueError(text)
-    base = 1024 if match[3] else 1000
-    return int(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))
+    return int(number)
 
 
 def settings(text: str) -> dict[str, object]:

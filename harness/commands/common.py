@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..records import Reason
     from ..supervisor import Worker
 
+JOBS_MAX = 1024
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
 
 
@@ -86,6 +88,15 @@ def progress_line(text: str) -> None:
 def cores() -> int:
     """Cores that we may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def jobs(text: str) -> int:
+    """A number of processes; "auto" for one on each core."""
+    from ..units import count
+
+    if (number := cores() if text == "auto" else count(text)) > JOBS_MAX:
+        raise ArgumentTypeError(f"{number} processes are more than {JOBS_MAX}")
+    return number
 
 
 def print_json(value: object) -> None:

@@ -27,7 +27,7 @@ DEFAULT_SECONDS = 60.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from ..units import count, duration, settings
-    from .common import add_ranks, add_target
+    from .common import add_ranks, add_target, jobs
 
     add_target(parser)
     add_ranks(parser)
@@ -72,14 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=Path, metavar="FILE", help="what happens, as it happens: a line of JSON each")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="end with a JUnit file")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
-
-
-def jobs(text: str) -> int:
-    """A number of workers; "auto" for one on each core."""
-    from ..units import count
-    from .common import cores
-
-    return cores() if text == "auto" else count(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -132,11 +124,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def overrides_of(options: argparse.Namespace) -> dict[str, object]:
-    """Fixed fields and options of every configuration. TraceError for a number of ranks that is not possible."""
-    from ..overrides import RANKS
+    """Fixed fields and options of every configuration. TraceError for a value that is not possible."""
+    from ..overrides import RANKS, converted
     from ..ranks import checked
 
     overrides = {key: value for pairs in options.config for key, value in pairs.items()}
+    converted(overrides)
     return overrides if options.dp == 1 else {**overrides, RANKS: checked(str(options.dp))}
 
 

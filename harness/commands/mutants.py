@@ -29,13 +29,14 @@ WIDTH = 170
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from ..units import count, duration, settings
+    from .common import jobs
 
     parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="whose mutants (default: hybrid)")
     parser.add_argument("--only", action="append", default=[], metavar="SLUG,...", help="these mutants (all)")
     parser.add_argument("--time", type=duration, default=60.0, metavar="TIME", help="CPU time for each run (60s)")
     parser.add_argument("--seeds", type=count, default=5, metavar="N", help="runs of each mutant (5)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first seed (0)")
-    parser.add_argument("--jobs", "-j", type=count, metavar="N", help="runs at a time (one for each core)")
+    parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="runs at a time (auto: one for each core)")
     parser.add_argument(
         "--config", type=settings, action="append", default=[], metavar="K=V,...", help="fix what is drawn otherwise"
     )

@@ -35,6 +35,10 @@ MUTANT = "hybrid:null-as-state-slot"
         (["--config", "num_blocks=2"], ["num_blocks=2 cannot hold"]),
         (["--config", "num_bloks=20"], ["no 'num_bloks'", "did you mean num_blocks?"]),
         (["--config", "num_blocks=many"], ["num_blocks=many"]),
+        (["--config", "num_speculative_tokens=many"], ["num_speculative_tokens=many"]),
+        (["--config", "async_depth=1.5"], ["async_depth=1.5"]),
+        (["--config", "dp=many"], ["between 1 and 8 ranks"]),
+        (["--dp", "9"], ["between 1 and 8 ranks"]),
         (["-o", "/proc/nowhere"], ["cannot write to the output folder /proc/nowhere"]),
         (["-o", "/dev/null/out"], ["cannot write to the output folder"]),
     ],
@@ -45,7 +49,20 @@ def test_fuzz_refuses(hybridfuzz: Cli, arguments: list[str], words: list[str]) -
     assert all(word in ran.error for word in words), ran.error
 
 
-@pytest.mark.parametrize("bad", ["--time=fast", "--steps=0", "--traces=-1", "--config=x", "--memory=x"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "--time=fast",
+        "--steps=0",
+        f"--steps={'9' * 400}",
+        "--traces=-1",
+        "--config=x",
+        "--memory=x",
+        f"--memory={'9' * 400}",
+        "--jobs=many",
+        "--jobs=100000",
+    ],
+)
 def test_usage(hybridfuzz: Cli, bad: str) -> None:
     ran = hybridfuzz("fuzz", bad)
     assert ran.status == 2

@@ -90,7 +90,8 @@ BROKEN = {
     "another object": (b"{}", "missing required field"),
     "not UTF-8": (b'{"config": "\xff\xfe"}', r"broken\.json: "),
     "future schema": (broken_file(schema=99), "schema 99 is not supported"),
-    "schema of a wrong type": (broken_file(schema="1"), "schema"),
+    "schema that never was": (broken_file(schema=0), r"it reads schema 1\)$"),
+    "schema of a wrong type": (broken_file(schema="1"), r"schema`\)$"),
     "wrong type": (broken_file(config__num_blocks="many"), r"\$\.config\.num_blocks"),
     "out of range": (broken_file(config__conv_width=1), r"\$\.config\.conv_width"),
     "unknown field of the configuration": (broken_file(config__colour=1), "colour"),
@@ -121,7 +122,13 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(WHOLE)
     with pytest.raises(TraceError, match="too large") as caught:
         load_trace(path)
-    assert str(caught.value).startswith(f"{path}: {len(WHOLE)} bytes")
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_device_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "TRACE_BYTES_MAX", 10)
+    with pytest.raises(TraceError, match="/dev/zero: too large"):
+        load_trace("/dev/zero")
 
 
 def test_missing_file(tmp_path: Path) -> None:
