@@ -31,7 +31,7 @@ from .records import (
     WorkerLost,
     WorkerState,
 )
-from .units import spell
+from .units import plural, spell
 
 PLAIN_SECONDS = 10.0
 """How often a line of progress is printed where nobody watches."""
@@ -89,7 +89,7 @@ class Console:
         jobs, out = plural(record.jobs, "worker"), record.out
         self.line(f"fuzzing {record.target}{version}, seed {record.seed}, {jobs}; findings to {out}")
         if record.resumed:
-            self.line(f"continuing a campaign that did not end, after {record.resumed:,} traces")
+            self.line(f"continuing a campaign that did not end, after {plural(record.resumed, 'trace')}")
         if record.earlier:
             self.line(f"earlier findings in this folder ({len(record.earlier)}):")
             for finding in record.earlier:
@@ -181,11 +181,6 @@ def open_console(*, on_stderr: bool) -> Iterator[Console]:
         yield Dashboard(rich, live)
 
 
-def plural(number: int, noun: str) -> str:
-    """A number of things."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def progress(tick: Tick) -> str:
     """One line."""
     summary = tick.summary
@@ -217,7 +212,7 @@ def report(summary: Summary, width: int) -> list[RenderableType]:
         )
         parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
     if summary.lost_workers:
-        parts.append(Text(f"{summary.lost_workers} workers were lost and did not show it again", "yellow"))
+        parts.append(Text(f"{plural(summary.lost_workers, 'worker')} lost, and it did not show again", "yellow"))
     if summary.canary:
         parts.append(Text(canary_line(summary.canary), "" if summary.canary.found else "yellow"))
     parts.append(verdict(summary))
@@ -262,7 +257,7 @@ def canary_line(canary: Canary) -> str:
 def verdict(summary: Summary) -> Text:
     """The last line."""
     done = (
-        f"{summary.traces:,} traces, {summary.steps:,} steps in {spell(summary.seconds)} "
+        f"{plural(summary.traces, 'trace')}, {plural(summary.steps, 'step')} in {spell(summary.seconds)} "
         f"({summary.steps_per_second:,.0f} steps/s), seed {summary.seed}, "
         f"{END_WORDS[summary.exit_reason or 'error']}"
     )

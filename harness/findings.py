@@ -40,6 +40,18 @@ def file_name(signature: str) -> str:
     return re.sub(r"[^\w.@+-]", "_", signature)[:NAME_LENGTH_MAX]
 
 
+def make_folder(folder: Path, inner: str = "") -> None:
+    """Make an output folder, and one in it. OutputError if it cannot be written to."""
+    try:
+        (folder / inner).mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / inner / ".probe", b"")
+        (folder / inner / ".probe").unlink(missing_ok=True)  # somebody else may use the folder, too
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to the output folder {folder}: {error.strerror}; choose another with -o"
+        ) from error
+
+
 def replay_command(target: str, trace: str) -> str:
     """What to type to see a finding again."""
     return shlex.join(["hybridfuzz", "replay", trace, "--target", target])
@@ -52,14 +64,7 @@ class Store:
         self.folder = folder
         self.target = target
         self.findings: dict[str, Finding] = {}
-        try:
-            (folder / "findings").mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / "findings" / ".probe", b"")
-            (folder / "findings" / ".probe").unlink(missing_ok=True)  # somebody else may use the folder, too
-        except OSError as error:
-            raise OutputError(
-                f"cannot write to the output folder {folder}: {error.strerror}; choose another with -o"
-            ) from error
+        make_folder(folder, "findings")
 
     def earlier(self) -> Sequence[Finding]:
         """Findings of an earlier campaign in this folder whose traces are still there."""

@@ -91,9 +91,8 @@ class Ranks:
 
     def _note(self, rank: int, violation: Violation | None) -> None:
         if violation:
-            place = f"rank {rank}: " if self.size > 1 else ""
             said = violation.message.removeprefix(f"{violation.oracle}: ")
-            self.violation = structs.replace(violation, message=f"{violation.oracle}: {place}{said}")
+            self.violation = structs.replace(violation, rank=rank, message=f"{violation.oracle}: rank {rank}: {said}")
 
     def drain(self, first_index: int, most: int) -> None:
         """Step all ranks until none has work, at most so often; then each is judged by itself."""

@@ -27,19 +27,20 @@ class Recorder:
         self.supports = factory.supports
         self._factory = factory
         self._trace = trace
-        self._notes: Notes | None = None
+        self._notes: list[Notes] = []
+        """Of each engine that was opened: one, or one for each rank."""
 
     def open(self, config: Config) -> Target:
         """A watched target."""
         target = self._factory.open(config)
-        self._notes = Notes(target.layout, self._trace.events)
-        return _Watched(target, self._notes)
+        self._notes.append(Notes(target.layout, self._trace.events))
+        return _Watched(target, self._notes[-1])
 
     def history(self, violation: Violation | None) -> History:
-        """What was noted, with the violation that ended it."""
-        notes = self._notes
-        if notes is None:
+        """What was noted of the engine that broke, with the violation that ended it."""
+        if not self._notes:
             return History(violation=violation)
+        notes = self._notes[max(violation.rank, 0) if violation else 0]
         layout = notes.layout
         return History(
             layout.num_blocks,

@@ -1,4 +1,4 @@
-"""Durations, counts and sizes as people write them. ValueError for anything else."""
+"""Durations, counts and sizes as people write them, and read them. ValueError for anything else."""
 
 from __future__ import annotations
 
@@ -61,3 +61,8 @@ def spell(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -9,7 +9,7 @@ class Violation(Struct, frozen=True):
     """What broke, where, and both accounts of it.
 
     message is one readable sentence; everything else is for grouping and tables. `event` is the index of the event
-    in the trace (len(events) and more: while draining), `event_kind` its tag.
+    in the trace (len(events) and more: while draining), `event_kind` its tag. `rank` is -1 where there is only one.
     """
 
     oracle: str
@@ -24,6 +24,7 @@ class Violation(Struct, frozen=True):
     group: int = -1
     group_kind: str = ""
     block: int = -1
+    rank: int = -1
 
     @property
     def signature(self) -> str:

@@ -10,7 +10,7 @@ from ..harness.detection import Row, Spread
 from ..harness.oracles import ORACLES
 from ..harness.rates import Sample
 from ..harness.records import Canary, Summary
-from ..harness.units import spell
+from ..harness.units import plural, spell
 from .charts import rate_charts
 from .data import Shown
 from .findings import state_of
@@ -53,7 +53,7 @@ def overview(summary: Summary) -> Section:
     again += ["--traces", str(max(summary.traces, 1))]
     for key, value in summary.overrides.items():
         again += ["--config", f"{key}={value}"]
-    lost = f"{summary.lost_workers} workers were lost and did not show it again." if summary.lost_workers else ""
+    lost = f"{plural(summary.lost_workers, 'worker')} lost, and it did not show again." if summary.lost_workers else ""
     content = join(
         tag("div", *cards, class_="tiles"),
         tag("p", lost) if lost else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,10 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
     from ..lockstep import Outcome
+    from ..records import Reason
     from ..supervisor import Worker
     from ..violation import Violation
 
 REDUCE_SECONDS = 20.0
+ALONE = ("jobs", "known", "fresh", "events", "junit")
+"""Options of a campaign that a comparison does not have."""
 
 
 class Pair:
@@ -32,13 +36,24 @@ class Pair:
         self._stack = ExitStack()
 
     def __enter__(self) -> Pair:
+        from ..supervisor import Stopped
+
         for worker in self.workers:
             self._stack.enter_context(worker)
-            worker.start()
+        try:
+            self.ready, _ = [worker.start() for worker in self.workers]
+        except Stopped:
+            raise KeyboardInterrupt from None
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def stop(self, reason: Reason) -> None:
+        """End whatever runs; called from a signal handler."""
+        del reason
+        for worker in self.workers:
+            worker.stop()
 
     @property
     def first(self) -> Worker:
@@ -59,47 +74,73 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
     """Replay files on both targets; exit status 1 if any differs or fails."""
     from ..cli import CLEAN, VIOLATION
     from ..codec import load_trace
+    from ..ranks import on_ranks
+    from ..units import plural
     from .common import print_json, say
 
+    traces = [(file, load_trace(file)) for file in files]
     line, results = say(options.json), []
     with Pair(options) as pair:
-        for file in files:
-            violation = pair.run(load_trace(file)).violation
+        for file, trace in traces:
+            violation = pair.run(on_ranks(trace, options.dp)).violation
             line(
                 f"{'DIFFERS' if violation else 'alike  '} {file}"
                 + (f"\n        {violation.message}" if violation else "")
             )
             results.append({"trace": str(file), "signature": violation.signature if violation else None})
     failed = sum(result["signature"] is not None for result in results)
-    line(f"{len(results)} traces on {options.target} and {options.against}: {failed} differ or fail")
+    line(f"{plural(len(results), 'trace')} on {options.target} and {options.against}: {failed} differ or fail")
     if options.json:
         print_json({"exit_reason": "violation" if failed else "clean", "results": results})
     return VIOLATION if failed else CLEAN
 
 
-def fuzz_against(options: argparse.Namespace, seconds: float) -> int:
+def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object]) -> int:
     """Draw traces for the first target until a limit is met; each difference is reduced and saved once."""
     from ..cli import CLEAN, VIOLATION
-    from .common import output_folder, print_json, say
+    from ..findings import make_folder
+    from ..overrides import check_keys
+    from ..supervisor import Stopped
+    from ..units import plural
+    from .common import ending_on_signals, output_folder, print_json, say
 
-    line, start = say(options.json), time.monotonic()
-    out = options.out or output_folder(f"{options.target}-against-{options.against}-{options.seed}")
-    overrides = {key: value for pairs in options.config for key, value in pairs.items()}
-    found: dict[str, Path] = {}
+    check(options)
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    out = options.out or output_folder(f"{options.target}-against-{options.against}-{seed}")
+    make_folder(out)
+    line, found, reason = say(options.json), dict[str, Path](), "limit"
     steps = index = 0
-    with Pair(options) as pair:
-        while not _over(options, index, steps, seconds - (time.monotonic() - start)):
-            trace = pair.first.draw(options.seed or 0, index, overrides)
-            outcome = pair.run(trace)
-            index, steps = index + 1, steps + outcome.steps
-            violation = outcome.violation
-            if violation and violation.signature not in found:
-                found[violation.signature] = _reduced(pair, trace, violation, out, line)
-    line(f"{index} traces, {steps:,} steps on {' and '.join(pair.names)}: {len(found)} kinds of difference")
+    pair = Pair(options)
+    with ending_on_signals(pair), pair:
+        check_keys(overrides, pair.ready.capabilities)
+        line(f"comparing {' and '.join(pair.names)}, seed {seed}; findings to {out}")
+        start = time.monotonic()
+        try:
+            while not _over(options, index, steps, seconds - (time.monotonic() - start)):
+                trace = pair.first.draw(seed, index, overrides)
+                outcome = pair.run(trace)
+                index, steps = index + 1, steps + outcome.steps
+                violation = outcome.violation
+                if violation and violation.signature not in found:
+                    found[violation.signature] = out / f"{violation.signature}.json"
+                    reduce(pair, trace, violation, found[violation.signature], line)
+        except Stopped:
+            reason = "interrupted"
+    end = ", interrupted" if reason == "interrupted" else ""
+    ran = f"{plural(index, 'trace')}, {plural(steps, 'step')} on {' and '.join(pair.names)}"
+    line(f"{ran}: {plural(len(found), 'kind')} of difference{end}")
     if options.json:
         findings = [{"signature": signature, "trace": str(path)} for signature, path in found.items()]
-        print_json({"traces": index, "steps": steps, "findings": findings})
+        print_json({"exit_reason": reason, "seed": seed, "traces": index, "steps": steps, "findings": findings})
     return VIOLATION if found else CLEAN
+
+
+def check(options: argparse.Namespace) -> None:
+    """TraceError for options that a comparison would leave aside."""
+    from ...targets.base.trace import TraceError
+
+    if given := [f"--{name}" for name in ALONE if getattr(options, name)]:
+        raise TraceError(f"--against compares two targets, one trace at a time: it has no {', '.join(given)}")
 
 
 def _over(options: argparse.Namespace, traces: int, steps: int, left: float) -> bool:
@@ -111,15 +152,19 @@ def _over(options: argparse.Namespace, traces: int, steps: int, left: float) -> 
     )
 
 
-def _reduced(pair: Pair, trace: Trace, violation: Violation, out: Path, line: Callable[[str], None]) -> Path:
-    """Where the smallest trace of a difference was saved."""
+def reduce(pair: Pair, trace: Trace, violation: Violation, path: Path, line: Callable[[str], None]) -> None:
+    """Save a difference at once, and then whatever smaller trace shows it."""
     from ..codec import save_trace
+    from ..findings import OutputError
     from ..reduce import reduce_trace
 
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{violation.signature}.json"
-    best = reduce_trace(trace, violation.signature, pair.run, seconds=REDUCE_SECONDS)
-    save_trace(best, path)
+    def save(better: Trace) -> None:
+        try:
+            save_trace(better, path)
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from error
+
+    save(trace)
+    best = reduce_trace(trace, violation.signature, pair.run, seconds=REDUCE_SECONDS, on_better=save)
     final = pair.run(best).violation
     line(f"{violation.signature}: {len(best.events)} events, {path}\n  {(final or violation).message}")
-    return path

@@ -60,14 +60,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def releases_of(options: argparse.Namespace) -> list[str]:
-    """What --versions means, oldest first."""
-    from ...targets.base.registry import releases_between
+    """What --versions means, oldest first. TargetError or TraceError if it means nothing."""
+    from ...targets.base.registry import check_has_releases, releases_between
+    from ...targets.base.trace import TraceError
     from .common import progress_line
 
+    check_has_releases(options.target)
     first, dots, last = options.versions.partition("..")
     if dots and "/" not in options.versions:
         return list(releases_between(options.target, first, last, progress_line))
-    return [one.strip() for one in options.versions.split(",") if one.strip()]
+    releases = [one.strip() for one in options.versions.split(",") if one.strip()]
+    if not releases:
+        raise TraceError("--versions names no release: write A..B, or A,B,PATH")
+    return releases
 
 
 def first_signature(options: argparse.Namespace, trace: Trace, releases: list[str]) -> str:

@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     if options.against:
         from .against import fuzz_against
 
-        return fuzz_against(options, options.time or DEFAULT_SECONDS)
+        return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
     known_bugs(options.known, options.out or Path())  # a broken file is said before the campaign
     settings = settings_of(options)
     if settings.earlier is None and (cut_off := load_state(settings.out)):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
-    from ..lockstep import Outcome
     from ..supervisor import Worker
     from ..violation import Violation
 
 EXAMPLES = """\
-Every clean trace is run twice: both runs must look the same. Exit status 1 if any trace fails.
+Every clean trace is run twice: both runs must look the same. Exit status 1 if any trace fails, 2 if one is refused.
 A trace of another engine needs --port: what a request samples stays, blocks, modes and events are what T has.
 example: hybridfuzz replay reports/out/hybrid-1/findings --target hybrid:null-as-state-slot
 """
@@ -39,10 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay; one line for each trace, and why it fails if that is wanted."""
-    from ..cli import CLEAN, VIOLATION
+    from ..cli import CLEAN, USAGE, VIOLATION
     from ..codec import load_trace
-    from ..messages import Ported
-    from ..ranks import on_ranks
+    from ..units import plural
     from .common import open_worker, print_json, say, trace_files
 
     if options.against:
@@ -50,44 +49,52 @@ def run(options: argparse.Namespace) -> int:
 
         return replay_against(options, trace_files(options.paths))
     traces = [(file, load_trace(file)) for file in trace_files(options.paths)]
-    explained = len(traces) == 1 and options.dp == 1 if options.explain is None else options.explain
     line = say(options.json)
-    results = []
     with open_worker(options) as worker:
         worker.start()
-        for file, read in traces:
-            ported = worker.port(read) if options.port else Ported(read, ())
-            trace = on_ranks(ported.trace, options.dp)
-            if ported.changes:
-                line("\n        ".join([f"ported  {file}", *ported.changes]))
-            outcome = run_twice(worker, trace, options.port)
-            result = {"trace": str(file), "steps": outcome.steps, "events": len(trace.events), "signature": None}
-            result |= {"changes": ported.changes} if options.port else {}
-            if violation := outcome.violation:
-                line(f"FAILED  {file}\n        {violation.signature}\n        {violation.message}")
-                names = ("signature", "oracle", "step", "event", "message")
-                result |= {name: getattr(violation, name) for name in names}
-                if explained:
-                    result["explanation"] = show_why(worker, trace, violation, options.json)
-            else:
-                line(f"clean   {file} ({outcome.steps} steps)")
-            results.append(result)
+        results = [replayed(worker, file, trace, options, alone=len(traces) == 1) for file, trace in traces]
     failed = sum(result["signature"] is not None for result in results)
-    line(f"{len(results)} traces on {options.target}: {failed} failed, {len(results) - failed} clean")
+    refused = sum("refused" in result for result in results)
+    counts = f"{failed} failed, {len(results) - failed - refused} clean" + (f", {refused} refused" if refused else "")
+    line(f"{plural(len(results), 'trace')} on {options.target}: {counts}")
     if options.json:
-        reason = "violation" if failed else "clean"
+        reason = "violation" if failed else "refused" if refused else "clean"
         print_json({"exit_reason": reason, "target": options.target, "traces": len(results), "results": results})
-    return VIOLATION if failed else CLEAN
+    return VIOLATION if failed else USAGE if refused else CLEAN
 
 
-def run_twice(worker: Worker, trace: Trace, ported: bool) -> Outcome:
-    """Run a trace. TraceError if the target does not take it, with the cure."""
+def replayed(worker: Worker, file: Path, read: Trace, options: argparse.Namespace, *, alone: bool) -> dict[str, object]:
+    """Run one trace and say what came of it. TraceError if the only one is refused."""
     from ...targets.base.trace import TraceError
+    from ..messages import Ported
+    from ..ranks import on_ranks
+    from ..units import plural
+    from .common import say
 
+    line = say(options.json)
     try:
-        return worker.run(trace, twice=True)
+        ported = worker.port(read) if options.port else Ported(read, ())
+        trace = on_ranks(ported.trace, options.dp)
+        if ported.changes:
+            line("\n        ".join([f"ported  {file}", *ported.changes]))
+        outcome = worker.run(trace, twice=True)
     except TraceError as error:
-        raise error if ported else TraceError(f"{error}; --port changes what it must and runs the rest") from None
+        cure = "" if options.port else "; --port changes what it must and runs the rest"
+        if alone:
+            raise TraceError(f"{file}: {error}{cure}") from None
+        line(f"refused {file}\n        {error}{cure}")
+        return {"trace": str(file), "signature": None, "refused": str(error)}
+    result: dict[str, object] = {"trace": str(file), "steps": outcome.steps, "events": len(trace.events)}
+    result |= {"signature": None} | ({"changes": ported.changes} if options.port else {})
+    violation = outcome.violation
+    if violation is None:
+        line(f"clean   {file} ({plural(outcome.steps, 'step')})")
+        return result
+    line(f"FAILED  {file}\n        {violation.signature}\n        {violation.message}")
+    result |= {name: getattr(violation, name) for name in ("signature", "oracle", "step", "event", "message")}
+    if alone if options.explain is None else options.explain:
+        result["explanation"] = show_why(worker, trace, violation, options.json)
+    return result
 
 
 def show_why(worker: Worker, trace: Trace, violation: Violation, on_stderr: bool) -> dict[str, object] | None:

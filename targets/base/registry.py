@@ -1,10 +1,12 @@
 """Target strings: which engine, which variant or version of it, and how to start it.
 
-    hybrid                the embedded target            hybrid:SLUG          one of its mutants
-    hybrid@cuda           with a numeric run on a device: cpu, cuda, interpreter
-    vllm                  the vLLM installed here        vllm@0.33.0          a release, in its own
-    environment vllm@PATH             a checkout or unpacked wheel   python:MODULE:NAME   a
-    `TargetFactory` of your own
+    hybrid              the embedded target
+    hybrid:SLUG         one of its mutants
+    hybrid@cuda         with a numeric run on a device: cpu, cuda, interpreter
+    vllm                the vLLM installed here
+    vllm@0.33.0         a release, in an environment of its own
+    vllm@PATH           a checkout or unpacked wheel
+    python:MODULE:NAME  a `TargetFactory` of your own
 
 An engine is a folder beside this one. Its `factory.py` offers `make_factory(variant)` and, if there
 are any, `variants()` (slug -> title). If the engine runs in an environment of its own, only the
@@ -98,10 +100,23 @@ def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
     return launch
 
 
+def check_has_releases(spec: str) -> None:
+    """TargetError unless it names an engine that has releases, and none of them."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "environment"):
+        having = ", ".join(name for name in engines() if _has(name, "environment"))
+        raise TargetError(f"target {spec!r} has no releases; engines that have: {having}")
+    if parsed.version:
+        raise TargetError(
+            f"target {spec!r} is one release: say {spec.partition('@')[0]}, --versions names the releases"
+        )
+
+
 def releases_between(name: str, first: str, last: str, progress: Callable[[str], None]) -> Sequence[str]:
     """Releases of an engine, oldest first. TargetError for one that has none, or if they cannot be listed."""
+    check_has_releases(name)
     parsed = parse(name)
-    if not _has(parsed.name, "environment") or not hasattr(_module(parsed.name, "environment"), "between"):
+    if not hasattr(_module(parsed.name, "environment"), "between"):
         raise TargetError(f"target {name!r}: its releases cannot be listed; name them with --versions A,B,C")
     listed: Sequence[str] = _module(parsed.name, "environment").between(first, last, progress)
     return listed

@@ -66,9 +66,10 @@ def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
 def available(engine: Engine) -> dict[str, str]:
     """Releases that are on this machine."""
     try:
-        trees = sorted((cache_folder() / engine.name).glob("*/tree"))
+        trees = list((cache_folder() / engine.name).glob("*/tree"))
     except TargetError:
         return {}
+    trees.sort(key=lambda tree: [int(number) for number in re.findall(r"\d+", tree.parent.name)])
     return {f"{engine.name}@{tree.parent.name}": "ready" for tree in trees if (tree / STAMP).exists()}
 
 

@@ -1,6 +1,7 @@
 """Bisection: the ends, then the middle; nothing is said about what was not tried or could not be asked."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cli_process import Cli
@@ -80,8 +81,24 @@ def test_versions_between_are_in_order_and_final() -> None:
         versions_between(listed, "0.10.0", "0.9.0")
 
 
-def test_an_engine_without_versions(hybridfuzz: Cli, tmp_path: object) -> None:
-    del tmp_path
-    ran = hybridfuzz("bisect", "nowhere.json", "--versions", "1..2")
+@pytest.mark.parametrize(
+    ("target", "versions", "words"),
+    [
+        ("hybrid", "1..2", "has no releases; engines that have: sglang, vllm"),
+        ("hybrid", "1,2", "has no releases"),
+        ("vlm", "1,2", "did you mean vllm?"),
+        ("vllm@0.33.0", "1,2", "say vllm, --versions names the releases"),
+        ("vllm", ",", "names no release"),
+    ],
+)
+def test_what_cannot_be_bisected(hybridfuzz: Cli, target: str, versions: str, words: str) -> None:
+    trace = min((Path(__file__).parents[2] / "corpus" / "vllm").glob("*.json"))
+    ran = hybridfuzz("bisect", trace, "--target", target, "--versions", versions)
+    assert ran.status == 2
+    assert words in ran.error
+
+
+def test_bisecting_no_trace(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("bisect", "nowhere.json", "--target", "vllm", "--versions", "1,2")
     assert ran.status == 2
     assert "nowhere.json" in ran.error

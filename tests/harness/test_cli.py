@@ -77,6 +77,17 @@ def test_a_trace_of_another_engine_is_ported_if_that_is_wanted(hybridfuzz: Cli) 
     assert "mamba_cache_mode: slots -> align" in ran.json["results"][0]["changes"]
 
 
+def test_a_refused_trace_is_named_and_the_others_run(hybridfuzz: Cli, tmp_path: Path) -> None:
+    corpus = Path(__file__).parents[2] / "corpus"
+    foreign, ours = min((corpus / "sglang").glob("*.json")), min(corpus.glob("*.json"))
+    ran = hybridfuzz("replay", foreign, ours, "--json")
+    assert ran.status == 2
+    assert f"refused {foreign}" in ran.err
+    assert "2 traces on hybrid: 0 failed, 1 clean, 1 refused" in ran.err
+    assert ["refused" in result for result in ran.json["results"]] == [True, False]
+    assert str(foreign) in hybridfuzz("replay", foreign).error
+
+
 def test_targets(hybridfuzz: Cli) -> None:
     known = hybridfuzz("targets").out
     assert MUTANT in known
@@ -119,6 +130,7 @@ def test_two_targets_are_compared(hybridfuzz: Cli, tmp_path: Path) -> None:
     """A mutant differs from the sound target: the reduced trace is saved, and shows it when it is replayed."""
     ran = hybridfuzz("fuzz", "--against", MUTANT, "--traces", "6", "--seed", "3", "-o", tmp_path)
     assert ran.status == 1
+    assert "seed 3" in ran.out
     file = min(tmp_path.glob("D1-*.json"))  # two workers may each find one, by different events
     assert hybridfuzz("replay", file, "--against", MUTANT).status == 1
     assert hybridfuzz("replay", file, "--against", "hybrid").status == 0

@@ -41,6 +41,9 @@ MUTANT = "hybrid:null-as-state-slot"
         (["--dp", "9"], ["between 1 and 8 ranks"]),
         (["-o", "/proc/nowhere"], ["cannot write to the output folder /proc/nowhere"]),
         (["-o", "/dev/null/out"], ["cannot write to the output folder"]),
+        (["--against", "hybrid", "-o", "/dev/null/out"], ["cannot write to the output folder"]),
+        (["--against", "hybrid", "--junit", "x.xml", "--jobs", "2"], ["it has no --jobs, --junit"]),
+        (["--against", "hybrid", "--config", "num_bloks=20"], ["did you mean num_blocks?"]),
     ],
 )
 def test_fuzz_refuses(hybridfuzz: Cli, arguments: list[str], words: list[str]) -> None:
@@ -128,6 +131,13 @@ def test_full_disk(hybridfuzz: Cli) -> None:
     assert ran.status == 2
     assert "cannot write" in ran.error
     assert "seed 1, trace" in ran.error
+
+
+def test_a_time_limit_that_no_trace_can_keep(hybridfuzz: Cli) -> None:
+    """Every trace hangs then; drawing one is no engine's work, and has all the time that it needs."""
+    ran = hybridfuzz("fuzz", "--timeout", "0.001s", "--seed", "1", "--traces", "1", "--no-canary", "--reduce", "1s")
+    assert ran.status == 1, ran
+    assert "HANG" in ran.out
 
 
 def test_internal_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hybridfuzz.harness.codec import encode_trace
 from hybridfuzz.harness.lockstep import Lockstep, run_trace
 from hybridfuzz.harness.port import port
 from hybridfuzz.harness.ranks import Ranks, home, on_ranks, run_ranks
+from hybridfuzz.harness.recorder import record_history
 from hybridfuzz.harness.reduce import reduce_trace
 from hybridfuzz.targets.base.observe import Delivered, Effect, Forward
 from hybridfuzz.targets.base.registry import load_factory
@@ -117,6 +118,13 @@ def test_what_one_engine_shows_as_well_is_reduced_to_one() -> None:
     assert run_trace(factory, both).violation.signature == signature  # type: ignore[union-attr]
     small = reduce_trace(both, signature, lambda trace: run_trace(factory, trace), seconds=20)
     assert "dp" not in small.config.options
+
+
+def test_an_explanation_is_about_the_rank_that_broke() -> None:
+    outcome, history = record_history(load_factory("hybrid:finished-row-not-cleared"), UNEVEN)
+    assert outcome.violation is not None
+    assert outcome.violation.rank == 0
+    assert {turn.request for turn in history.turns} == {named(0)}
 
 
 def test_what_only_several_ranks_show_has_no_script_and_says_so(hybridfuzz: Cli, tmp_path: Path) -> None:
