@@ -45,10 +45,11 @@ class TableMirror(Oracle):
         size = context.layout.groups[write.group].block_size
         table = context.table(life.name, write.group)
         columns = [position // size for position in range(write.position, write.position + len(write.blocks))]
-        if columns and columns[-1] < len(table) and [table[column] for column in columns] == list(write.blocks):
+        inside = columns and write.position >= 0 and columns[-1] < len(table)
+        if inside and [table[column] for column in columns] == list(write.blocks):
             return None
         for column, block in zip(columns, write.blocks, strict=True):
-            if column >= len(table) or table[column] != block:
+            if not 0 <= column < len(table) or table[column] != block:
                 return self._mismatch(context, life.name, write.group, column, block, "writes")
         return None
 

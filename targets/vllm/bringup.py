@@ -76,7 +76,7 @@ class Engine:
         self.config = config
         self.is_v2 = config.options.get("runner", "v2") == "v2"
         self.recorder = Recorder()
-        self.drafter = Drafter(config.num_speculative_tokens)
+        self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         folder = prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
         self.vllm_config = vllm_config = configure(config, folder, self.is_v2)
@@ -128,7 +128,7 @@ class Engine:
             pattern,
             self.config.conv_width,
             head_size(self.config),
-            contract(self.config.options.get("mixer", "gdn")),
+            contract(self.config.options.get("mixer", "gdn"), self.config.conv_width),
         )
 
     def _build_v2(self, model: Any) -> Any:

@@ -9,9 +9,11 @@ mamba2  Mamba 2 (`Mamba2AttentionMetadataBuilder`): read here, after `MambaMixer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from .metadata import Columns, StateRow, state_rows
+from .bounds import Bounds
+from .metadata import NULL, Columns, Inner, StateRow, speculative_row, state_rows
 
 
 class Contract(NamedTuple):
@@ -23,97 +25,99 @@ class Contract(NamedTuple):
     exports: bool = False
 
 
-def contract(name: str) -> Contract:
+def contract(name: str, conv_width: int) -> Contract:
     """The contract of the option `mixer`."""
     from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
     if name == "mamba2":
-        return Contract(MambaAttentionBackendEnum.MAMBA2, mamba2_rows, exports=True)
+        return Contract(MambaAttentionBackendEnum.MAMBA2, partial(mamba2_rows, window=conv_width - 1), exports=True)
     return Contract(MambaAttentionBackendEnum.GDN_ATTN, state_rows)
 
 
-def mamba2_rows(metadata: Any, columns: Columns) -> list[StateRow]:
-    """The rows of a Mamba 2 layer, in the order in which the kernels process them."""
+def mamba2_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
+    """The rows of a Mamba 2 layer, in the order in which the kernels process them; `window` inputs are kept."""
     rows: list[StateRow] = []
     if metadata.num_prefills > 0:
-        rows += _prefill_rows(metadata, columns)
+        rows += _prefill_rows(metadata, columns, window)
     if metadata.num_decodes > 0:
         rows += (
             _speculative_rows(metadata, columns)
             if metadata.query_start_loc_d is not None
             else _decode_rows(metadata, columns)
         )
-    return rows
+    return [row for row in rows if columns.bounds.state_row(row)]
 
 
-def _prefill_rows(metadata: Any, columns: Columns) -> list[StateRow]:
+def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
     starts = metadata.query_start_loc_p.tolist()
     blocks = metadata.state_indices_tensor_p.tolist()
     has_conv = metadata.has_initial_states_p.tolist()
-    folded, inner = _chunk_ends(metadata, starts), _inner_states(metadata, starts)
     first_row, first_token = metadata.num_decodes, metadata.num_decode_tokens
+    prompts = range(first_token, first_token + metadata.num_prefill_tokens)
+    chunks = metadata.last_chunk_indices_p.tolist()
+    ends = metadata.cu_chunk_seqlen_p.tolist()
+    inner = _inner_states(metadata, starts, prompts, window, columns.bounds)
     rows = []
     for index, block in enumerate(blocks):
-        tokens = range(first_token + starts[index], first_token + starts[index + 1])
+        row = first_row + index
+        tokens = columns.bounds.span(row, prompts, starts[index], starts[index + 1])
         if not tokens:
             continue
-        row = first_row + index
         column = columns.of(row, 0, block)
+        folded = _chunk_end(ends, row, chunks[index], columns.bounds) - starts[index]
+        if not columns.bounds.has(row, "token", folded - 1, len(tokens)):
+            continue
         rows.append(
             StateRow(
                 row, tokens, False, True,
                 block, column, 0,
                 block, column, has_conv[index], has_conv[index] and metadata.prep_initial_states,
-                [block], [column], folded[index], inner[index],
+                [block], [column], folded, inner[index],
             )
         )  # fmt: skip
     return rows
 
 
-def _chunk_ends(metadata: Any, starts: Sequence[int]) -> list[int]:
-    """Tokens of each row in the state that is stored: up to the end of the chunk that counts as its last."""
-    ends = metadata.cu_chunk_seqlen_p.tolist()
-    return [ends[chunk + 1] - starts[row] for row, chunk in enumerate(metadata.last_chunk_indices_p.tolist())]
+def _chunk_end(ends: Sequence[int], row: int, chunk: int, bounds: Bounds) -> int:
+    """Tokens of all prompts up to the end of a chunk; 0 for one that does not exist."""
+    return ends[chunk + 1] if bounds.has(row, "chunk", chunk, len(ends) - 1) else 0
 
 
-def _inner_states(metadata: Any, starts: Sequence[int]) -> list[tuple[int, int, int] | None]:
-    """(tokens folded in, block, its column) of each row's state inside its chunk, None where there is none.
+def _inner_states(
+    metadata: Any, starts: Sequence[int], prompts: range, window: int, bounds: Bounds
+) -> list[Inner | None]:
+    """Each row's state inside its chunk, None where there is none.
 
-    The window is found by the offset and the temporal state by the chunk's number: they must mean the same token.
+    The window is found by the offset and the recurrent state by the chunk's number: in a sound batch both mean the
+    same token. The window is taken from the batch's inputs, whosever they are.
     """
     chunks = getattr(metadata, "checkpoint_chunk_idx", None)
     if chunks is None:
         return [None] * (len(starts) - 1)
-    ends = metadata.cu_chunk_seqlen_p.tolist()
-    plan = metadata.checkpoint_meta
-    places = zip(plan.state_indices.tolist(), plan.block_cols.tolist(), strict=True)
-    found: list[tuple[int, int, int] | None] = []
-    for row, (offset, chunk, (block, column)) in enumerate(
-        zip(plan.checkpoint_offsets.tolist(), chunks.tolist(), places, strict=True)
-    ):
-        assert not offset or ends[chunk + 1] - starts[row] == offset, "window and state of a checkpoint differ"
-        found.append((offset, block, column) if offset else None)
+    plan, ends = metadata.checkpoint_meta, metadata.cu_chunk_seqlen_p.tolist()
+    columns = (plan.checkpoint_offsets, chunks, plan.state_indices, plan.block_cols)
+    found: list[Inner | None] = []
+    for index, (offset, chunk, block, column) in enumerate(zip(*[one.tolist() for one in columns], strict=True)):
+        row, end = metadata.num_decodes + index, starts[index] + offset
+        inputs = bounds.span(row, prompts, end - window, end) if offset > 0 else ()
+        last = _chunk_end(ends, row, chunk, bounds) - 1 if inputs else -1
+        inside = inputs and bounds.has(row, "token", last, len(prompts))
+        found.append(Inner(offset, block, column, inputs, prompts[last]) if inside else None)
     return found
 
 
 def _speculative_rows(metadata: Any, columns: Columns) -> list[StateRow]:
     starts = metadata.query_start_loc_d.tolist()
     accepted = metadata.num_accepted_tokens.tolist()
+    tokens = range(metadata.num_decode_tokens)
     rows = []
     for row, blocks in enumerate(metadata.state_indices_tensor_d.tolist()):
-        tokens = range(starts[row], starts[row + 1])
-        if not tokens:
-            continue
-        offset, outputs = accepted[row] - 1, blocks[: len(tokens)]
-        rows.append(
-            StateRow(
-                row, tokens, True, False,
-                blocks[0], columns.of(row, 0, blocks[0]), offset,
-                blocks[offset], columns.of(row, offset, blocks[offset]), True, True,
-                outputs, [columns.of(row, draft, block) for draft, block in enumerate(outputs)],
-            )
-        )  # fmt: skip
-    return rows
+        own = columns.bounds.span(row, tokens, starts[row], starts[row + 1])
+        if own:
+            # Of a row that is left alone, the count is looked at all the same, but not below one (`maximum`).
+            offset = max(accepted[row] - 1, 0) if blocks[0] == NULL else accepted[row] - 1
+            rows.append(speculative_row(row, own, blocks, offset, columns))
+    return [row for row in rows if row]
 
 
 def _decode_rows(metadata: Any, columns: Columns) -> list[StateRow]:

@@ -19,16 +19,20 @@ from ..base.trace import Step
 class Drafter:
     """Proposals for the requests of one engine."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, longest: int) -> None:
         self.most = most
+        self.longest = longest
+        """Tokens of any request at most."""
         self.truths: dict[str, Truth] = {}
         self.event = Step()
 
     def propose(self, name: str, known: int, count: int) -> list[int]:
-        """`count` proposals after the first `known` tokens, as right as the event says."""
+        """`count` proposals after the first `known` tokens, as right as the event says; nonsense for a request or a
+        length that cannot be."""
         _, right = self.event.per_request.get(name, (self.event.drafts, self.event.right))
         truth = self.truths.get(name)
-        return draft_tokens(truth.tag(known), count, right) if truth else [0] * count
+        possible = truth is not None and 0 <= known <= self.longest
+        return draft_tokens(truth.tag(known), count, right) if truth and possible else [0] * count
 
     def wanted(self, name: str) -> int:
         """How many proposals the event asks for."""

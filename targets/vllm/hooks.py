@@ -13,6 +13,7 @@ from typing import Any
 
 from ..base.observe import Access, Copied, Forward, ForwardRow, Record, Zeroed
 from . import compat
+from .bounds import Bounds
 from .metadata import Batch, Columns, SlotRow, StateRow, slot_rows, writing_order
 
 
@@ -76,11 +77,16 @@ class Recorder:
         """Rows of a state layer; read from the metadata once per group and forward."""
         rows = self._states.get(layer.group)
         if rows is None:
-            columns = Columns(self._batch, layer.group, self.aligned_block_size)
+            bounds = self._bounds(layer, len(layer.temporal))
+            columns = Columns(self._batch, layer.group, self.aligned_block_size, bounds)
             rows = self._states[layer.group] = layer.contract.rows(
                 self._context.attn_metadata[layer.layer_name], columns
             )
+            self.log += bounds.found
         return rows
+
+    def _bounds(self, layer: Any, num_blocks: int) -> Bounds:
+        return Bounds(layer.group, num_blocks, len(self._batch.lengths), len(self._ids))
 
     def slot_rows(self, layer: Any) -> tuple[list[SlotRow], Sequence[int]]:
         """Rows of an attention layer and the order in which they may store."""
@@ -89,7 +95,9 @@ class Recorder:
             metadata = self._context.attn_metadata[layer.layer_name]
             mapping = self._context.slot_mapping
             slots = mapping[layer.layer_name] if mapping else metadata.slot_mapping
-            rows = slot_rows(metadata, slots, layer.block_size)
+            bounds = self._bounds(layer, len(layer.pages))
+            rows = slot_rows(metadata, slots, layer.block_size, bounds)
+            self.log += bounds.found
             found = self._slots[layer.group] = rows, writing_order(rows, layer.block_size)
         return found
 
@@ -117,11 +125,15 @@ class Recorder:
     def copied(self, name: str | None, group: int, columns: tuple[int, int], offset: int, table: Sequence[int]) -> None:
         """An align copy: the temporal state from column source + offset, the window shifted by `offset`."""
         source, destination = columns
+
+        def block(column: int) -> int:
+            return table[column] if 0 <= column < len(table) else -1
+
         for layer in range(self.group_layers[group]):
             for first, temporal in ((source + offset, True), (source, False)):
                 self.records.append(
                     Copied(
-                        self.step, name or "", group, first, table[first], destination, table[destination],
+                        self.step, name or "", group, first, block(first), destination, block(destination),
                         0 if temporal else offset, temporal, not temporal, layer,
                     )
                 )  # fmt: skip
@@ -156,7 +168,7 @@ def activate(recorder: Recorder | None) -> None:
 def _fused_precopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> None:
     sources, offsets = call["src_col_gpu"].tolist(), call["token_bias_gpu"].tolist()
     destinations = call["state_idx_gpu"].tolist()
-    for row, slot in _rows(call):
+    for row, slot in _rows(call, len(sources)):
         if sources[slot] >= 0 and sources[slot] != destinations[slot]:
             _copied(recorder, context, row, slot, (sources[slot], destinations[slot]), offsets[slot])
 
@@ -165,7 +177,7 @@ def _fused_postcopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> N
     """Both forms of the post-step copy: V2 hands the computed count after the step, V1 what it is made of."""
     accepted = call["num_accepted_tokens_gpu"].tolist()
     states = (call["state_idx_gpu"] if "state_idx_gpu" in call else call["mamba_state_idx_gpu"]).tolist()
-    for row, slot in _rows(call):
+    for row, slot in _rows(call, len(states)):
         if "new_num_computed_tokens_gpu" in call:
             computed = int(call["new_num_computed_tokens_gpu"][slot])
             running = computed - accepted[slot] + 1
@@ -180,13 +192,14 @@ def _fused_postcopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> N
             _copied(recorder, context, row, slot, columns, boundary - running)
 
 
-def _rows(call: dict[str, Any]) -> list[tuple[int, int]]:
-    """(batch row, index into the per-request arrays) of a fused copy."""
+def _rows(call: dict[str, Any], size: int) -> list[tuple[int, int]]:
+    """(batch row, index into the per-request arrays, `size` long) of a fused copy. Beyond the arrays the launch itself
+    is out of bounds, and says so."""
     mapping = call.get("idx_mapping")
     if mapping is None:
-        return [(row, row) for row in range(call["num_reqs"])]
+        return [(row, row) for row in range(min(call["num_reqs"], size))]
     slots = mapping[: call["num_reqs"]].tolist()
-    return [(row, slot) for row, slot in enumerate(slots) if slot >= 0]
+    return [(row, slot) for row, slot in enumerate(slots) if 0 <= slot < size]
 
 
 def _copied(recorder: Recorder, context: Any, row: int, slot: int, columns: tuple[int, int], offset: int) -> None:

@@ -110,7 +110,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
 
     def _start(self, row: SlotRow) -> int:
         """Tag of everything before the row's first token: the slot of the position before it."""
-        if not row.start:
+        if row.start <= 0:
             return EMPTY
         column, slot = divmod(row.start - 1, self.block_size)
         block = row.pages[column]
@@ -119,7 +119,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
 
     def _slots(self, pages: Sequence[int]) -> list[int]:
         """All slots of some pages; where key and value disagree, a tag that belongs to nobody."""
-        blocks = np.array(pages)
+        blocks = np.array(pages, dtype=np.int64)
         keys, values = self.keys[blocks].ravel(), self.values[blocks].ravel()
         tags: list[int] = keys.tolist()
         for place in (keys + values).nonzero()[0].tolist():
@@ -127,7 +127,9 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         return tags
 
     def is_zero(self, block: int) -> bool:
-        """Whether a page is all zeros."""
+        """Whether there is such a page, and it is all zeros."""
+        if not 0 <= block < len(self.pages):
+            return False
         return not (np.count_nonzero(self.keys[block]) or np.count_nonzero(self.values[block]))
 
     def read(self, block: int) -> Content:

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from .bounds import Bounds
+
 NULL = 0
 
 
@@ -32,6 +34,21 @@ class Batch(NamedTuple):
     lengths: Sequence[int]
 
 
+class Inner(NamedTuple):
+    """A state that a prefill leaves at a boundary inside it.
+
+    folded  tokens of the row folded in
+    inputs  positions in the batch of the inputs that make the window
+    last    position in the batch of the token after which the recurrent state is taken
+    """
+
+    folded: int
+    block: int
+    column: int
+    inputs: Sequence[int]
+    last: int
+
+
 class StateRow(NamedTuple):
     """One row of a state layer.
 
@@ -43,7 +60,7 @@ class StateRow(NamedTuple):
     has_conv, has_temporal  whether there is an initial window and state
     prefill    True if the recurrence runs in the prefill kernel
     folded     tokens in the state that a prefill stores, None for all
-    inner      a state inside a prefill: tokens folded in, block to write, its column
+    inner      a state inside a prefill
     """
 
     row: int
@@ -60,13 +77,15 @@ class StateRow(NamedTuple):
     outputs: Sequence[int]
     output_columns: Sequence[int]
     folded: int | None = None
-    inner: tuple[int, int, int] | None = None
+    inner: Inner | None = None
 
 
 class Columns:
-    """Finds the columns of state blocks, the way the metadata builder found the blocks."""
+    """Finds the columns of state blocks, the way the metadata builder found the blocks. `bounds` knows which of them
+    exist."""
 
-    def __init__(self, batch: Batch, group: int, block_size: int | None) -> None:
+    def __init__(self, batch: Batch, group: int, block_size: int | None, bounds: Bounds) -> None:
+        self.bounds = bounds
         self._tables = batch.tables[group] if batch.tables else ()
         self._lengths = batch.lengths
         self._block_size = block_size
@@ -83,6 +102,22 @@ class Columns:
         return list(table).index(block) if block in table else -1
 
 
+def speculative_row(
+    row: int, tokens: Sequence[int], blocks: Sequence[int], offset: int, columns: Columns
+) -> StateRow | None:
+    """A row that verifies drafts; `offset` (accepted - 1) says where its state is. None where a column is missing."""
+    bounds, width = columns.bounds, len(blocks)
+    if not (bounds.has(row, "column", offset, width) and bounds.has(row, "column", len(tokens) - 1, width)):
+        return None
+    outputs = blocks[: len(tokens)]
+    return StateRow(
+        row, tokens, True, False,
+        blocks[0], columns.of(row, 0, blocks[0]), offset,
+        blocks[offset], columns.of(row, offset, blocks[offset]), True, True,
+        outputs, [columns.of(row, draft, block) for draft, block in enumerate(outputs)],
+    )  # fmt: skip
+
+
 def state_rows(metadata: Any, columns: Columns) -> list[StateRow]:
     """The rows of a GDN layer, in the order in which the kernels process them."""
     tokens: Sequence[int] = range(metadata.num_actual_tokens)
@@ -95,7 +130,7 @@ def state_rows(metadata: Any, columns: Columns) -> list[StateRow]:
         rows += _prefill_rows(metadata, columns, tokens, others)
     elif metadata.num_decodes > 0:
         rows += _decode_rows(metadata, columns, tokens, others)
-    return rows
+    return [row for row in rows if columns.bounds.state_row(row)]
 
 
 def _split_tokens(metadata: Any, tokens: Sequence[int]) -> tuple[Sequence[int], Sequence[int], list[int] | None]:
@@ -117,20 +152,11 @@ def _speculative_rows(metadata: Any, columns: Columns, tokens: Sequence[int], mi
         batch_rows = [row for row, speculative in enumerate(metadata.spec_sequence_masks.tolist()) if speculative]
     rows = []
     for index in range(count):
-        own = tokens[starts[index] : starts[index + 1]]
-        if not own:
-            continue
-        row, blocks, offset = batch_rows[index], indices[index], accepted[index] - 1
-        outputs = blocks[: len(own)]
-        rows.append(
-            StateRow(
-                row, own, True, False,
-                blocks[0], columns.of(row, 0, blocks[0]), offset,
-                blocks[offset], columns.of(row, offset, blocks[offset]), True, True,
-                outputs, [columns.of(row, draft, block) for draft, block in enumerate(outputs)],
-            )
-        )  # fmt: skip
-    return rows
+        row = batch_rows[index]
+        own = columns.bounds.span(row, tokens, starts[index], starts[index + 1])
+        if own:
+            rows.append(speculative_row(row, own, indices[index], accepted[index] - 1, columns))
+    return [row for row in rows if row]
 
 
 def _prefill_rows(
@@ -145,10 +171,10 @@ def _prefill_rows(
     temporal = blocks[:decodes] + metadata.prefill_state_indices.tolist()
     rows = []
     for index, block in enumerate(blocks):
-        own = tokens[starts[index] : starts[index + 1]]
+        row = batch_rows[index] if batch_rows is not None else index
+        own = columns.bounds.span(row, tokens, starts[index], starts[index + 1])
         if not own:
             continue
-        row = batch_rows[index] if batch_rows is not None else index
         column = columns.of(row, 0, block)
         rows.append(
             StateRow(
@@ -178,7 +204,7 @@ def _decode_rows(
 class SlotRow(NamedTuple):
     """One row of an attention layer.
 
-    start    first position that the row computes
+    start    first position that the row computes; negative in a dummy run whose row is shorter than its query
     tokens   positions of the row's tokens in the batch
     pages    blocks that hold the row's whole context, own tokens included
     context  number of positions in the context
@@ -196,33 +222,39 @@ class SlotRow(NamedTuple):
     stored: Sequence[int]
 
 
-def slot_rows(metadata: Any, slot_mapping: Any, block_size: int) -> list[SlotRow]:
+def slot_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds) -> list[SlotRow]:
     """The rows of an attention layer, in batch order."""
     starts = metadata.query_start_loc.tolist()
     lengths = metadata.seq_lens.tolist()
     tables = metadata.block_table[: len(lengths)].tolist()
     slots = slot_mapping[: metadata.num_actual_tokens].tolist()
     rows = []
-    if any(slot >= block_size for slot in slots[starts[-1] :]):
+    if any(slot >= block_size for slot in slots[max(starts[-1], 0) :]):
         rows.append(_padding_row(starts, slots, block_size))
     for row, length in enumerate(lengths):
         tokens = range(starts[row], starts[row + 1])
-        if not tokens:
+        if not bounds.span(row, slots, tokens.start, tokens.stop):
             continue
         own = slots[tokens.start : tokens.stop]
         stored: Sequence[int] = range(len(own))
         if own and min(own) < 0:
             stored = [one for one, slot in enumerate(own) if slot >= 0]
             own = [own[one] for one in stored]
-        pages = tables[row][: -(-length // block_size)]
+        start, num_pages = length - len(tokens), -(-length // block_size)
+        # A dummy run's row is shorter than its query; it stores nothing.
+        if own and start < 0 and not bounds.has(row, "position", start, length):
+            continue
+        if num_pages and not bounds.has(row, "column", num_pages - 1, len(tables[row])):
+            continue
+        pages = tables[row][:num_pages]
         blocks, places = [slot // block_size for slot in own], [slot % block_size for slot in own]
-        rows.append(SlotRow(row, length - len(tokens), tokens, pages, length, blocks, places, stored))
-    return rows
+        rows.append(SlotRow(row, start, tokens, pages, length, blocks, places, stored))
+    return [row for row in rows if bounds.blocks(row.row, row.pages) and bounds.blocks(row.row, row.blocks)]
 
 
 def _padding_row(starts: Sequence[int], slots: Sequence[int], block_size: int) -> SlotRow:
     """Padding tokens with slots outside the null block: keys are stored wherever a slot is named, rows or not."""
-    tokens = range(starts[-1], len(slots))
+    tokens = range(max(starts[-1], 0), len(slots))
     stored = [token for token, slot in enumerate(slots[tokens.start :]) if slot >= block_size]
     own = [slots[tokens.start + token] for token in stored]
     row = sum(start < end for start, end in pairwise(starts))
@@ -242,7 +274,7 @@ def writing_order(rows: Sequence[SlotRow], block_size: int) -> Sequence[int]:
     }
     waits: dict[int, int] = {}
     for index, row in enumerate(rows):
-        if row.start:
+        if row.start > 0:
             column, slot = divmod(row.start - 1, block_size)
             other = writer.get((row.pages[column], slot), index)
             if other != index:

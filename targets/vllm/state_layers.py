@@ -82,21 +82,19 @@ class ShadowMamba(nn.Module, MambaBase):
         return tuple(out)
 
     def _export(self, rows: Sequence[StateRow], tags: Sequence[int]) -> None:
-        """States at a boundary inside a chunk. The window is gathered from the batch's inputs, wherever they begin.
+        """States at a boundary inside a chunk.
 
         The kernels store in this order: last windows, windows and states inside chunks, last states.
         """
-        order = [token for row in rows for token in row.tokens]
         last = {row.outputs[0]: self.temporal[row.outputs[0]].copy() for row in rows}
         for row in rows:
             if row.inner is None:
                 continue
-            count, block, column = row.inner
-            end = order.index(row.tokens[0]) + count
-            window = tuple(tags[order[place]] for place in range(end - self.window, end))
-            self.temporal[block], self.conv[block, : self.window] = last.get(block, tags[order[end - 1]]), window
+            inner, block = row.inner, row.inner.block
+            temporal, window = tags[inner.last], tuple(tags[token] for token in inner.inputs)
+            self.temporal[block], self.conv[block, : self.window] = last.get(block, temporal), window
             if block != NULL:  # where no block is set aside, the kernel writes into the null block
-                self._wrote(row, column, block, count, tags[order[end - 1]], window)
+                self._wrote(row, inner.column, block, inner.folded, temporal, window)
 
     def _initial(self, row: StateRow) -> int | None:
         """The initial temporal state; None where the kernel leaves the row alone."""

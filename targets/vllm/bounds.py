@@ -1,0 +1,58 @@
+"""Which indices in vLLM's metadata name something. A row with one that does not is noted as `Outside`, and left out.
+
+A kernel goes where it is sent; Python would raise for a number that is too large and count a negative one from the
+end. Neither says what the metadata said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..base.observe import Outside
+
+if TYPE_CHECKING:
+    from .metadata import StateRow
+
+
+class Bounds:
+    """What there is for one group in one forward: blocks in the pool, rows and tokens in the batch; `found` is what
+    lay outside."""
+
+    def __init__(self, group: int, num_blocks: int, num_rows: int, num_tokens: int) -> None:
+        self.found: list[Outside] = []
+        self._group = group
+        self._num_blocks = num_blocks
+        self._num_rows = num_rows
+        self._num_tokens = num_tokens
+
+    def has(self, row: int, what: str, index: int, size: int) -> bool:
+        """Whether there is an entry `index` among `size`."""
+        if 0 <= index < size:
+            return True
+        self.found.append(Outside(row, self._group, what, index, size))
+        return False
+
+    def blocks(self, row: int, blocks: Sequence[int]) -> bool:
+        """Whether the pool has all of these blocks."""
+        if not blocks or (min(blocks) >= 0 and max(blocks) < self._num_blocks):
+            return True
+        return all(self.has(row, "block", block, self._num_blocks) for block in blocks)
+
+    def span(self, row: int, tokens: Sequence[int], start: int, stop: int) -> Sequence[int]:
+        """Those of `tokens` that belong to a row; none where its boundaries lie outside."""
+        if start >= stop:
+            return ()
+        inside = self.has(row, "token", start, len(tokens)) and self.has(row, "token", stop - 1, len(tokens))
+        return tokens[start:stop] if inside else ()
+
+    def state_row(self, row: StateRow) -> bool:
+        """Whether a row, its tokens and its blocks exist."""
+        tokens = row.tokens if isinstance(row.tokens, range) else sorted(row.tokens)
+        inner = [row.inner.block] if row.inner else ()
+        return (
+            self.has(row.row, "row", row.row, self._num_rows)
+            and self.has(row.row, "token", tokens[0], self._num_tokens)
+            and self.has(row.row, "token", tokens[-1], self._num_tokens)
+            and self.blocks(row.row, (row.conv, row.temporal, *row.outputs, *inner))
+        )
