@@ -90,7 +90,7 @@ class Hash(Oracle):
                 holders.append(f"{name} has it in column {columns.index(block)}")
             computed = self._reach.get(name, life.settled)
             on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] == block
-            if group.inner_states and block in columns:
+            if group.inner_states:
                 on_grid |= columns.index(block) == cdiv(computed, group.block_size) - 2
             if (on_grid or slots) and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
                 return None

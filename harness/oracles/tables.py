@@ -209,8 +209,7 @@ class Writer(Oracle):
             if key is None and facts.references[block] <= 1:
                 continue
             depth = ((write.position + offset) // size + 1) * size
-            within = key is not None and depth - size < key.depth <= depth
-            promised = key is not None and within and life.truth.tag(key.depth) == key.tag
+            promised = key is not None and depth - size < key.depth <= depth and life.truth.tag(key.depth) == key.tag
             if not promised or not self._is_own(context, life.name, block):
                 return self._shared(context, write, block)
         return None
@@ -234,7 +233,7 @@ class Writer(Oracle):
         if block in facts.published or facts.references[block] > 1:
             key = facts.published.get(block)
             life = facts.lives.get(record.request)
-            own = life and (for_cache or self._is_own(context, record.request, block))
+            own = for_cache or self._is_own(context, record.request, block)
             if key is None or not own or life is None or life.truth.tag(key.depth) != key.tag:
                 return self._shared(context, record, block)
         return None

@@ -2,7 +2,7 @@
 
 import pytest
 from handmade import context_of, enter, life_of, plan, view_of
-from hybridfuzz.harness.oracles.pool import Capacity, Leak
+from hybridfuzz.harness.oracles.pool import Capacity, Leak, Partition
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import PlannedRow
@@ -56,6 +56,29 @@ def test_every_list_and_every_peak_counts() -> None:
     assert oracle.exercised == {"M9": 3}
     oracle.on_idle(context, view_of(LAYOUT, leftovers={"requests": 0}))
     assert oracle.exercised == {"M9": 4}
+
+
+@pytest.mark.parametrize("cache_owns", [True, False])
+def test_a_published_block_waits_in_the_free_queue_or_belongs_to_the_cache(cache_owns: bool) -> None:
+    layout = Layout((Group("attention", 8),), 12, 4, "slots", True, cache_owns=cache_owns)
+    published, apart = {3: Key(0, 8, 7)}, [block for block in range(1, 12) if block != 3]
+    waiting = Partition().on_view(context_of(layout), view_of(layout, published=published))
+    owned = Partition().on_view(context_of(layout), view_of(layout, published=published, free=apart))
+    assert (waiting is None, owned is None) == (not cache_owns, cache_owns)
+
+
+def test_a_fault_names_who_holds_the_block() -> None:
+    """And nobody else; nobody at all if it is in no table."""
+    context = context_of(LAYOUT)
+    tables = {"r0": ((1, 2),), "r1": ((3,),)}
+    violation = Partition().on_view(context, view_of(LAYOUT, tables, free=range(3, 12)))
+    assert violation is not None
+    assert (violation.block, violation.request) == (3, "r1")
+    assert violation.message.endswith("held by r1 (step 0)")
+    violation = Partition().on_view(context, view_of(LAYOUT, tables, free=range(5, 12)))
+    assert violation is not None
+    assert (violation.block, violation.request) == (4, "")
+    assert "held by" not in violation.message
 
 
 @pytest.mark.parametrize("cache_owns", [True, False])

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
-from handmade import context_of, life_of
-from hybridfuzz.harness.oracles.state import Continuation
+from handmade import context_of, life_of, plan, view_of
+from hybridfuzz.harness.oracles.state import Checkpoint, Continuation
 from hybridfuzz.reference.layout import Group, Layout
+from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.request import Life
 from hybridfuzz.reference.tokens import EMPTY
-from hybridfuzz.targets.base.observe import Forward, SlotRead, StateRead
+from hybridfuzz.targets.base.observe import Content, Forward, PlannedRow, SlotContent, SlotRead, StateContent, StateRead
 
 WIDTH = 4
 ZEROS = (0,) * (WIDTH - 1)
@@ -120,3 +121,98 @@ def test_every_state_that_exists_is_read_in_every_forward(groups: tuple[Group, .
         violation = oracle.on_forward(context, forward)
         assert violation is not None
         assert (violation.field, violation.request, violation.group) == ("state-ignored", "r0", left_out.group)
+
+
+def test_what_was_found_instead_is_named() -> None:
+    """By whose state it is: a wrong window by its first wrong input, a wrong slot by its content."""
+    mine, other = life_of("r0", 20, settled=6), Life("r1", (("b", 20),), 1)
+    context = context_of(WINDOWED, r0=mine, r1=other)
+    context.lives = [mine]
+    window = (*mine.truth.window(6, WIDTH)[:-1], other.truth.tag(6))
+    violation = Continuation().on_state_read(context, StateRead(0, 0, 0, 0, 3, None, window))
+    assert violation is not None
+    assert "a window whose input 2 is state@6 of r1" in violation.message
+    tags = [*mine.truth.slots(0, 5), other.truth.tag(6)]
+    violation = Continuation().on_slot_read(context, SlotRead(0, 0, 0, (1, 2), tags))
+    assert violation is not None
+    assert "position 5 in block 2 and finds state@6 of r1" in violation.message
+
+
+TRUTH = life_of("r0", 20).truth
+WRONG_STATE, WRONG_PAGE = StateContent(7, ZEROS), SlotContent((7,) * 8)
+STATE = StateContent(TRUTH.tag(8), TRUTH.window(8, WIDTH))
+PAGE = SlotContent(TRUTH.slots(0, 8))
+KEYS = {3: Key(0, 8, TRUTH.tag(8)), 4: Key(1, 8, TRUTH.tag(8))}
+BOTH = Layout((Group("mamba", 8), Group("attention", 8)), 9, WIDTH, "align", True)
+
+
+def test_a_checkpoint_is_due_when_the_steps_before_it_have_run() -> None:
+    """Whatever is in flight behind them: until then nothing is judged, from then on everything."""
+    context = context_of(BOTH, lambda group, layer, block: (WRONG_STATE, WRONG_PAGE)[group], r0=life_of("r0", 20))
+    row = PlannedRow("r0", 0, 1, 0, False, 0)
+    first = plan(context, row, published=KEYS)
+    plan(context, row, step=1, published=KEYS)
+    assert Checkpoint().on_view(context, first.view) is None
+    context.reference.executed(0)
+    for _ in ("while step 1 is in flight", "at rest"):
+        violation = Checkpoint().on_view(context, first.view)
+        assert violation is not None
+        assert (violation.oracle, violation.field, violation.block) == ("S1", "temporal", 3)
+        context.reference.executed(1)
+
+
+@pytest.mark.parametrize(("depth", "content", "field"), [
+    (8, PAGE, ""), (8, SlotContent((*TRUTH.slots(0, 7), 7)), "slot"), (5, PAGE, ""),
+    (5, SlotContent((*TRUTH.slots(0, 5), 7, 7, 7)), ""), (5, SlotContent((*TRUTH.slots(0, 4), 7, 7, 7, 7)), "slot"),
+    (8, STATE, "kind"), (5, STATE, "kind"), (13, SlotContent(TRUTH.slots(8, 16)), ""), (13, PAGE, "slot"),
+])  # fmt: skip
+def test_a_page_holds_its_prefix_up_to_the_depth_of_its_key(depth: int, content: Content, field: str) -> None:
+    """What stands behind a key inside the page is not its business."""
+    context = context_of(BOTH, lambda group, layer, block: content, r0=life_of("r0", 20))
+    planned = plan(context, published={4: Key(1, depth, TRUTH.tag(depth))})
+    oracle = Checkpoint()
+    violation = oracle.on_view(context, planned.view)
+    assert (violation.field if violation else "") == field
+    assert oracle.exercised["S1"] == (not field)
+
+
+def test_every_layer_of_every_known_prefix_is_judged() -> None:
+    """A key of a prefix that nobody ever had (M2 judges that) hides none behind it."""
+    layout = Layout((Group("mamba", 8, 2), Group("attention", 8)), 9, WIDTH, "align", True)
+    for wrong in ((0, 0), (0, 1), (1, 0)):
+        right = {(0, 0): STATE, (0, 1): STATE, (1, 0): PAGE}
+        pages = {**right, wrong: (WRONG_STATE, WRONG_PAGE)[wrong[0]]}
+        context = context_of(layout, lambda group, layer, block, of=pages: of[group, layer], r0=life_of("r0", 20))
+        view = plan(context, published={2: Key(0, 8, 7), **KEYS}).view
+        violation = Checkpoint().on_view(context, view)
+        assert violation is not None
+        assert violation.group == wrong[0]
+
+
+def test_a_block_that_nobody_wrote_is_a_promise_not_kept() -> None:
+    """Handed out and published without a write: S5. What is not in the ledger (loaded, say) is just wrong: S1."""
+    for handed_out, oracle in ((True, "S5"), (False, "S1")):
+        context = context_of(BOTH, lambda group, layer, block: WRONG_STATE, r0=life_of("r0", 20))
+        if handed_out:
+            context.reference.ledger.hand_out(3, "r0", 0, 0)
+        violation = Checkpoint().on_view(context, plan(context, published={3: KEYS[3]}).view)
+        assert violation is not None
+        assert (violation.oracle, violation.field) == (oracle, "never-written" if handed_out else "temporal")
+
+
+@pytest.mark.parametrize(("key", "pages", "field"), [
+    (KEYS[3], (STATE, STATE), ""), (KEYS[3], (STATE, WRONG_STATE), "stored"), (KEYS[3], (STATE,), "stored"),
+    (KEYS[4], (PAGE, PAGE), ""), (KEYS[4], (PAGE, STATE), "stored"), (Key(0, 8, 7), (WRONG_STATE, STATE), ""),
+])  # fmt: skip
+def test_what_is_stored_outside_the_pool_is_judged_once(key: Key, pages: Sequence[Content], field: str) -> None:
+    """All layers, whether it was ever published in the pool or not; again when it is stored again."""
+    layout = Layout((Group("mamba", 8, 2), Group("attention", 8, 2)), 9, WIDTH, "align", True)
+    context, oracle = context_of(layout, r0=life_of("r0", 20)), Checkpoint()
+    right = {Key(0, 16, TRUTH.tag(16)): (StateContent(TRUTH.tag(16), TRUTH.window(16, WIDTH)),) * 2}
+    assert oracle.on_view(context, view_of(layout, stored=right)) is None
+    violation = oracle.on_view(context, view_of(layout, stored={**right, key: pages}))
+    assert (violation.field if violation else "") == field
+    known = key.tag != 7
+    assert oracle.exercised["S1"] == 1 + known
+    assert oracle.on_view(context, view_of(layout, stored={**right, key: (WRONG_PAGE,)})) is None or known
+    assert oracle.exercised["S1"] == 1 + 2 * known

@@ -69,6 +69,14 @@ def test_attention_writes_the_column_of_each_position(position: int, blocks: tup
     assert verdict(TableMirror(), entered(), slot_write(0, position, *blocks)) == field
 
 
+def test_the_column_that_differs_is_named() -> None:
+    violation = TableMirror().on_slot_write(entered(), slot_write(0, 3, 4, 4))
+    assert violation is not None
+    assert (
+        "writes block 4 in column 1 of r0's attention group 1, where the scheduler holds block 5" in violation.message
+    )
+
+
 @pytest.mark.parametrize(("column", "block", "reads", "writes"), [
     (0, 1, "", ""), (2, 2, "", ""), (1, 3, "", "column"), (1, 7, "column", "column"), (2, 3, "column", "column"),
     (1, 0, "", ""), (4, 3, "column", "column"), (9, 3, "column", "column"), (-1, 9, "", ""),
@@ -109,6 +117,13 @@ def test_padding_rows_write_to_sinks_alone(layout: Layout, block: int) -> None:
     assert verdict(DeadRows(), context, slot_write(2, 0, 0, 9)) == "dead-write"
     for access in (StateWrite(0, 0, 0, 0, 9, 9, 7, None), slot_write(0, 0, 9)):
         assert verdict(DeadRows(), context, access) == ""
+
+
+@pytest.mark.parametrize(("block", "history"), [(0, "the null block"), (9, "never handed out")])
+def test_what_a_padding_row_wrote_over_is_named(block: int, history: str) -> None:
+    violation = DeadRows().on_state_write(entered(), StateWrite(2, 0, 0, 0, block, 9, 7, None))
+    assert violation is not None
+    assert f"block {block} ({history})" in violation.message
 
 
 def test_each_padding_row_counts() -> None:
@@ -179,6 +194,7 @@ def test_a_state_is_written_to_a_block_of_ones_own(
     (0, 3, (4, 5), {}, "shared-write"),
     (0, 7, (5, 6), {6: key(1, 12, "b")}, "shared-write"),
     (0, 6, (5, 5, 6), {6: key(1, 12)}, ""),
+    (0, 6, (5, 5, 6), {6: key(1, 12, "b")}, "shared-write"),
     (2, 4, (5,), {5: key(1, 8, "b")}, ""),
     (0, 7, (5, 0), {}, "null-write"),
 ])  # fmt: skip
