@@ -58,7 +58,7 @@ def partition_faults(
     cached      ids that the cache owns; empty where published blocks wait in the free queue
     """
     reserved, ids, free_set = layout.unowned, layout.ids, set(free)
-    for where, blocks in (("a table", owners), ("the free queue", free_set)):
+    for where, blocks in (("a table", owners), ("the free queue", free_set), ("the cache", cached)):
         for block in () if ids.issuperset(blocks) else set(blocks) - ids:
             yield Fault(block, "id", f"an id below {layout.num_blocks}", f"named by {where}")
     held = dict(owners)

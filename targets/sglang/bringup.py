@@ -16,6 +16,8 @@ from ...reference.layout import Group, Layout, cdiv
 from ..base.trace import Config
 from . import compat_old, compat_tree, parts
 
+STATES, ATTENTION = 0, 1
+"""The groups of every layout."""
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 SPARE_PAGES = 2
 """Admission reserves one page more than a request needs, and takes a strictly larger pool for enough."""

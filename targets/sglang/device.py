@@ -23,6 +23,7 @@ from ..base.observe import (
     Copied,
     Forward,
     ForwardRow,
+    Outside,
     Record,
     SlotRead,
     SlotWrite,
@@ -30,17 +31,18 @@ from ..base.observe import (
     StateWrite,
     Zeroed,
 )
-from ..base.shadow import join, run_chain, sample
+from ..base.shadow import POISON, POISON_TOKEN, join, run_chain, sample
 from . import compat, compat_old, compat_tree, snapshots
-from .bringup import Engine
+from .bounds import Bounds
+from .bringup import ATTENTION, STATES, Engine
 from .immediate import Immediate
 
-STATES, ATTENTION = 0, 1
 _PADDING_TOKEN = 0
 
 
 class Row(NamedTuple):
-    """One row of a batch. `tokens` is None if the token is the one that the row's last forward sampled."""
+    """One row of a batch. `tokens` is None if the token is the one that the row's last forward sampled; a row that is
+    sent outside of something (`outside`) takes no part."""
 
     name: str | None
     pool_row: int
@@ -53,6 +55,7 @@ class Row(NamedTuple):
     locations: Sequence[int]
     written: Sequence[int]
     drafts: int = 0
+    outside: Outside | None = None
 
 
 class Launch:
@@ -90,6 +93,7 @@ class Device:
         self.sizes = engine.sizes
         self.states = engine.states
         self.tracker = snapshots.Tracker(engine)
+        self.bounds = Bounds(engine)
         self.records: list[Record] = []
         self.pending: deque[Launch] = deque()
         self.last: Launch | None = None
@@ -125,16 +129,25 @@ class Device:
             first += count
         if not extend and self.has_sink_row:
             rows += [self._padding()] * (self.pad_to - len(rows))
+        rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
         launch = self.last = Launch(self.step, rows, self.pending, execute)
-        launch.tracks = self.tracker.plan(batch, rows)
+        self._track(batch, launch)
         self._defer(batch, launch)
         return launch
+
+    def _track(self, batch: Any, launch: Launch) -> None:
+        """Plan snapshots. One that is sent outside is reported, and none is stored."""
+        plan = self.tracker.plan(batch, launch.rows)
+        outside = list(self.bounds.snapshots(plan, sum(row.num_tokens for row in launch.rows))) if plan else []
+        launch.accesses += outside
+        launch.tracks = None if outside else plan
 
     def _row(
         self, batch: Any, index: int, length: int, count: int, tokens: Any, first: int, written: Any, request: Any
     ) -> Row:
         pools = self.engine.rows
         pool_row = int(batch.req_pool_indices[index])
+        exists = 0 <= pool_row < len(pools.req_to_token)
         return Row(
             name=request.hybridfuzz_name,
             pool_row=pool_row,
@@ -142,9 +155,9 @@ class Device:
             num_tokens=count,
             tokens=None if tokens is None else tuple(tokens[first : first + count]),
             samples=tokens is None or length >= compat_old.length_to_compute(request),
-            slot=int(pools.req_index_to_mamba_index_mapping[pool_row]),
+            slot=int(pools.req_index_to_mamba_index_mapping[pool_row]) if exists else -1,
             slots=compat_tree.slots_of(request),
-            locations=pools.req_to_token[pool_row, :length].tolist(),
+            locations=pools.req_to_token[pool_row, : max(length, 0)].tolist() if exists else [],
             written=written[first : first + count],
         )
 
@@ -188,9 +201,13 @@ class Device:
             self.records.append(Zeroed(launch.step, launch.clears))
         self._report_copies(launch)
         launch.inputs = inputs = [
-            row.tokens if row.tokens is not None else (self._relay[row.pool_row],) for row in launch.rows
+            row.tokens if row.tokens is not None else (self._relay.get(row.pool_row, POISON_TOKEN),)
+            for row in launch.rows
         ]
-        hidden: list[tuple[int, ...] | None] = [None] * len(launch.rows)
+        launch.accesses += [row.outside for row in launch.rows if row.outside]
+        hidden: list[tuple[int, ...] | None] = [
+            (POISON,) * len(tokens) if row.outside else None for row, tokens in zip(launch.rows, inputs, strict=True)
+        ]
         for layer in range(self.sizes.state_layers):
             self._state_layer(layer, launch, inputs, hidden)
         self._snapshot(launch)
@@ -222,6 +239,9 @@ class Device:
         states, width, accesses = self.states, self.sizes.window + 1, launch.accesses
         chains = []
         for index, row in enumerate(launch.rows):
+            if row.outside:
+                chains.append((POISON, (POISON,) * len(inputs[index])))
+                continue
             slot = row.slot
             temporal = int(states.temporal[layer, slot])
             window = tuple(states.window[layer, slot].tolist()) if row.prefix else None
@@ -255,7 +275,8 @@ class Device:
     def _attention_layer(self, layer: int, launch: Launch, inputs: Any, hidden: list[Any]) -> None:
         keys, values = self.states.keys[layer], self.states.values[layer]
         page, first = self.sizes.page, self.sizes.first_page
-        for index, row in enumerate(launch.rows):
+        inside = [(index, row) for index, row in enumerate(launch.rows) if not row.outside]
+        for index, row in inside:
             start = int(keys[row.locations[row.prefix - 1]]) if row.prefix else EMPTY
             tags = run_chain(start, inputs[index])
             hidden[index] = join(hidden[index], tags)
@@ -264,7 +285,7 @@ class Device:
             pages = [first + location // page for location in row.written]
             places = [location % page for location in row.written]
             launch.accesses.append(SlotWrite(index, ATTENTION, layer, row.prefix, pages, places, tags))
-        for index, row in enumerate(launch.rows):
+        for index, row in inside:
             pages = [first + location // page for location in row.locations[::page]]
             tags = keys[row.locations].tolist()
             launch.accesses.append(SlotRead(index, ATTENTION, layer, pages, tags))

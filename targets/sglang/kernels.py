@@ -35,11 +35,24 @@ def install() -> None:
     mamba_state_scatter_triton.fused_conv_window_scatter_with_mask = scatter
 
 
+class OutOfBounds(RuntimeError):
+    """A kernel touches memory that it was not given."""
+
+
+def _columns(kernel: str, table: Any, row: int, first: int, last: int) -> Any:
+    """Columns first..last of a row. Torch would take a negative number from the end and cut a long slice short."""
+    rows, width = table.shape
+    if not (0 <= row < rows and 0 <= first <= last <= width):
+        raise OutOfBounds(f"kernel {kernel}: row {row}, columns {first} to {last} of a table of {rows} x {width}")
+    return table[row, first:last]
+
+
 def assign_req_to_token_pool_func(rows: Any, table: Any, start: Any, end: Any, locations: Any, size: int) -> None:
     """Columns start..end of each request's row get the next of `locations`."""
     taken = 0
     for row, first, last in zip(rows.tolist(), start.tolist(), end.tolist(), strict=True):
-        table[row, first:last] = locations[taken : taken + last - first].to(table.dtype)
+        columns = _columns("assign_req_to_token_pool", table, row, first, last)
+        columns.copy_(locations[taken : taken + last - first])
         taken += last - first
 
 
@@ -48,7 +61,8 @@ def assign_extend_cache_locs_func(
 ) -> Any:
     """Where the tokens start..end of each request are stored, one request after the other."""
     spans = zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True)
-    return torch.cat([req_to_token[row, first:last].to(torch.int64) for row, first, last in spans])
+    name = "assign_extend_cache_locs"
+    return torch.cat([_columns(name, req_to_token, row, first, last).to(torch.int64) for row, first, last in spans])
 
 
 def reconstruct_indices_from_tree_mask_func(
@@ -91,7 +105,8 @@ def verify_tree_greedy_func(
 def fill_front_out_cache_loc_func(counts: Any, locations: Any, front: Any) -> None:
     """The first `counts[i]` locations of each request, one request after the other."""
     window = locations.view(counts.numel(), -1)
-    packed = torch.cat([window[row, :count] for row, count in enumerate(counts.tolist())])
+    name = "fill_front_out_cache_loc"
+    packed = torch.cat([_columns(name, window, row, 0, count) for row, count in enumerate(counts.tolist())])
     front[: packed.numel()] = packed
 
 

@@ -24,11 +24,11 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from ...reference.tokens import VOCABULARY, Truth, draft_tokens
-from ..base.observe import StateWrite
+from ..base.observe import Outside, StateWrite
 from ..base.trace import Step
 from . import compat, kernels, parts
-from .bringup import Engine
-from .device import STATES, Device, Launch
+from .bringup import STATES, Engine
+from .device import Device, Launch
 
 RESULTS = ("logits_output", "next_token_ids", "accept_lens", "new_seq_lens", "next_draft_input", "can_run_cuda_graph")
 
@@ -89,7 +89,10 @@ class Commit(HybridLinearAttnBackend):
                     self._report(index, slot, step)
 
     def _report(self, index: int, slot: int, step: int) -> None:
-        row = self.launch.rows[index]
+        row, size = self.launch.rows[index], self.states.temporal.shape[1]
+        if not 0 <= slot < size:
+            self.launch.accesses.append(Outside(index, STATES, "slot", slot, size))
+            return
         column = row.slots.index(slot) if slot in row.slots else -1
         for layer in range(self.layers):
             temporal = int(self.states.temporal[layer, slot])

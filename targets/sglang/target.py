@@ -9,8 +9,8 @@ from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
 from . import compat, compat_sessions, compat_tree
-from .bringup import Engine
-from .device import STATES, Device
+from .bringup import STATES, Engine
+from .device import Device
 from .scheduling import Skeleton
 from .views import Host
 

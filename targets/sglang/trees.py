@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, chain
 from . import compat_tree
-from .bringup import Engine
-from .device import ATTENTION, STATES
+from .bringup import ATTENTION, STATES, Engine
 
 SOME = -1
 """Lock count: more than none, how many is not shown."""

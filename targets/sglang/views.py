@@ -12,8 +12,7 @@ from typing import Any
 
 from ..base.observe import Table, View
 from . import compat, compat_old, compat_tree
-from .bringup import Engine
-from .device import STATES
+from .bringup import STATES, Engine
 from .trees import HIDDEN, SOME, Owned, tree_of
 
 
@@ -87,7 +86,7 @@ class Host:
         size = self.engine.layout.num_blocks
         owners = Counter(block for table in tables.values() for blocks in table for block in blocks)
         references = [min(owners[block], 1) for block in range(size)]
-        for one in owned:
+        for one in [one for one in owned if 0 <= one.block < size]:
             wanted = owners[one.block] + pins[one.block]
             shown = {SOME: max(wanted, 1), HIDDEN: wanted}.get(one.locks, one.locks)
             references[one.block] = shown

@@ -47,6 +47,11 @@ def test_listed_twice() -> None:
     assert (fault.block, fault.field, fault.observed) == (3, "free", "2 times")
 
 
+def test_the_cache_owns_what_does_not_exist() -> None:
+    [fault] = faults([1, 2, 3, 4, 5, 6, 7], {}, layout=OWNING, cached=(-3,))
+    assert (fault.block, fault.field, fault.observed) == (-3, "id", "named by the cache")
+
+
 def test_owned_and_free() -> None:
     [fault] = faults([1, 2, 3, 4, 5, 6, 7], {4: 1})
     assert (fault.block, fault.field) == (4, "free")

@@ -1,0 +1,58 @@
+"""Which indices of a launched batch name something. A row with one that does not is noted as `Outside`; nothing is
+computed for it.
+
+A kernel goes where it is sent; Python would raise for a number that is too large and count a negative one from the
+end. Neither says what the batch said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..base.observe import Outside
+from .bringup import ATTENTION, STATES, Engine
+
+if TYPE_CHECKING:
+    from .device import Row
+    from .snapshots import Plan
+
+
+class Bounds:
+    """What there is in one engine: request rows and their columns, state slots, token slots."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.num_rows, self.num_columns = engine.rows.req_to_token.shape
+        self.num_slots = engine.states.temporal.shape[1]
+        self.num_locations = len(engine.states.keys[0])
+
+    def row(self, index: int, row: Row) -> Outside | None:
+        """The first index of a row of the batch that names nothing."""
+        ends = [end(places) for places in (row.locations, row.written) if len(places) for end in (min, max)]
+        return _first(
+            index,
+            [
+                (STATES, "row", row.pool_row, self.num_rows),
+                (STATES, "slot", row.slot, self.num_slots),
+                (ATTENTION, "position", row.prefix, self.num_columns),
+                (ATTENTION, "column", row.prefix + row.num_tokens - 1, self.num_columns),
+                *[(ATTENTION, "location", end, self.num_locations) for end in ends],
+            ],
+        )
+
+    def snapshots(self, plan: Plan, num_tokens: int) -> Iterable[Outside]:
+        """Of each row that leaves a snapshot, the first index that names nothing: its slot, or a window's input."""
+        inputs = plan.metadata.track_conv_indices.tolist() if plan.metadata else [()] * len(plan.rows)
+        for (index, slot, _), taps in zip(plan.rows, inputs, strict=True):
+            tokens = [(STATES, "token", tap, num_tokens) for tap in taps]
+            found = _first(index, [(STATES, "slot", slot, self.num_slots), *tokens])
+            if found:
+                yield found
+
+
+def _first(index: int, entries: list[tuple[int, str, int, int]]) -> Outside | None:
+    """The first of (group, what, number, how many there are) that is outside."""
+    for group, what, number, size in entries:
+        if not 0 <= number < size:
+            return Outside(index, group, what, number, size)
+    return None
