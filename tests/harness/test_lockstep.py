@@ -1,13 +1,13 @@
 """The lockstep: dead names are no-ops, sub-lists are legal, runs repeat, crashes are findings."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from hybridfuzz.harness.lockstep import Lockstep, run_trace
-from hybridfuzz.targets.base.observe import Planned
+from hybridfuzz.targets.base.observe import Delivered, Forward, ForwardRow, Planned, PlannedRow, Record
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import (
     Abort,
@@ -27,6 +27,7 @@ from hybridfuzz.targets.base.trace import (
 from hybridfuzz.targets.hybrid.runner import Runner
 from hybridfuzz.targets.hybrid.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
+from msgspec.structs import replace
 from support import CLEAN, Tampered, arrive, broken, drawn, make_trace, steps, watch
 
 
@@ -103,6 +104,40 @@ def test_different_behaviour_has_a_different_digest() -> None:
     trace = drawn(4711, 3)
     more = msgspec.structs.replace(trace.config, num_blocks=trace.config.num_blocks + 1)
     assert run_trace(CLEAN, trace).digest != run_trace(CLEAN, Trace(more, trace.events)).digest
+
+
+def free_in_another_order(record: Record) -> Record:
+    if not isinstance(record, Planned):
+        return record
+    return replace(record, view=replace(record.view, free=record.view.free[::-1]))
+
+
+def preempts_ghosts(record: Record) -> Record:
+    return replace(record, preempted=("ghost",)) if isinstance(record, Planned) else record
+
+
+def pads_elsewhere(record: Record) -> Record:
+    rows = [*record.rows, ForwardRow(None, 9, (), 0, ())] if isinstance(record, Forward) else ()
+    return replace(record, rows=rows) if isinstance(record, Forward) else record
+
+
+def delivers_to_ghosts(record: Record) -> Record:
+    return replace(record, outputs=[*record.outputs, ("ghost", (5,))]) if isinstance(record, Delivered) else record
+
+
+@pytest.mark.parametrize("change", [free_in_another_order, preempts_ghosts, pads_elsewhere, delivers_to_ghosts])
+def test_what_is_observed_is_in_the_digest(change: Callable[[Record], Record]) -> None:
+    """Decisions, forwards and deliveries, even where no oracle objects: determinism is judged by it."""
+    trace = make_trace(arrive("r0", 20, new=2), *steps(4))
+    outcome = run_trace(Tampered(lambda records: [change(one) for one in records]), trace)
+    assert outcome.violation is None
+    assert outcome.digest != run_trace(CLEAN, trace).digest
+
+
+def test_dummy_runs_are_steps() -> None:
+    trace = make_trace(arrive("r0", 12, new=2), *steps(6))
+    more = make_trace(*trace.events, DummyRun(1), DummyRun(1))
+    assert run_trace(CLEAN, more).steps == run_trace(CLEAN, trace).steps + 2
 
 
 class Crashes(Runner):
@@ -187,6 +222,40 @@ def test_draining_ends_everything() -> None:
     assert not view.running
     assert not view.waiting
     assert any(isinstance(event, Wake) for event, _, _ in watched.history)
+
+
+@pytest.mark.parametrize(
+    ("events", "wakes"),
+    [((), 0), ((Step(),), 0), ((Sleep(),), 1), ((Sleep(), Preempt("r0")), 1), ((Sleep(), Wake()), 1)],
+    ids=str,
+)
+def test_who_sleeps_is_woken_once_and_nobody_else(events: tuple[AnyEvent, ...], wakes: int) -> None:
+    """By the trace, or else before draining."""
+    watched = watch(make_trace(arrive("r0", 20, new=20), *events))
+    assert watched.outcome.violation is None
+    assert sum(isinstance(event, Wake) for event, _, _ in watched.history) == wakes
+
+
+@pytest.mark.parametrize("session", [False, True])
+@pytest.mark.parametrize("name", ["r0", "ghost"])
+def test_a_step_for_a_request_that_is_not_there_is_found(name: str, session: bool) -> None:
+    """It ended, its session waits for the next turn, or it never arrived."""
+
+    def add_row(records: list[Record]) -> list[Record]:
+        return [
+            msgspec.structs.replace(one, rows=[PlannedRow(name, 13, 1, 0, False, 0)])
+            if isinstance(one, Planned) and not one.rows
+            else one
+            for one in records
+        ]
+
+    trace = make_trace(Arrive("r0", (("d", 12),), 2, session=session), *steps(6))
+    assert run_trace(CLEAN, trace).violation is None
+    violation = run_trace(Tampered(add_row), trace).violation
+    assert violation is not None
+    assert (violation.signature, violation.request) == ("M9-step-ended", name)
+    assert violation.event < len(trace.events)
+    assert f"for {name}" in violation.message
 
 
 def test_on_event_is_called_before_each_event() -> None:
