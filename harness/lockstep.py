@@ -205,8 +205,7 @@ class Lockstep:
                 if violation:
                     return violation
             if kind is StateWrite or kind is SlotWrite:
-                life = context.lives[access.row]
-                take_over_write(ledger, access, life.name if life else context.row_name(access.row), forward.step)
+                take_over_write(ledger, access, context.row_name(access.row), forward.step)
         return None
 
     def _rows(self, live: list[tuple[ForwardRow, Life]]) -> Violation | None:

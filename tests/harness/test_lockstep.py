@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from hybridfuzz.harness.lockstep import Lockstep, run_trace
-from hybridfuzz.targets.base.observe import Delivered, Forward, ForwardRow, Planned, PlannedRow, Record
+from hybridfuzz.targets.base.observe import Delivered, Effect, Forward, ForwardRow, Planned, PlannedRow, Record
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import (
     Abort,
@@ -15,6 +15,7 @@ from hybridfuzz.targets.base.trace import (
     Arrive,
     CaptureGraphs,
     DummyRun,
+    Event,
     Evict,
     Preempt,
     ResetPrefixCache,
@@ -28,7 +29,7 @@ from hybridfuzz.targets.hybrid.runner import Runner
 from hybridfuzz.targets.hybrid.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
 from msgspec.structs import replace
-from support import CLEAN, Tampered, arrive, broken, drawn, make_trace, steps, watch
+from support import CLEAN, Tampered, arrive, broken, change_view, drawn, make_trace, steps, watch
 
 
 def outcome_of(events: Sequence[AnyEvent], trace: Trace) -> Any:
@@ -263,7 +264,70 @@ def test_on_event_is_called_before_each_event() -> None:
     seen: list[int] = []
     trace = make_trace(arrive("r0", 20, new=4), *steps(6))
     run_trace(broken(Crashes), trace, seen.append)
-    assert seen[:4] == [0, 1, 2, 3]
+    assert seen == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("events", "unfinished"), [(steps(4), False), ((Step(),), True), ((Sleep(),), True)], ids=str)
+def test_draining_counts_on(events: tuple[AnyEvent, ...], unfinished: bool) -> None:
+    """From the index behind the last event, once before anything is woken or closed and then for each step."""
+    seen: list[int] = []
+    trace = make_trace(arrive("r0", 12, new=3), *events)
+    assert run_trace(CLEAN, trace, seen.append).violation is None
+    count = len(trace.events)
+    assert seen[: count + 1] == list(range(count + 1))
+    assert seen[count + 1 :] == list(range(count, seen[-1] + 1)) * unfinished
+    assert (seen[-1] > count) == unfinished
+
+
+def test_a_slow_engine_is_given_time_to_drain() -> None:
+    """Three steps for each token."""
+
+    class Dawdles(HybridTarget):
+        asked = 0
+
+        def run_step(self, event: Step) -> list[Record]:
+            self.asked += 1
+            busy = self.scheduler.running or self.scheduler.waiting
+            return [] if busy and self.asked % 3 else super().run_step(event)
+
+    assert run_trace(broken(Dawdles), make_trace(arrive("r0", 3, new=40))).violation is None
+
+
+def test_what_is_left_in_the_end_is_told() -> None:
+    """To whoever drains, and in the outcome."""
+    trace = make_trace(arrive("r0", 12))
+    leaks = change_view(leftovers=lambda view: {"requests": 1})
+    lockstep = Lockstep(leaks.open(trace.config), trace.config, CLEAN.capabilities.observes)
+    assert lockstep.apply(trace.events[0], 0) is None
+    violation = lockstep.drain(1)
+    assert violation is not None
+    assert violation.signature == "M9-step-requests"
+    assert run_trace(leaks, trace).violation == violation
+
+
+def test_what_happens_while_draining_is_found() -> None:
+    """On waking, in a step, on closing a session, in the step behind it."""
+
+    class Breaks(HybridTarget):
+        def apply(self, event: Event) -> Effect:
+            if isinstance(event, breaks):
+                raise RuntimeError(type(event).__name__)
+            return super().apply(event)
+
+    session = Arrive("r0", (("d", 12),), 2, session=True)
+    for breaks, events in (
+        (Wake, (arrive("r0", 12), Sleep())),
+        (Step, (arrive("r0", 12),)),
+        (Step, (Preempt("ghost"),)),
+        (Abort, (session, *steps(4))),
+    ):
+        trace = make_trace(*events)
+        lockstep = Lockstep(broken(Breaks).open(trace.config), trace.config, CLEAN.capabilities.observes)
+        assert not any(lockstep.apply(event, index) for index, event in enumerate(trace.events))
+        violation = lockstep.drain(len(trace.events))
+        assert violation is not None
+        assert violation.signature.startswith(f"CRASH-{breaks.__name__.lower()}-RuntimeError")
+        assert violation.event == len(trace.events)
 
 
 def test_a_trace_ends_at_its_first_violation() -> None:
