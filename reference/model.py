@@ -113,9 +113,9 @@ class Reference:
         return self.published_since[block][1] < next(iter(self.pending), inf)
 
     def certain(self, name: str) -> int:
-        """Tokens of a live request that are settled: what it starts from, if a step not yet entered admitted it."""
+        """Tokens of a live request that are settled: what it starts from, if a step that has not run admitted it."""
         for facts in reversed(self.pending.values()):
-            if facts is not self.current and name in facts.admitted:
+            if name in facts.admitted:
                 return facts.admitted[name]
         return self.lives[name].settled
 

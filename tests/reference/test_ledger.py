@@ -113,3 +113,12 @@ def test_history_in_words(ledger: Ledger) -> None:
     ledger.write_state(5, 0, "r2", 7, True, True)
     assert ledger.describe(5) == "written by r2 in step 7"
     assert ledger.describe(5, 1) == "zeroed, not written since r0 got it in step 3"
+
+
+def test_a_copy_of_what_nobody_was_handed_is_unwritten(ledger: Ledger) -> None:
+    ledger.write_state(5, 0, "r0", 4, True, True)
+    ledger.inherit(5, 7)
+    for layer in (0, 1):
+        cell = ledger.cell(5, layer)
+        assert cell is not None
+        assert not cell.temporal

@@ -1,6 +1,7 @@
 """Device time: lives and ledger move when a step is entered, not when it is planned."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,14 @@ def test_work_after_the_forward_still_belongs_to_its_step(reference: Reference) 
 
 def test_an_unplanned_step_has_no_facts(reference: Reference) -> None:
     assert reference.enter(7) is None
+
+
+def test_an_unplanned_step_between_two_others_has_none_either(reference: Reference) -> None:
+    """A dummy run, say: it is not the step that the device entered last."""
+    plan(reference, 0, {"r0": ((1,), (2,))}, r0=0)
+    reference.enter(0)
+    reference.executed(0)
+    assert reference.enter(1) is None
 
 
 def test_a_step_without_rows_is_never_in_flight(reference: Reference) -> None:
@@ -212,3 +221,61 @@ def test_loaded_columns_are_new_and_count_as_computed(reference: Reference) -> N
     assert reference.lives["r0"].settled == 2 * size
     assert owner(reference, 1) == ""
     assert (owner(reference, 2), owner(reference, 3)) == ("r0", "r0")
+
+
+def test_what_is_certain_of_a_request(reference: Reference) -> None:
+    """What it has settled, or what the last admission whose step has not run starts it from."""
+    reference.lives["r0"].settled = 5
+    assert reference.certain("r0") == 5
+    plan(reference, 0, {"r0": ((1,), (2,))}, r0=16)
+    plan(reference, 1, {"r0": ((1,), (2,))}, r0=None)
+    assert reference.certain("r0") == 16
+    plan(reference, 2, {"r0": ((1,), (2,))}, r0=8)
+    assert reference.certain("r0") == 8
+    for step in (0, 1):
+        reference.enter(step)
+        reference.executed(step)
+        assert reference.certain("r0") == 8
+    reference.enter(2)
+    assert reference.certain("r0") == 8
+    reference.lives["r0"].advance(1, 0, 1)
+    reference.executed(2)
+    assert reference.certain("r0") == 9
+    assert reference.certain("r1") == 0
+
+
+def test_what_a_cache_owns_is_borrowed(reference: Reference) -> None:
+    """Wherever it stands in the table, without a hit as well; what is not published yet is the request's own."""
+    owning = Reference(replace(LAYOUT, mode="slots", cache_owns=True))
+    owning.arrive("r0", [("a", 20)], 4)
+    table = {"r0": ((1, 2), (3, 4, 5))}
+    owning.plan(0, [("r0", 0, 0)], table, [0] * 20, {3: Key(1, 8, 7), 2: Key(0, 8, 7)})
+    owning.enter(0)
+    assert owning.handed_out == [1, 4, 5]
+    reference.plan(0, [("r0", 0, 0)], table, [0] * 20, {3: Key(1, 8, 7), 2: Key(0, 8, 7)})
+    reference.enter(0)
+    assert reference.handed_out == [1, 2, 3, 4, 5]
+
+
+def test_a_block_of_a_hit_that_changes_its_column_becomes_the_requests_own(reference: Reference) -> None:
+    """Also where nobody is known to have had it before."""
+    plan(reference, 0, {"r0": ((1,), (2,))}, r0=8)
+    reference.enter(0)
+    reference.executed(0)
+    assert not reference.handed_out
+    plan(reference, 1, {"r0": ((0, 1), (2,))}, r0=None)
+    reference.enter(1)
+    assert owner(reference, 1) == "r0"
+
+
+def test_an_aborted_request_is_gone_or_lingers(reference: Reference) -> None:
+    """A target may need another step to let go of it, and report its end then."""
+    for name in ("r0", "ghost"):
+        reference.abort(name, lingers=True)
+    assert reference.lives["r0"].aborted
+    assert not reference.lives["r1"].aborted
+    reference.abort("r1", lingers=False)
+    assert list(reference.lives) == ["r0"]
+    for name in ("r0", "ghost"):
+        reference.end(name)
+    assert not reference.lives

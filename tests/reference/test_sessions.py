@@ -142,3 +142,22 @@ def test_a_partial_block_is_copied_slot_by_slot(parked: Reference) -> None:
     assert origin is not None
     assert copy.slots == 0b111
     assert copy is not origin
+
+
+def test_what_a_truncated_session_holds_alone_is_its_own(parked: Reference) -> None:
+    """Neither what somebody else holds as well nor what a lookup still reaches."""
+    for block in (5, 6, 7):
+        parked.ledger.hand_out(block, "r1", 0, 0)
+    references = [0] * 20
+    references[5], references[6], references[7] = 1, 2, 1
+    parked.truncate("r0", 4, ((5, 6), (7,)), references, {7: Key(1, 8, 0)})
+    assert [parked.ledger.facts[block].owner for block in (5, 6, 7)] == ["r0", "r1", "r1"]
+
+
+def test_a_forks_state_is_complete_whatever_stands_in_its_parents_column(parked: Reference) -> None:
+    """The state of its column may be gone there; null blocks and shared ones are not handed out."""
+    parked.fork("r1", "r0", {"r0": ((0, 1), (2, 9)), "r1": ((3, 0), (2, 9))})
+    cell = parked.ledger.cell(3, 0)
+    assert cell is not None
+    assert (cell.temporal, cell.conv) == (True, True)
+    assert not {0, 9} & parked.ledger.facts.keys()
