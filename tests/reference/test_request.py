@@ -80,7 +80,18 @@ def test_only_accepted_drafts_settle(life: Life, accepted: int) -> None:
     life.advance(10, 0, 1)
     life.advance(4, 3, accepted + 1)
     assert life.settled == 10 + 1 + accepted
-    assert life.speculated
+
+
+def test_who_verified_drafts_in_its_last_step_has_speculated(life: Life) -> None:
+    """An admission forgets it: what a request then starts from was not left by drafts."""
+    seen = [life.speculated]
+    for start in (0, 11):
+        life.admit(start)
+        seen.append(life.speculated)
+        for count, drafts in ((1, 0), (4, 3), (2, 1)):
+            life.advance(count, drafts, 1)
+            seen.append(life.speculated)
+    assert seen == [False, *(False, False, True, True) * 2]
 
 
 def test_more_samples_than_drafts_allow_are_refused(life: Life) -> None:
