@@ -148,3 +148,18 @@ def test_what_is_loaded_the_pool_need_not_hold() -> None:
     assert set(keys_needed(0, ATTENTION, TAGS, 8, loaded=8)) == attention(0, 4, 8)
     assert set(keys_needed(0, WINDOW, TAGS, 8, loaded=4)) == attention(0, 8)
     assert keys_needed(0, WINDOW, TAGS, 8, loaded=8) == []
+
+
+def test_a_block_that_ends_behind_the_hit_is_not_needed() -> None:
+    """Lengths inside a block: only the whole blocks below count, whatever is left over."""
+    for length, depths in ((3, ()), (4, (4,)), (7, (4,)), (8, (4, 8)), (11, (4, 8))):
+        assert set(keys_needed(1, ATTENTION, TAGS, length)) == attention(1, *depths)
+
+
+@pytest.mark.parametrize("num_tokens", range(6, 20))
+def test_one_token_is_left_to_compute_inside_a_block_too(num_tokens: int) -> None:
+    """On a fine grid the last whole page may end long before the longest hit."""
+    fine = Layout((MAMBA, Group("attention", 8)), 99, 4, "align", True, hit_unit=2, hash_unit=2)
+    published = state(0, 4, 8, 10, 12, 14) | attention(1, 8)
+    longest = longest_hit(fine, published, TAGS, num_tokens)
+    assert longest == max(depth for depth in (4, 8, 10, 12, 14) if depth < num_tokens)
