@@ -247,7 +247,7 @@ class Lockstep:
 
     def _stuck(self, bound: int) -> Violation:
         view = self.context.before
-        names = ", ".join([*view.running, *view.waiting])
+        names = ", ".join([*view.running, *view.waiting]) or "what is in flight"
         return self.oracles[0].violation(
             self.context, "drain", f"{names} did not end within {bound} plain steps", oracle="M8"
         )

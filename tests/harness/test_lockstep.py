@@ -29,7 +29,7 @@ from hybridfuzz.targets.hybrid.runner import Runner
 from hybridfuzz.targets.hybrid.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
 from msgspec.structs import replace
-from support import CLEAN, Tampered, arrive, broken, change_view, drawn, make_trace, steps, watch
+from support import CLEAN, Tampered, arrive, broken, change_view, check_sentence, drawn, make_trace, steps, watch
 
 
 def outcome_of(events: Sequence[AnyEvent], trace: Trace) -> Any:
@@ -291,6 +291,27 @@ def test_a_slow_engine_is_given_time_to_drain() -> None:
             return [] if busy and self.asked % 3 else super().run_step(event)
 
     assert run_trace(broken(Dawdles), make_trace(arrive("r0", 3, new=40))).violation is None
+
+
+@pytest.mark.parametrize(("calls", "signature"), [(3, ""), (9, "M8-step-drain")])
+def test_draining_waits_for_what_is_in_flight(calls: int, signature: str) -> None:
+    """Nobody runs or waits any more, but the device takes its time with the last step; not for ever."""
+    held: list[Record] = []
+    left = iter(range(calls))
+
+    def late(records: list[Record]) -> list[Record]:
+        held.extend(one for one in records if one.step == 3 and not isinstance(one, Planned))
+        kept = [one for one in records if one not in held]
+        return [*held, *kept] if held and next(left, 0) == calls - 1 else kept
+
+    trace = make_trace(arrive("r0", 20, new=9), *steps(4), Abort("r0"), async_depth=1)
+    factory = Tampered(late)
+    violation = run_trace(factory, trace).violation
+    assert (violation.signature if violation else "") == signature
+    seen = [one.step for _, records, _ in factory.opened[0].history for one in records if isinstance(one, Forward)]
+    assert seen == [0, 1, 2, 3][: 3 if violation else 4]
+    if violation:
+        check_sentence(violation)
 
 
 def test_what_is_left_in_the_end_is_told() -> None:
