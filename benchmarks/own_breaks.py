@@ -28,10 +28,10 @@ ORACLES = ("base", "cache", "memory", "pool", "progress", "publication", "state"
 FILES = (
     *(f"reference/{name}.py" for name in REFERENCE),
     *(f"harness/oracles/{name}.py" for name in ORACLES),
-    *(f"harness/{name}.py" for name in ("lockstep", "reduce", "takeover")),
+    *(f"harness/{name}.py" for name in ("clauses", "explain", "lockstep", "reduce", "takeover", "violation")),
 )
 TESTS = ["tests/reference", "tests/oracles", "tests/targets", "tests/test_corpus.py"]
-TESTS += ["tests/harness/test_lockstep.py", "tests/harness/test_simpler.py"]
+TESTS += [f"tests/harness/test_{name}.py" for name in ("explain", "lockstep", "ranks", "simpler")]
 SECONDS_MAX = 300
 OPPOSITE = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -156,6 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=0.1, help="of all breaks (which take hours)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH")
     parser.add_argument("files", nargs="*", default=FILES, metavar="FILE")
     arguments = parser.parse_args()
     breaks = [one for file in arguments.files for one in breaks_of(file)]
@@ -163,7 +164,11 @@ def main() -> None:
     print(f"{len(chosen)} of {len(breaks)} breaks", flush=True)
     os.chdir(ROOT)
     plugin = Breaker(sorted(chosen, key=lambda one: (one.file, one.start)))
-    sys.exit(pytest.main(["-p", "no:terminal", "-p", "no:xdist", "-p", "no:cacheprovider", *TESTS], plugins=[plugin]))
+    sys.exit(
+        pytest.main(
+            ["-p", "no:terminal", "-p", "no:xdist", "-p", "no:cacheprovider", *arguments.tests], plugins=[plugin]
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -50,9 +50,10 @@ def test_each_part_of_a_state_is_written_before_it_is_read(written: str, read: s
 ])  # fmt: skip
 def test_attention_reads_slots_that_were_written(layout: Layout, slots: int, tags: int, field: str) -> None:
     """Those of its context, and where states share the pool the rest of the page; no page behind the context."""
-    read = SlotRead(0, 1, 0, (5, 6), (7,) * tags)
-    violation = Taint().on_slot_read(owning(layout, slots=slots), read)
+    read, oracle = SlotRead(0, 1, 0, (5, 6), (7,) * tags), Taint()
+    violation = oracle.on_slot_read(owning(layout, slots=slots), read)
     assert (violation.field if violation else "") == field
+    assert oracle.exercised == {"S4": -(-tags // 4)}
 
 
 def test_a_zeroed_page_and_one_that_nobody_was_handed_hide_nothing_behind_them() -> None:

@@ -176,6 +176,14 @@ def test_a_page_holds_its_prefix_up_to_the_depth_of_its_key(depth: int, content:
     assert oracle.exercised["S1"] == (not field)
 
 
+def test_a_page_of_another_kind_is_named_so() -> None:
+    for name, content in ((KEYS[3], PAGE), (KEYS[4], STATE)):
+        context = context_of(BOTH, lambda group, layer, block, page=content: page, r0=life_of("r0", 20))
+        violation = Checkpoint().on_view(context, plan(context, published={3: name}).view)
+        assert violation is not None
+        assert (violation.field, violation.group) == ("kind", name.group)
+
+
 def test_every_layer_of_every_known_prefix_is_judged() -> None:
     """A key of a prefix that nobody ever had (M2 judges that) hides none behind it."""
     layout = Layout((Group("mamba", 8, 2), Group("attention", 8)), 9, WIDTH, "align", True)
