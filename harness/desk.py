@@ -22,7 +22,7 @@ from .findings import OutputError, Store
 from .keepsakes import Keepsakes
 from .messages import Fuzz, Overrides, Ready
 from .oracles import applicable
-from .overrides import check_keys
+from .overrides import check_overrides
 from .records import Canary, Finding, Notice, Reason, Record, Summary
 from .states import required_states
 from .supervisor import Ran
@@ -89,7 +89,7 @@ class Desk:
 
     def ready(self, ready: Ready) -> None:
         """A worker is ready. TraceError if the overrides mean nothing to the target."""
-        check_keys(self.settings.overrides, ready.capabilities)
+        check_overrides(self.settings.overrides, ready.capabilities)
         with self.lock:
             self._capabilities = ready.capabilities
             if self._started is None:

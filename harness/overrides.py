@@ -38,10 +38,11 @@ def converted(overrides: Mapping[str, object]) -> dict[str, object]:
     return values
 
 
-def check_keys(overrides: Mapping[str, object], capabilities: Capabilities) -> None:
+def check_overrides(overrides: Mapping[str, object], capabilities: Capabilities) -> None:
     """TraceError if an override is neither a field of the configuration nor an option of the
-    target.
+    target, or has a value that does not fit.
     """
+    converted(overrides)
     known = [*FIELDS, *capabilities.options, RANKS]
     for key in overrides:
         if key not in known:

@@ -99,7 +99,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
     """Draw traces for the first target until a limit is met; each difference is reduced and saved once."""
     from ..cli import CLEAN, VIOLATION
     from ..findings import make_folder
-    from ..overrides import check_keys
+    from ..overrides import check_overrides
     from ..supervisor import Stopped
     from ..units import plural
     from .common import ending_on_signals, output_folder, print_json, say
@@ -112,7 +112,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
     steps = index = 0
     pair = Pair(options)
     with ending_on_signals(pair), pair:
-        check_keys(overrides, pair.ready.capabilities)
+        check_overrides(overrides, pair.ready.capabilities)
         line(f"comparing {' and '.join(pair.names)}, seed {seed}; findings to {out}")
         start = time.monotonic()
         try:

@@ -42,8 +42,11 @@ class TraceItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """The trace's file, or the root folder for one that is drawn."""
-        return self._where, None, self.name
+        """The trace's file, or the root folder for one that is drawn.
+
+        Where the title is the end of the id, pytest shows the id with :: for each dot, and nobody could give it again.
+        """
+        return self._where, None, f"hybridfuzz {self.name}"
 
 
 class GateCollector(pytest.Collector):

@@ -22,11 +22,11 @@ from ...targets.base.protocol import Capabilities
 from ...targets.base.registry import parse
 from ...targets.base.trace import Trace, TraceError, check_config
 from ..codec import load_trace
-from ..findings import Store, replay_command
+from ..findings import OutputError, Store, replay_command
 from ..investigate import Case
 from ..lockstep import Outcome
 from ..messages import Fuzz
-from ..overrides import check_keys
+from ..overrides import check_overrides
 from ..show import finding_text
 from ..supervisor import Worker
 from ..violation import Violation
@@ -47,7 +47,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Judge:
-    """One target, one worker process. Methods raise TargetError, OutputError or InternalError."""
+    """One target, one worker process. Methods raise TargetError or InternalError."""
 
     def __init__(self, settings: GateSettings, seed: int, launch: Launch, known: Callable[[str], str]) -> None:
         self.settings = settings
@@ -63,7 +63,7 @@ class Judge:
         """What the target can do; starts the worker."""
         if self._capabilities is None:
             self._capabilities = self._worker.start().capabilities
-            check_keys(self.settings.overrides, self._capabilities)
+            check_overrides(self.settings.overrides, self._capabilities)
         return self._capabilities
 
     @property
@@ -112,7 +112,11 @@ class Judge:
         assert ran.trace
         if reason := self._known(violation.signature):
             return Verdict("known", f"{violation.signature}: {reason}", ran.outcome)
-        where, path, new = self._save(violation, index, ran.trace)
+        try:
+            where, path, new = self._save(violation, index, ran.trace)
+        except OutputError as error:
+            lost = f"{violation.message}\n\nsignature  {violation.signature}\ntrace      {ran.trace.origin}\n\n{error}"
+            return Verdict("failed", lost, ran.outcome)
         return self._verdict(ran.outcome, violation, where, path, explained=new)
 
     def _save(self, violation: Violation, index: int, trace: Trace) -> tuple[str, Path, bool]:

@@ -21,6 +21,7 @@ from ...targets.base.registry import prepare
 from ...targets.base.trace import TraceError
 from ..oracles import applicable
 from ..states import missing_states
+from ..units import plural
 from .items import GateCollector, TraceItem
 from .judge import Judge, corpus_files
 from .known import known_bugs
@@ -100,7 +101,7 @@ class GateSession:
         if self._only and not wanted:
             raise pytest.UsageError(f"hybridfuzz: there is no trace {', '.join(self._only)}")
         collector = GateCollector.from_parent(session, name=ROOT_ID, nodeid=ROOT_ID, traces=wanted)
-        items[:0] = [item for item in collector.collect() if isinstance(item, TraceItem)]
+        items[:0] = session.genitems(collector)  # tells pytest of each, so that it counts them
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -131,7 +132,7 @@ class GateSession:
             return
         states = ", ".join(f"{count} {state}" for state, count in sorted(self._states.items()))
         terminalreporter.section("hybridfuzz", sep="-")
-        terminalreporter.write_line(f"{self._states.total()} traces ({states}), {self._steps:,} steps")
+        terminalreporter.write_line(f"{plural(self._states.total(), 'trace')} ({states}), {self._steps:,} steps")
         if self._states["stopped early"]:
             terminalreporter.write_line("stopped early: this machine is slow; raise the budget's limit or run less")
         if missing := self._never_met():

@@ -37,6 +37,7 @@ def test_corpus_and_search_on_the_correct_target(pytester: pytest.Pytester) -> N
     result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "-v")
     assert result.ret == 0
     said = states(result)
+    result.stdout.fnmatch_lines([f"*collected {len(said)} items"])
     packaged = {f"hybridfuzz::corpus/{path.stem}" for path in PACKAGED_CORPUS.glob("*.json")}
     searched = {f"hybridfuzz::search/{index:04}" for index in range(5)}
     assert packaged | searched <= said.keys()
@@ -77,6 +78,12 @@ def test_a_failure_says_what_and_how_to_see_it_again(pytester: pytest.Pytester) 
     assert again.returncode == 1
     assert "M4-" in again.stdout
     assert len(load_trace(command[2]).events) <= 6
+
+
+def test_a_failure_that_cannot_be_saved_is_told_all_the_same(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "--hybridfuzz-out=/dev/null/x", "-k", "search")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["M*: *", "signature  M*", "trace      seed 0, trace *", "cannot write *"])
 
 
 def test_choosing_items(pytester: pytest.Pytester) -> None:
