@@ -11,6 +11,7 @@ Only the chosen command's module is imported, and it imports what is heavy when 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -19,6 +20,7 @@ import traceback
 from collections.abc import Sequence
 
 CLEAN, VIOLATION, USAGE, VACUOUS, INTERNAL = range(5)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 COMMANDS = {
     "fuzz": "run random traces against a target",
@@ -64,7 +66,14 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return run_line(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # in the middle of an import, for instance
+        return complain("interrupted", USAGE)
+
+
+def run_line(arguments: Sequence[str]) -> int:
+    """Parse, run."""
     chosen = next((word for word in arguments if word in COMMANDS), None)
     parser = build_parser(chosen)
     options = parser.parse_args(arguments)
@@ -92,19 +101,27 @@ def run_command(options: argparse.Namespace) -> int:
         if "device" in options:
             options.target = on_device(options.target, options.device)
         status: int = command.run(options)
+        sys.stdout.flush()
     except (TargetError, TraceError, OutputError) as error:
         return complain(str(error), USAGE)
-    except KeyboardInterrupt:
-        return complain("interrupted", USAGE)
-    except BrokenPipeError:
-        # The reader of our output has gone. What is still buffered goes nowhere, without a traceback at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):  # rich turns the first into the second
+        drop_output()
         return USAGE
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
+        drop_output()
+        return complain(f"{error.filename or 'standard output or a temporary file'}: {error.strerror}", USAGE)
     except InternalError as error:
         return internal_error(str(error), error.details)
     except Exception as error:
         return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
     return status
+
+
+def drop_output() -> None:
+    """Nobody can take our output any more: what is still buffered goes nowhere, without a traceback at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(message: str, status: int) -> int:
@@ -115,9 +132,13 @@ def complain(message: str, status: int) -> int:
 
 def internal_error(message: str, details: str) -> int:
     """Our own fault: the traceback goes to a file."""
-    with tempfile.NamedTemporaryFile("w", prefix="hybridfuzz-", suffix=".log", delete=False) as file:
-        file.write(details)
     first = (message.splitlines() or [""])[0]
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="hybridfuzz-", suffix=".log", delete=False) as file:
+            file.write(details)
+    except OSError:
+        print(details, file=sys.stderr)
+        return complain(f"internal error: {first} (please report it)", INTERNAL)
     return complain(f"internal error: {first} (traceback in {file.name}; please report it)", INTERNAL)
 
 

@@ -30,6 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from ..findings import OutputError, replay_command
     from ..lockstep import Outcome
     from ..reduce import reduce_trace
+    from ..units import plural
     from .common import open_worker, print_json, say
 
     trace, line = load_trace(options.trace), say(options.json)
@@ -43,27 +44,31 @@ def run(options: argparse.Namespace) -> int:
             raise OutputError(f"cannot write {options.out}: {error.strerror}") from error
         if len(better.events) < shortest:
             shortest = len(better.events)
-            line(f"{shortest} events")
+            line(plural(shortest, "event"))
 
     with open_worker(options) as worker:
         worker.start()
         violation = worker.run(trace, twice=True).violation
         if violation is None:
             raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reduce")
-        line(f"{violation.signature}: {shortest} events\n{violation.message}")
+        line(f"{violation.signature}: {plural(shortest, 'event')}\n{violation.message}")
         twice = violation.oracle == "DETERMINISM"
         save(trace)
 
         def attempt(candidate: Trace) -> Outcome:
             return worker.run(candidate, twice=twice)
 
-        best = reduce_trace(trace, violation.signature, attempt, seconds=options.time, on_better=save)
-    again = replay_command(options.target, options.out)
-    line(f"reduced from {len(trace.events)} to {len(best.events)} events: {options.out}\n{again}")
+        reason = "reduced"
+        try:
+            best = reduce_trace(trace, violation.signature, attempt, seconds=options.time, on_better=save)
+        except KeyboardInterrupt:
+            reason, best = "interrupted", load_trace(options.out)
+    again, end = replay_command(options.target, options.out), ", interrupted" if reason == "interrupted" else ""
+    line(f"reduced from {len(trace.events)} to {plural(len(best.events), 'event')}{end}: {options.out}\n{again}")
     if options.json:
         print_json(
             {
-                "exit_reason": "reduced",
+                "exit_reason": reason,
                 "signature": violation.signature,
                 "trace": options.out,
                 "events_before": len(trace.events),

@@ -2,12 +2,14 @@
 
 import json
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cli_process import Cli
+from cli_process import Cli, command
+from hybridfuzz.harness import cli
 from hybridfuzz.harness.cli import COMMANDS
 from hybridfuzz.harness.codec import encode_trace
 from hybridfuzz.harness.commands.targets import listing
@@ -141,7 +143,6 @@ def test_a_time_limit_that_no_trace_can_keep(hybridfuzz: Cli) -> None:
 
 
 def test_internal_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from hybridfuzz.harness import cli
     from hybridfuzz.harness.commands import doctor
 
     def fail(options: object) -> int:
@@ -155,6 +156,47 @@ def test_internal_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     [log] = tmp_path.glob("hybridfuzz-*.log")
     assert str(log) in line
     assert "ZeroDivisionError" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["targets"], ["replay", Path(__file__).parents[2] / "corpus"], ["fuzz", "--traces", "2", "--no-canary"]],
+)
+@pytest.mark.parametrize("full", [False, True], ids=["closed", "full"])
+def test_nobody_takes_the_output(
+    environment: dict[str, str], tmp_path: Path, arguments: list[object], full: bool
+) -> None:
+    """No traceback, and never the status that stands for a violation."""
+    ours = " ".join(shlex.quote(word) for word in command(*arguments))
+    shell = f"{ours} >/dev/full" if full else f"{ours} | head -c1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(
+        ["bash", "-c", shell], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode in ((2,) if full else (0, 2)), ran
+    assert "Traceback" not in ran.stderr
+    assert "Exception ignored" not in ran.stderr
+    if full:
+        assert ran.stderr.endswith("No space left on device\n")
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_interrupted_while_importing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.import_module", interrupt)
+    assert cli.main(["doctor"]) == 2
+    assert capsys.readouterr().err == "hybridfuzz: error: interrupted\n"
+
+
+def test_an_interrupted_reduction_names_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("hybridfuzz.harness.reduce.reduce_trace", interrupt)
+    [file] = (Path(__file__).parents[2] / "corpus").glob("null-as-state-slot--*.json")
+    small = str(tmp_path / "small.json")
+    assert cli.main(["reduce", str(file), "--target", MUTANT, "-o", small]) == 0
+    assert f"interrupted: {small}\nhybridfuzz replay {small}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
