@@ -24,7 +24,7 @@ from .messages import Fuzz, Overrides, Ready
 from .oracles import applicable
 from .overrides import check_overrides
 from .records import Canary, Finding, Notice, Reason, Record, Summary
-from .states import required_states
+from .states import required_oracles, required_states
 from .supervisor import Ran
 from .tally import Tally
 from .violation import Violation
@@ -180,6 +180,9 @@ class Desk:
     def _states(self) -> list[str]:
         return required_states(self._capabilities, self.settings.overrides) if self._capabilities else []
 
+    def _oracles(self) -> list[str]:
+        return required_oracles(self._capabilities, self.settings.overrides) if self._capabilities else []
+
     def _summary(self) -> Summary:
         settings, tally, states = self.settings, self._tally, self._states()
         oracles = applicable(self._capabilities) if self._capabilities else []
@@ -195,7 +198,7 @@ class Desk:
             findings=list(self.store.findings.values()),
             exercised=dict.fromkeys(oracles, 0) | tally.exercised,
             reached=dict.fromkeys(states, 0) | tally.reached,
-            never_exercised=[oracle for oracle in oracles if not tally.exercised[oracle]],
+            never_exercised=[oracle for oracle in self._oracles() if not tally.exercised[oracle]],
             never_reached=[state for state in states if not tally.reached[state]],
             lost_workers=tally.lost,
             canary=self.canary,

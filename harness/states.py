@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..targets.base.protocol import Capabilities
+from .oracles import applicable
 from .overrides import converted
 
 REQUIRES: dict[str, str] = {
@@ -60,8 +61,8 @@ REQUIRES: dict[str, str] = {
     "duplicate key": "caching block-tables",
     "cached block evicted": "caching",
     "evicted content computed again": "caching",
-    "prefix cache reset": "reset_prefix_cache",
-    "prefix cache reset while requests run": "reset_prefix_cache block-tables",
+    "prefix cache reset": "reset_prefix_cache caching",
+    "prefix cache reset while requests run": "reset_prefix_cache caching block-tables",
     # blocks and states
     "blocks zeroed": "",
     "block reused by another kind of group": "block-tables",
@@ -100,6 +101,15 @@ REQUIRES: dict[str, str] = {
     "aborted with a step in flight": "async abort",
 }
 """State -> features (space separated) without which it cannot occur."""
+ORACLES_REQUIRE = {
+    "M2": "caching",
+    "M4": "dead-rows",
+    "M6": "caching",
+    "S1": "kept",
+    "S2": "continued",
+    "S5": "caching",
+}
+"""The same for oracles that have nothing to judge without."""
 
 
 def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set[str]:
@@ -117,6 +127,12 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has -= {"sliding-window", "draft-group"}
     if has & {"align", "all", "slots"}:
         has.add("caching")
+    if has & {"padding", "dummy_run"}:
+        has.add("dead-rows")
+    if has & {"caching", "stores"}:
+        has.add("kept")
+    if has & {"caching", "external_load", "resume"}:
+        has.add("continued")
     if "slots" not in capabilities.modes:
         has.add("block-tables")
     if fixed.get("num_speculative_tokens", capabilities.max_speculative_tokens):
@@ -134,6 +150,13 @@ def required_states(capabilities: Capabilities, overrides: Mapping[str, object] 
     """States that a campaign over everything the target can do has to reach, as far as `overrides` leave it open."""
     has = features(capabilities, overrides or {})
     return [state for state, needs in REQUIRES.items() if set(needs.split()) <= has]
+
+
+def required_oracles(capabilities: Capabilities, overrides: Mapping[str, object] | None = None) -> list[str]:
+    """Oracles that such a campaign has to exercise: those that its observations allow and that have something to
+    judge."""
+    has = features(capabilities, overrides or {})
+    return [oracle for oracle in applicable(capabilities) if set(ORACLES_REQUIRE.get(oracle, "").split()) <= has]
 
 
 def missing_states(

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..harness.detection import Row, Spread
-from ..harness.oracles import ORACLES
+from ..harness.oracles import titles
 from ..harness.rates import Sample
 from ..harness.records import Canary, Summary
 from ..harness.units import plural, spell
@@ -36,7 +36,7 @@ def verdict(summary: Summary, findings: Sequence[Shown]) -> tuple[str, str]:
 def overview(summary: Summary) -> Section:
     """Numbers first, then how to run it again."""
     met = len(summary.reached) - len(summary.never_reached)
-    exercised = len(summary.exercised) - len(summary.never_exercised)
+    exercised = sum(map(bool, summary.exercised.values()))
     tiles = [
         ("traces", f"{summary.traces:,}", ""),
         ("steps", f"{summary.steps:,}", f"{summary.steps_per_second:,.0f} a second"),
@@ -127,8 +127,7 @@ def states_section(summary: Summary) -> Section:
 
 def oracles_section(summary: Summary) -> Section:
     """How often each oracle had something to judge."""
-    titles = {name: one.title for one in ORACLES for name in one.ids}
-    return Section("oracles", "Oracles exercised", bars(summary.exercised, titles))
+    return Section("oracles", "Oracles exercised", bars(summary.exercised, titles()))
 
 
 def bars(counts: Mapping[str, int], titles: Mapping[str, str]) -> Markup:

@@ -66,7 +66,7 @@ def describe(options: argparse.Namespace) -> int:
 
     from ..cli import CLEAN
     from ..oracles import applicable
-    from ..states import required_states
+    from ..states import required_oracles, required_states
     from ..supervisor import Worker
     from .common import launch_target, print_json
 
@@ -79,6 +79,7 @@ def describe(options: argparse.Namespace) -> int:
         "python": launch.python,
         **msgspec.to_builtins(ready.capabilities, order="sorted"),
         "oracles": applicable(ready.capabilities),
+        "required oracles": required_oracles(ready.capabilities),
         "required states": required_states(ready.capabilities),
     }
     if options.json:

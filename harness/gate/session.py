@@ -19,8 +19,7 @@ import pytest
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.trace import TraceError
-from ..oracles import applicable
-from ..states import missing_states
+from ..states import missing_states, required_oracles
 from ..units import plural
 from .items import GateCollector, TraceItem
 from .judge import Judge, corpus_files
@@ -142,7 +141,8 @@ class GateSession:
 
     def _never_met(self) -> list[str]:
         capabilities = self.judge.capabilities
-        oracles = [oracle for oracle in applicable(capabilities) if not self._exercised[oracle]]
+        required = required_oracles(capabilities, self.settings.overrides)
+        oracles = [oracle for oracle in required if not self._exercised[oracle]]
         return [*oracles, *missing_states(capabilities, self._reached, self.settings.overrides)]
 
     def pytest_unconfigure(self) -> None:

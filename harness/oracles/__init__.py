@@ -47,4 +47,9 @@ def applicable(capabilities: Capabilities) -> list[str]:
     return sorted(set(ids))
 
 
-__all__ = ["ORACLES", "Context", "Oracle", "applicable"]
+def titles() -> dict[str, str]:
+    """Id -> what it is about, in the words of the class that is about little else."""
+    return {name: oracle.title for oracle in sorted(ORACLES, key=lambda one: -len(one.ids)) for name in oracle.ids}
+
+
+__all__ = ["ORACLES", "Context", "Oracle", "applicable", "titles"]

@@ -1,11 +1,13 @@
 """Reached states: a hand-made trace reaches each; one without it does not."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.states import REQUIRES, features, missing_states, required_states
+from hybridfuzz.harness.oracles import applicable, titles
+from hybridfuzz.harness.states import REQUIRES, features, missing_states, required_oracles, required_states
 from hybridfuzz.targets.base.trace import (
     Abort,
     Arrive,
@@ -220,3 +222,19 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
     assert "chunked prefill" in required
     assert not {"prefix hit", "aborted while running", "draft rejected", "padding rows"} & set(required)
     assert features(poor, {}) == {"arrive", "step", "none", "block-tables"}
+    assert not {"M2", "M4", "M6", "S1", "S2", "S5"} & set(required_oracles(poor))
+    assert required_oracles(CLEAN.capabilities) == applicable(CLEAN.capabilities)
+
+
+def test_without_prefix_caching_nothing_about_it_is_required() -> None:
+    fixed = {"mamba_cache_mode": "none"}
+    assert {"M2", "M6", "S5"} == set(applicable(CLEAN.capabilities)) - set(required_oracles(CLEAN.capabilities, fixed))
+    assert not {"prefix hit", "prefix cache reset"} & set(required_states(CLEAN.capabilities, fixed))
+
+
+def test_oracles_are_called_what_the_readme_calls_them() -> None:
+    """S2 and S3 share a class and a title."""
+    words = {"S2": "resume and rollback", "S3": "resume and rollback"}
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for name, title in titles().items():
+        assert title in words.get(name, "") or f"{name} {title}" in readme, name
