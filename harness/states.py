@@ -28,7 +28,7 @@ REQUIRES: dict[str, str] = {
     "two admitted in one step": "",
     "prompts and decodes in one step": "block-tables",
     "request moved to another row": "",
-    "nothing could be scheduled": "",
+    "nothing could be scheduled": "continued",
     "padding rows": "padding",
     "padding over a vacated row": "padding",
     "dummy run after requests": "dummy_run",

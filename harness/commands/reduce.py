@@ -66,14 +66,6 @@ def run(options: argparse.Namespace) -> int:
     again, end = replay_command(options.target, options.out), ", interrupted" if reason == "interrupted" else ""
     line(f"reduced from {len(trace.events)} to {plural(len(best.events), 'event')}{end}: {options.out}\n{again}")
     if options.json:
-        print_json(
-            {
-                "exit_reason": reason,
-                "signature": violation.signature,
-                "trace": options.out,
-                "events_before": len(trace.events),
-                "events": len(best.events),
-                "replay": again,
-            }
-        )
+        result = {"exit_reason": reason, "signature": violation.signature, "trace": options.out}
+        print_json({**result, "events_before": len(trace.events), "events": len(best.events), "replay": again})
     return CLEAN
