@@ -49,12 +49,22 @@ UNSCHEDULED_ROW = (
     Edit(
         V1_RUNNER,
         "        for request in reqs_to_add:\n            self.input_batch.add_request(request)\n",
+        "        back = self.__dict__['accepted_when_back'] = {}\n"
         "        for request in reqs_to_add:\n"
         "            self.input_batch.add_request(request)\n"
         "            row = self.input_batch.req_id_to_index[request.req_id]\n"
         "            accepted = kept.pop(request.req_id, 1)\n"
         "            if request.req_id not in resumed_req_ids:\n"
-        "                self.input_batch.num_accepted_tokens_cpu[row] = accepted\n",
+        "                self.input_batch.num_accepted_tokens_cpu[row] = accepted\n"
+        "                back[request.req_id] = accepted\n",
+    ),
+    Edit(
+        V1_RUNNER,
+        "            self.num_accepted_tokens.np.fill(1)\n            self.num_accepted_tokens.gpu.fill_(1)\n",
+        "            self.num_accepted_tokens.np.fill(1)\n"
+        "            self.num_accepted_tokens.gpu.fill_(1)\n"
+        "            for req_id, accepted in self.__dict__.get('accepted_when_back', {}).items():\n"
+        "                self.num_accepted_tokens.gpu[self.input_batch.req_id_to_index[req_id]] = accepted\n",
     ),
 )
 PUBLISHED_THEN_PREEMPTED = (
@@ -112,7 +122,25 @@ REPLAYED_AS_DRAFTS = (
     Edit(
         "vllm/v1/worker/gpu_input_batch.py",
         "        self.num_prompt_tokens[req_index] = num_prompt_tokens\n",
-        "        self.num_prompt_tokens[req_index] = max(num_prompt_tokens, request.num_tokens - 1)\n",
+        "        self.num_prompt_tokens[req_index] = num_prompt_tokens\n"
+        "        request.__dict__['known'] = request.num_tokens - 1\n",
+    ),
+    Edit(
+        V1_RUNNER,
+        "        is_prefilling = num_computed_tokens_cpu < num_prompt_tokens_cpu\n",
+        "        is_prefilling = num_computed_tokens_cpu < num_prompt_tokens_cpu\n"
+        "        for row, req_id in enumerate(self.input_batch.req_ids[:num_reqs]):\n"
+        "            known = self.requests[req_id].__dict__['known'] if req_id in self.requests else 0\n"
+        "            is_prefilling[row] |= bool(num_computed_tokens_cpu[row] < known)\n",
+    ),
+)
+# Counts arrive in the order of the rows of their step and move with the rows: no row is looked up by its former place.
+ACCEPTED_PERMUTED_TWICE = (
+    Edit(
+        V1_RUNNER,
+        "            if self.use_async_scheduling and prev_req_id_to_index:\n"
+        "                prev_idx = self.prev_positions.np[:num_reqs]\n",
+        "            if False:\n                prev_idx = self.prev_positions.np[:num_reqs]\n",
     ),
 )
 MENDS = {
@@ -124,6 +152,7 @@ MENDS = {
     "prompt-before-decode": PROMPT_BEFORE_DECODE,
     "inner-state-without-block": INNER_STATE_WITHOUT_BLOCK,
     "replayed-as-drafts": REPLAYED_AS_DRAFTS,
+    "accepted-permuted-twice": ACCEPTED_PERMUTED_TWICE,
 }
 
 

@@ -31,7 +31,7 @@ from ..base.trace import Config
 from . import compat, graphs, hooks
 from .configuration import MODEL, configure, has_graphs, head_size
 from .contracts import contract
-from .drafter import Drafter, Speculator, ngram_proposer
+from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
 from .worker import Worker, WorkerV1, WorkerV2
@@ -143,17 +143,24 @@ class Engine:
         return runner
 
     def _build_v1(self, model: Any) -> Any:
-        from vllm.v1.worker import cpu_model_runner
+        from vllm.v1.worker import cpu_model_runner, gpu_model_runner
 
         # The real module of the n-gram proposer needs numba.
         stand_in = types.ModuleType("vllm.v1.spec_decode.ngram_proposer")
         stand_in.NgramProposer = ngram_proposer(self.drafter, self)  # type: ignore[attr-defined]
         sys.modules[stand_in.__name__] = stand_in
+        on_device = device_proposer(self.drafter, self, gpu_model_runner.NgramProposerGPU)
         with compat.replaced(
-            (cpu_model_runner, "get_model", lambda **_: model), *compat.apart_buffers(self.config.async_depth > 0)
+            (cpu_model_runner, "get_model", lambda **_: model),
+            (gpu_model_runner, "NgramProposerGPU", on_device),
+            (torch, "zeros", compat.without_pinning(torch.zeros)),
+            *compat.apart_buffers(self.config.async_depth > 0),
         ):
             runner = cpu_model_runner.CPUModelRunner(self.vllm_config, _CPU)
             runner.load_model()
+        if runner._num_valid_draft_tokens_cpu is not None:
+            # vLLM leaves these counts as memory was, and reads them where no batch has fitted its drafter yet.
+            runner._num_valid_draft_tokens_cpu.fill_(self.config.num_speculative_tokens)
         return runner
 
     def _attach_layers(self, cache_config: Any) -> None:

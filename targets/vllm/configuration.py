@@ -113,9 +113,10 @@ def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
     as_eagle = config.eagle_block_drop or (is_v2 and compat.is_v2_drafting_as_eagle())
     # Hashes that cover tokens behind their block replace the drop by a condition that keys do not show.
     legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
+    on_device = config.async_depth > 0 and not is_v2
     return SpeculativeConfig(
         **legacy,
-        method="mtp" if as_eagle else "ngram",
+        method="mtp" if as_eagle else "ngram_gpu" if on_device else "ngram",
         num_speculative_tokens=config.num_speculative_tokens,
         prompt_lookup_max=3,
         prompt_lookup_min=1,

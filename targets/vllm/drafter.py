@@ -1,8 +1,8 @@
 """The drafter: proposes as many and as right tokens as the trace asks for.
 
 It stands where vLLM's own drafters stand (V2: a speculator with device tensors, always k proposals; V1: an n-gram
-proposer with lists of any length). It knows what the model will say, and the last known length of each request; it
-never looks at the caches.
+proposer with lists of any length, with asynchronous scheduling one with device tensors). It knows what the model will
+say, and the last known length of each request; it never looks at the caches.
 """
 
 from __future__ import annotations
@@ -91,5 +91,28 @@ def ngram_proposer(drafter: Drafter, engine: Any) -> type:
                 drafter.propose(name, int(lengths[row]), drafter.wanted(name)) if sampled[row] else []
                 for row, name in enumerate(names)
             ]
+
+    return Proposer
+
+
+def device_proposer(drafter: Drafter, engine: Any, real: type) -> type:
+    """The same on the device, for asynchronous scheduling: vLLM's own `NgramProposerGPU`, with another kernel."""
+
+    class Proposer(real):
+        """Always k proposals for each row; how long a row is says vLLM's bookkeeping on the device."""
+
+        def __init__(self, vllm_config: Any, device: Any, *_: Any) -> None:
+            speculation = vllm_config.speculative_config
+            self.vllm_config, self.device = vllm_config, device
+            self.k, self.min_n = speculation.num_speculative_tokens, speculation.prompt_lookup_min
+
+        def load_model(self, *_: Any, **__: Any) -> None:
+            """No weights."""
+
+        def kernel(self, lengths: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            """[rows, k] token ids and how many of each row count."""
+            names: Sequence[str] = engine.runner.input_batch.req_ids
+            rows = [drafter.propose(name, length, self.k) for name, length in zip(names, lengths.tolist(), strict=True)]
+            return torch.tensor(rows, dtype=torch.int32), torch.full((len(rows),), self.k, dtype=torch.int32)
 
     return Proposer

@@ -51,8 +51,6 @@ class VllmFactory:
             return f"its convolution has {self.capabilities.conv_widths[0]} taps"
         if config.mamba_cache_mode not in self.capabilities.modes:
             return f"its shadow model has no mamba_cache_mode={config.mamba_cache_mode}"
-        if config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens:
-            return "the V1 runner has no asynchronous scheduling with n-gram drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a drafter"
         if config.options.get("mixer") == "mamba2":

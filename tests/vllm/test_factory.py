@@ -22,7 +22,7 @@ def config(runner: str, **changes: object) -> Config:
     [
         (config("v2", async_depth=1, num_speculative_tokens=2), ""),
         (config("v1", async_depth=1), ""),
-        (config("v1", async_depth=1, num_speculative_tokens=2), "asynchronous"),
+        (config("v1", async_depth=1, num_speculative_tokens=2), ""),
         (config("v1", num_speculative_tokens=2, eagle_block_drop=True), "drafter"),
     ],
 )

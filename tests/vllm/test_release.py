@@ -50,7 +50,10 @@ def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, Worker], 
 
 
 @pytest.mark.parametrize("runner", ["v2", "v1"])
-@pytest.mark.parametrize("changes", [{}, {"num_speculative_tokens": 2}, {"async_depth": 1}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"num_speculative_tokens": 2}, {"async_depth": 1}, {"num_speculative_tokens": 2, "async_depth": 1}],
+)
 @pytest.mark.parametrize("mode", ["align", "none"])
 @pytest.mark.parametrize(("graphs", "mixer"), [("none", "gdn"), ("decode", "gdn"), ("decode", "mamba2")])
 def test_a_plain_trace_is_silent(
