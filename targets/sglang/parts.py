@@ -20,8 +20,10 @@ BASE_SLOTS = 3
 
 
 def slots_per_request(strategy: str, overlap: bool) -> int:
-    """State slots that the server provides for each running request (`_calculate_mamba_ratio`)."""
-    return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": 1 + overlap, "extra_buffer_lazy": 1}[strategy]
+    """State slots that the server provides for each running request (`_calculate_mamba_ratio`; up to 0.5.9 in
+    `init_memory_pool`, which looks at speculation only, not at overlap)."""
+    tracks = 2 if overlap or compat_old.always_two_tracks() else 1
+    return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": tracks, "extra_buffer_lazy": 1}[strategy]
 
 
 def publish(sizes: Sizes) -> Any:
