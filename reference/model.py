@@ -52,6 +52,8 @@ class Reference:
         self.handed_out: list[int] = []
         """Blocks that changed hands when the current step was entered."""
         self._entered_tables: dict[str, Table] = {}
+        self._tables_before: Mapping[str, Table] = {}
+        """All tables when the step that the device entered last was planned."""
         self._last_published: Mapping[int, Key] = {}
 
     def arrive(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, session: bool = False) -> Life:
@@ -130,6 +132,7 @@ class Reference:
             facts.lives[name].admit(start)
         for name in facts.lives:
             self._hand_out_new_blocks(name, facts)
+        self._tables_before = facts.tables
         return facts
 
     def _hand_out_new_blocks(self, name: str, facts: PlanFacts) -> None:
@@ -139,6 +142,7 @@ class Reference:
         if table == before:
             return
         self._entered_tables[name] = table
+        kept = self._kept(name) if hit is None and name in facts.admitted else ()
         for index, columns in enumerate(table):
             reused = cached_columns(self.layout.groups[index], self.layout.mode, hit or 0)
             held = before[index] if before else ()
@@ -151,7 +155,7 @@ class Reference:
                     continue
                 if self.layout.cache_owns and block in facts.published:
                     continue  # borrowed: the request may have been moved onto an equal block of the cache
-                if block not in held or not self._owns(name, block):
+                if (block not in held and block not in kept) or not self._owns(name, block):
                     self.ledger.hand_out(block, name, index, facts.step)
                     self.handed_out.append(block)
 
@@ -162,6 +166,7 @@ class Reference:
         of the cache, whoever wrote them. What it holds alone, out of reach of lookups, it may write to."""
         self.lives[name].truncate(length)
         self._entered_tables[name] = table
+        self._tables_before = {**self._tables_before, name: table}
         held = {block for columns in table for block in columns}
         self.ledger.adopt([block for block in held if references[block] == 1 and block not in published], name)
 
@@ -179,9 +184,15 @@ class Reference:
                 self.ledger.inherit(block, origin[column] if self.layout.groups[index].kind == "attention" else None)
 
     def _owns(self, name: str, block: int) -> bool:
-        """Whether a block that the request had, in another column, was its own."""
+        """Whether a block that the request had, in another column or apart, was its own."""
         facts = self.ledger.facts.get(block)
         return facts is not None and facts.owner == name
+
+    def _kept(self, name: str) -> set[int]:
+        """Blocks that a session's turn may go on with, if they are its own: those in its table or in one that no
+        request runs on. An engine may put a session's caches aside while a turn runs on others."""
+        holders = {name} | self._tables_before.keys() - self.lives.keys()
+        return {block for one in holders for columns in self._tables_before.get(one, ()) for block in columns}
 
     def executed(self, step: int) -> None:
         """The forward of `step` has run."""

@@ -142,8 +142,9 @@ class SglangTarget:
         if event.name in self.host.requests:
             self.scheduler.abort_request(compat.abort_message(event.name))
             self.scheduler.client.take()
-            if self.sessions is not None:
-                self.sessions.close(event.name)
+        # A session that timed out holds nothing any more, but its client could still come back.
+        if self.sessions is not None:
+            self.sessions.close(event.name)
         return []
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:

@@ -161,3 +161,37 @@ def test_a_forks_state_is_complete_whatever_stands_in_its_parents_column(parked:
     assert cell is not None
     assert (cell.temporal, cell.conv) == (True, True)
     assert not {0, 9} & parked.ledger.facts.keys()
+
+
+@pytest.mark.parametrize("holder", ["r0's session", "r0"])
+def test_caches_that_were_put_aside_keep_their_facts(parked: Reference, holder: str) -> None:
+    """A turn may run on blocks of its own beside those that its session keeps, for the next turn."""
+    parked.lives["r0"].resume([("b", 6)], 2)
+    parked.plan(1, [("r0", 0, 0)], {"r0": ((3,), (4,)), "r0's session": TABLE}, [0] * 20, {})
+    parked.enter(1)
+    parked.executed(1)
+    parked.lives["r0"].delivered = 2
+    parked.end("r0")
+    parked.arrive("r1", [("c", 5)], 1)
+    parked.plan(2, [("r1", 0, 0)], {"r1": ((5,), (6,)), holder: TABLE}, [0] * 20, {})
+    parked.enter(2)
+    parked.lives["r0"].resume([("b", 6)], 2)
+    parked.plan(3, [("r0", 5, None)], {"r0": TABLE}, [0] * 20, {})
+    parked.enter(3)
+    assert parked.handed_out == []
+    assert parked.ledger.facts[1].generation == 1
+
+
+def test_what_was_a_strangers_is_new_to_who_goes_on_with_it(parked: Reference) -> None:
+    parked.arrive("r1", [("c", 5)], 1)
+    parked.plan(1, [("r1", 0, 0)], {"r0": TABLE, "r1": ((3,), (4,))}, [0] * 20, {})
+    parked.enter(1)
+    parked.executed(1)
+    parked.end("r1")
+    parked.arrive("r2", [("c", 5)], 1)
+    parked.plan(2, [("r2", 0, 0)], {"r0": TABLE, "r2": ((5,), (6,)), "r1": ((3,), (4,))}, [0] * 20, {})
+    parked.enter(2)
+    parked.lives["r0"].resume([("b", 6)], 2)
+    parked.plan(3, [("r0", 5, None)], {"r0": ((3,), (4,))}, [0] * 20, {})
+    parked.enter(3)
+    assert parked.handed_out == [3, 4]
