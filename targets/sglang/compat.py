@@ -118,6 +118,13 @@ def process_result(scheduler: Any, batch: Any, result: Any) -> None:
         flush()
 
 
+def finishing(scheduler: Any, batch: Any) -> list[Any]:
+    """Rows that the token in flight ends, as far as a release (0.5.22) looks for them before it decodes or retracts."""
+    asks = getattr(type(scheduler), "_reqs_finishing_inflight", None)
+    rows: list[Any] = asks(scheduler, batch) if asks else []
+    return rows
+
+
 def release_arguments(scheduler: Any) -> tuple[Any, ...]:
     """What `ScheduleBatch.release_req` wants besides an index and a count."""
     from sglang.srt.managers.schedule_batch import ScheduleBatch

@@ -135,12 +135,16 @@ class Skeleton(Scheduler):
     def update_running_batch(self, batch: Any) -> Any:
         """Before the next decode is prepared, retract whom the trace names, as if memory had run out there."""
         wanted, self.retract_next = self.retract_next, []
-        for name in wanted:
-            batch = self._retract(batch, name)
-        return batch if batch.is_empty() else super().update_running_batch(batch)
+        # SGLang retracts nobody while the token in flight ends a row: that will give memory back.
+        if not compat.finishing(self, batch):
+            for name in wanted:
+                batch = self._retract(batch, name)
+        return super().update_running_batch(batch)
 
     def _retract(self, batch: Any, name: str) -> Any:
-        """One turn of `ScheduleBatch.retract_decode`'s loop, for a chosen request."""
+        """One turn of `ScheduleBatch.retract_decode`'s loop, for a chosen request. The last row stays."""
+        if sum(not request.finished() for request in batch.reqs) < 2:
+            return batch
         for index, request in enumerate(batch.reqs):
             if request.hybridfuzz_name == name and not request.finished():
                 batch.release_req(index, len(batch.reqs) - 1, *compat.release_arguments(self))
