@@ -130,6 +130,22 @@ def test_what_stands_behind_the_failing_event_goes_with_it() -> None:
     assert better == [one.best]
 
 
+def test_the_end_is_cut_off_first() -> None:
+    """One run, and everything behind the failing event is gone; then halves, from the end."""
+    tried: list[Trace] = []
+
+    def fails_at_two(candidate: Trace) -> Outcome:
+        tried.append(candidate)
+        return outcome(FAILS if len(candidate.events) > 2 else None)
+
+    trace = make_trace(*(Step(budget=number + 1) for number in range(9)))
+    one, better = reducer(trace, fails_at_two)
+    one.reduce()
+    assert tried[0].events == trace.events[:-1]
+    assert better[0].events == trace.events[:3]
+    assert len(tried[1].events) == 2
+
+
 def test_what_does_not_fail_or_is_the_best_already_is_not_taken() -> None:
     trace = make_trace(*steps(2))
     one, better = reducer(trace, lambda trace: outcome(None))

@@ -66,7 +66,9 @@ def test_attention_reads_the_columns_of_the_scheduler(blocks: tuple[int, ...], f
     (12, (7,), "column"), (3, (), ""),
 ])  # fmt: skip
 def test_attention_writes_the_column_of_each_position(position: int, blocks: tuple[int, ...], field: str) -> None:
-    assert verdict(TableMirror(), entered(), slot_write(0, position, *blocks)) == field
+    oracle = TableMirror()
+    assert verdict(oracle, entered(), slot_write(0, position, *blocks)) == field
+    assert oracle.exercised == {"M3": 1}
 
 
 def test_the_column_that_differs_is_named() -> None:
