@@ -11,7 +11,7 @@ from support import arrive, make_trace, steps
 FAILS = Violation("M1", "free", "M1: block 1 is lost", event=2)
 
 
-def reducer(trace: Trace, run: object, seconds: float = 60) -> tuple[Reducer, list[Trace]]:
+def reducer(trace: Trace, run: object, seconds: float = 5) -> tuple[Reducer, list[Trace]]:
     better: list[Trace] = []
     return Reducer(trace, FAILS.signature, run, seconds, better.append), better  # type: ignore[arg-type]
 
@@ -144,6 +144,30 @@ def test_the_end_is_cut_off_first() -> None:
     assert tried[0].events == trace.events[:-1]
     assert better[0].events == trace.events[:3]
     assert len(tried[1].events) == 2
+
+
+def test_all_passes_together_until_none_helps() -> None:
+    """One request and one step matter; another request is in the way unless it goes with all that names it."""
+
+    def needs_both(candidate: Trace) -> Outcome:
+        other = [event for event in candidate.events if getattr(event, "name", "") == "other"]
+        arrived = any(isinstance(event, Arrive) and event not in other for event in candidate.events)
+        fails = arrived and any(isinstance(event, Step) for event in candidate.events) and len(other) in (0, 3)
+        return outcome(msgspec.structs.replace(FAILS, event=len(candidate.events) - 1) if fails else None)
+
+    trace = make_trace(
+        arrive("other", 9), arrive("big", ("x", 9), ("y", 5), new=7, priority=1), Preempt("other"),
+        Step(budget=5, drafts=2), *steps(4), Abort("other"), *steps(3),
+        num_speculative_tokens=3, async_depth=2, policy="priority", graph_sizes=(1, 2),
+    )  # fmt: skip
+    one, better = reducer(trace, needs_both)
+    best = one.reduce()
+    assert best.events == (arrive("r0", ("a", 1), new=1), Step())
+    assert len(best.config.groups) == 1
+    assert (best.config.num_speculative_tokens, best.config.async_depth, best.config.policy) == (0, 0, "fcfs")
+    assert best.config.num_blocks == best.config.smallest_pool()
+    assert better[-1] == best
+    assert one.tries < 300, "the passes go on although none helps"
 
 
 def test_what_does_not_fail_or_is_the_best_already_is_not_taken() -> None:
