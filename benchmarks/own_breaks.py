@@ -31,7 +31,7 @@ FILES = (
     *(f"harness/{name}.py" for name in ("clauses", "explain", "lockstep", "reduce", "takeover", "violation")),
 )
 TESTS = ["tests/reference", "tests/oracles", "tests/targets", "tests/test_corpus.py"]
-TESTS += [f"tests/harness/test_{name}.py" for name in ("explain", "lockstep", "ranks", "simpler")]
+TESTS += [f"tests/harness/test_{name}.py" for name in ("clauses", "explain", "lockstep", "ranks", "simpler")]
 SECONDS_MAX = 300
 OPPOSITE = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
