@@ -1,6 +1,7 @@
 """The lockstep: dead names are no-ops, sub-lists are legal, runs repeat, crashes are findings."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,6 +140,19 @@ def test_dummy_runs_are_steps() -> None:
     trace = make_trace(arrive("r0", 12, new=2), *steps(6))
     more = make_trace(*trace.events, DummyRun(1), DummyRun(1))
     assert run_trace(CLEAN, more).steps == run_trace(CLEAN, trace).steps + 2
+
+
+def test_what_was_exercised_is_the_sum_over_all_oracles() -> None:
+    """Several judge the same rule, each from its own observations."""
+    trace = drawn(4711, 3)
+    lockstep = Lockstep(CLEAN.open(trace.config), trace.config, CLEAN.capabilities.observes)
+    for index, event in enumerate(trace.events):
+        assert lockstep.apply(event, index) is None
+    counted: Counter[str] = Counter()
+    for oracle in lockstep.oracles:
+        counted.update(oracle.exercised)
+    assert lockstep.outcome(0).exercised == dict(counted)
+    assert sum("M8" in oracle.ids for oracle in lockstep.oracles) > 1
 
 
 class Crashes(Runner):
