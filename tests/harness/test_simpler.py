@@ -5,7 +5,20 @@ import pytest
 from hybridfuzz.harness.lockstep import Outcome
 from hybridfuzz.harness.reduce import Reducer, renamed, simpler_configurations, simpler_events
 from hybridfuzz.harness.violation import Violation
-from hybridfuzz.targets.base.trace import Abort, Arrive, Config, Fork, Group, Preempt, Resume, Step, Trace, Truncate
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    Fork,
+    Group,
+    Preempt,
+    Resume,
+    Step,
+    Trace,
+    TraceError,
+    Truncate,
+)
 from support import arrive, make_trace, steps
 
 FAILS = Violation("M1", "free", "M1: block 1 is lost", event=2)
@@ -177,6 +190,21 @@ def test_what_does_not_fail_or_is_the_best_already_is_not_taken() -> None:
     assert one.tries == 0
     assert not one.attempt(make_trace(Step()))
     assert (one.best, one.tries, better) == (trace, 1, [])
+
+
+def test_what_fails_otherwise_or_is_refused_is_not_taken() -> None:
+    """Another field is another bug; a contradictory trace, or one that the target does not take, is none."""
+    slid = outcome(msgspec.structs.replace(FAILS, field="references"))
+    for answer in (slid, TraceError("too small"), TargetError("not here")):
+
+        def run(candidate: Trace, answer: Outcome | Exception = answer) -> Outcome:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        one, better = reducer(make_trace(*steps(9)), run)
+        assert not one.attempt(make_trace(Step()))
+        assert (one.tries, better) == (1, [])
 
 
 def test_a_request_goes_with_everything_that_names_it() -> None:
