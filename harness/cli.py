@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import io
 import os
 import sys
 import tempfile
@@ -66,6 +67,9 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no middle dot gets a question mark
     try:
         return run_line(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:  # in the middle of an import, for instance

@@ -98,6 +98,9 @@ def make_venv(requirements: Path, what: str, gigabytes: float, progress: Progres
     key = sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     folder = cache_folder() / "venvs" / f"{requirements.parent.name}-{key}"
     python = folder / "bin" / "python"
+    if not python.exists():  # the interpreter that it was made from is gone
+        (folder / STAMP).unlink(missing_ok=True)
+        shutil.rmtree(folder / "bin", ignore_errors=True)
     with made_once(folder, what, gigabytes, progress) as missing:
         if missing:
             _make_bare_venv(folder, "--without-pip")

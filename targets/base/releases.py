@@ -78,6 +78,16 @@ def between(engine: Engine, first: str, last: str, progress: Progress) -> list[s
     return releases_between(pip_python(progress), engine.name, first, last)
 
 
+def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
+    """What to say in a worker where the engine's code does not import, and the cure for where it runs."""
+    if not Path(sys.prefix).is_relative_to(cache_folder()):
+        return TargetError(f"{title} cannot be imported here ({error}); say {example} for an environment of its own")
+    return TargetError(
+        f"{title} cannot be imported ({error}): if its files were damaged, remove {sys.prefix} or the release's folder "
+        f"in {cache_folder()}; if a checkout needs more, `pip --python {sys.executable} install` it"
+    )
+
+
 def _installed(engine: Engine, home: Path) -> Launch:
     if find_spec(engine.name) is None:
         raise TargetError(

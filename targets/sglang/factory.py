@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from ..base.protocol import Capabilities, Target, TargetError
+from ..base.releases import cannot_import
 from ..base.trace import Config
 
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
@@ -115,9 +116,7 @@ def make_factory(variant: str) -> SglangFactory:
         tree_cores, strategies, reaches = compat_tree.tree_cores(), compat_old.strategies(), compat_old.reaches()
         drafts = DRAFTS if compat.speculates() else 0
     except ImportError as error:
-        raise TargetError(
-            f"SGLang cannot be imported here ({error}); say sglang@0.5.23 for an environment of its own"
-        ) from error
+        raise cannot_import("SGLang", "sglang@0.5.23", error) from error
     del target
     known = tree_cores, drafts, strategies, reaches
     if variant != SESSIONS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..base.protocol import Capabilities, Target, TargetError
+from ..base.releases import cannot_import
 from ..base.trace import Config
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
@@ -77,8 +78,6 @@ def make_factory(variant: str) -> VllmFactory:
     try:
         from .bringup import prepare_process
     except ImportError as error:
-        raise TargetError(
-            f"vLLM cannot be imported here ({error}); say vllm@0.33.0 for an environment of its own"
-        ) from error
+        raise cannot_import("vLLM", "vllm@0.33.0", error) from error
     prepare_process()
     return VllmFactory(variant or "vllm")

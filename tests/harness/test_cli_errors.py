@@ -179,6 +179,13 @@ def test_nobody_takes_the_output(
         assert ran.stderr.endswith("No space left on device\n")
 
 
+def test_a_terminal_that_knows_ascii_alone(hybridfuzz: Cli) -> None:
+    [file] = (Path(__file__).parents[2] / "corpus").glob("null-as-state-slot--*.json")
+    ran = hybridfuzz("replay", file, "--target", MUTANT, env={"PYTHONIOENCODING": "ascii"})
+    assert ran.status == 1, ran
+    assert "Here the accounts part" in ran.out
+
+
 def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 

@@ -12,6 +12,7 @@ from cli_process import Cli
 from hybridfuzz.targets.base import environment as base
 from hybridfuzz.targets.base.pip import Ended, explain
 from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.releases import cannot_import
 
 BINARIES = re.compile(r"\.so$")
 
@@ -87,6 +88,28 @@ def test_venv(tmp_path: Path) -> None:
     assert subprocess.run([python, "-c", "import vllm"], check=False).returncode == 0
     again = base.make_venv(requirements, "a toy", 0.001, pytest.fail)
     assert again == python
+
+
+def test_an_environment_whose_interpreter_is_gone_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("vllm==0.1.0\n")
+    python = base.make_venv(tmp_path / "requirements.txt", "an environment", 0.001, print)
+    python.unlink()
+    python.symlink_to("/nowhere/python")
+    said: list[str] = []
+    assert base.make_venv(tmp_path / "requirements.txt", "an environment", 0.001, said.append) == python
+    assert said[-1] == "made an environment"
+    assert subprocess.run([python, "-c", "import vllm"], check=False).returncode == 0
+
+
+def test_an_engine_that_does_not_import_says_what_to_do_where_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ImportError("No module named 'x'")
+    assert "say vllm@0.33.0" in str(cannot_import("vLLM", "vllm@0.33.0", error))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "cache" / "venvs" / "vllm-1"))
+    message = str(cannot_import("vLLM", "vllm@0.33.0", error))
+    assert f"remove {sys.prefix}" in message
+    assert "No module named 'x'" in message
 
 
 def test_hybridfuzz_is_importable_elsewhere() -> None:
