@@ -228,8 +228,10 @@ def counts(title: str, values: Mapping[str, int], width: int) -> Table:
     ]
     longest = max((name.cell_len + count.cell_len for name, count in cells), default=0) + 4
     columns = max(width // longest, 1) if longest else 1
+    digits = max((count.cell_len for _, count in cells), default=0)
+    room = max(width // columns - digits - 4, 8)
     for _ in range(columns):
-        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, max_width=room)  # in a narrow terminal names are cut off, numbers never
         table.add_column(justify="right", no_wrap=True)
     for start in range(0, len(cells), columns):
         table.add_row(*(text for cell in cells[start : start + columns] for text in cell))
