@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
-PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := -m pip --quiet --disable-pip-version-check
+PIP_INSTALL := $(PY) $(PIP) install -c constraints.txt
+COMPILED := .venv-compiled
 
 # Where $(PYTHON) has a torch already (a GPU build, say, perhaps in an environment of its own): that
 # one is used. Empty where it has none: the pinned one is installed.
@@ -12,7 +14,7 @@ TORCH_AT = $(shell $(PYTHON) -c 'import importlib.util as u, pathlib as p; \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv fuzz test test-engines lint format types bench clean
+.PHONY: help venv fuzz test test-engines compiled test-compiled lint format types bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -39,6 +41,20 @@ test: $(STAMP) ## the tests that need no engine
 test-engines: $(STAMP) ## the tests that drive real engines
 	$(PY) -m pytest -m engine
 
+# A wheel in an environment of its own: an extension beside a source that is edited would win over it.
+$(COMPILED)/.stamp: $(STAMP) $(wildcard *.py reference/*.py harness/*.py harness/*/*.py targets/*.py targets/*/*.py targets/*/*/*.py)
+	@echo 'Compiling into $(COMPILED): two minutes.'
+	rm -rf build/lib* build/temp* build/wheel $(COMPILED)
+	HYBRIDFUZZ_COMPILE=1 $(PY) $(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv $(COMPILED)
+	$(COMPILED)/bin/python $(PIP) install -c constraints.txt build/wheel/*.whl
+	touch $@
+
+compiled: $(COMPILED)/.stamp ## make .venv-compiled, with the hot modules in C (needs a C compiler)
+
+test-compiled: $(COMPILED)/.stamp ## the tests of what was compiled
+	$(PY) -m pytest -m compiled
+
 lint: $(STAMP) ## ruff: rules and format
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
@@ -58,5 +74,5 @@ bench: $(STAMP) ## the figures in the documentation
 	$(PY) benchmarks/run.py
 
 clean: ## remove .venv, builds and caches (reports stay)
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COMPILED) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

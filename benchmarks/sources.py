@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 from hybridfuzz.harness.choices import RandomChoices
 from hybridfuzz.harness.configurations import draw_config
-from hybridfuzz.harness.lockstep import Outcome
+from hybridfuzz.harness.outcome import Outcome
 from hybridfuzz.harness.workload import EVENTS_MAX, Grammar, draw_trace
 from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetFactory

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ..targets.base.protocol import TargetError
 from ..targets.base.trace import TraceError
-from .lockstep import Outcome
+from .outcome import Outcome
 
 State = Literal["bad", "good", "other", "not applicable"]
 Attempt = Callable[[str], Outcome]

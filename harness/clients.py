@@ -25,7 +25,7 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
 def confirm(event: Event, reference: Reference, view: View, refused: str, names: set[str]) -> None:
     """After the event; `view` is what it left behind, `refused` says why nothing happened."""
     if isinstance(event, Abort):
-        reference.abort(event.name, lingers=event.name in (*view.running, *view.waiting))
+        reference.abort(event.name, lingers=event.name in view.running or event.name in view.waiting)
     elif isinstance(event, Park) and event.name in view.parked:
         life = reference.lives.get(event.name)
         if life is not None and not life.parked:

@@ -17,7 +17,8 @@ from msgspec import Struct
 from ..targets.base.observe import Content, Delivered, Effect, Planned, Record, View
 from ..targets.base.protocol import Target, TargetFactory
 from ..targets.base.trace import Config, Event, Step, Trace
-from .lockstep import Outcome, run_trace
+from .lockstep import run_trace
+from .outcome import Outcome
 from .violation import Violation
 
 ORACLE = "D1"

@@ -7,7 +7,7 @@ from threading import Lock
 
 from ..targets.base.trace import Trace
 from .findings import Store
-from .lockstep import Outcome
+from .outcome import Outcome
 from .records import Improved, Record
 from .reduce import reduce_trace
 from .supervisor import Worker

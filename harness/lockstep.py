@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from msgspec import Struct, msgpack
+from msgspec import msgpack
 
 from ..reference.request import Life
 from ..targets.base.observe import (
@@ -41,6 +41,7 @@ from .clients import announce, confirm
 from .crash import crash_violation, ended_request
 from .oracles import ORACLES
 from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
+from .outcome import Outcome
 from .port import refusal
 from .reached import ReachedStates
 from .takeover import MOVES, take_over, take_over_write
@@ -55,17 +56,6 @@ _encode = msgpack.Encoder(enc_hook=repr).encode
 
 def unobserved(index: int) -> None:
     """Nobody wants to know which event is about to happen."""
-
-
-class Outcome(Struct, frozen=True):
-    """Result of one trace. `digest` covers what is observable: equal runs have equal digests."""
-
-    violation: Violation | None
-    steps: int
-    events: int
-    exercised: dict[str, int]
-    reached: dict[str, int]
-    digest: int
 
 
 class Lockstep:

@@ -16,7 +16,7 @@ from ..targets.base.protocol import Capabilities
 from ..targets.base.trace import Trace
 from .differential import Sight
 from .history import History
-from .lockstep import Outcome
+from .outcome import Outcome
 
 Overrides = dict[str, object]
 """`--config key=value`: what is fixed in every drawn configuration."""

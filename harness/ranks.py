@@ -18,7 +18,8 @@ from msgspec import structs
 
 from ..targets.base.protocol import TargetFactory
 from ..targets.base.trace import Arrive, Config, DummyRun, Event, Resume, Step, Trace, TraceError, Wake
-from .lockstep import DRAIN_STEPS_PER_TOKEN, Lockstep, Outcome, unobserved
+from .lockstep import DRAIN_STEPS_PER_TOKEN, Lockstep, unobserved
+from .outcome import Outcome
 from .overrides import RANKS
 from .violation import Violation
 

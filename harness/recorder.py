@@ -13,8 +13,9 @@ from ..targets.base.observe import Content, Effect, Record, View
 from ..targets.base.protocol import Target, TargetFactory
 from ..targets.base.trace import Config, Event, Trace
 from .history import History
-from .lockstep import Outcome, run_trace, unobserved
+from .lockstep import run_trace, unobserved
 from .notes import Notes
+from .outcome import Outcome
 from .violation import Violation
 
 

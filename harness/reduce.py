@@ -23,7 +23,7 @@ import msgspec
 from ..reference.tokens import CONTINUATION
 from ..targets.base.protocol import TargetError
 from ..targets.base.trace import AnyEvent, Arrive, Config, Fork, Resume, Step, Trace, TraceError
-from .lockstep import Outcome
+from .outcome import Outcome
 from .overrides import RANKS
 
 Run = Callable[[Trace], Outcome]

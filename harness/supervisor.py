@@ -16,7 +16,6 @@ from ..targets.base.protocol import TargetError
 from ..targets.base.trace import Step, Trace, TraceError
 from .differential import Sight
 from .history import History
-from .lockstep import Outcome
 from .messages import (
     Began,
     Done,
@@ -36,6 +35,7 @@ from .messages import (
     Testified,
     Testify,
 )
+from .outcome import Outcome
 from .process import Lost, Process
 from .violation import Violation
 

@@ -22,7 +22,7 @@ from ..targets.base.protocol import TargetError, TargetFactory
 from ..targets.base.registry import load_factory
 from ..targets.base.trace import Trace, TraceError
 from .differential import witness
-from .lockstep import Outcome, run_trace, unobserved
+from .lockstep import run_trace, unobserved
 from .messages import (
     Began,
     Done,
@@ -43,6 +43,7 @@ from .messages import (
     decode_request,
     encode,
 )
+from .outcome import Outcome
 from .port import port
 from .recorder import record_history
 from .violation import Violation

@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
-from hybridfuzz.harness.lockstep import Outcome, run_trace
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.outcome import Outcome
 from hybridfuzz.harness.violation import Violation
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.observe import Effect, Planned, Record, View

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
-    from ..lockstep import Outcome
+    from ..outcome import Outcome
     from ..records import Reason
     from ..supervisor import Worker
     from ..violation import Violation

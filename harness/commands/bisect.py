@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
     from ..bisect_releases import Change, Tried
-    from ..lockstep import Outcome
+    from ..outcome import Outcome
 
 EXAMPLES = """\
 --versions: FIRST..LAST (releases between, from the package index), or a list of releases and paths, oldest first.

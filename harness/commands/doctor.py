@@ -9,7 +9,9 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 EXAMPLES = """\
 Exit status 2 if something is missing that the built-in target needs.
@@ -57,6 +59,7 @@ def all_checks() -> Iterator[Check]:
         yield package(name, needed=True)
     for name in ("torch", "triton"):
         yield package(name, needed=False)
+    yield compiled()
     yield devices()
     yield machine()
     yield cache()
@@ -70,6 +73,16 @@ def package(name: str, *, needed: bool) -> Check:
     except PackageNotFoundError:
         cure = "missing: pip install hybridfuzz again" if needed else "not installed (only the GPU kernels need it)"
         return False if needed else None, name, cure
+
+
+def compiled() -> Check:
+    """Whether modules run in C: an extension wins over the source beside it."""
+    root = Path(__file__).parents[2]
+    files = [path for folder in ("harness", "reference", "targets") for path in (root / folder).rglob("*")]
+    count = sum(path.name.endswith(tuple(EXTENSION_SUFFIXES)) for path in files)
+    if not count:
+        return True, "compiled", "no modules: the sources run as they are"
+    return None, "compiled", f"{count} modules, with mypyc: changing their sources has no effect"
 
 
 def devices() -> Check:

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     from ..cli import CLEAN
     from ..codec import load_trace, save_trace
     from ..findings import OutputError, replay_command
-    from ..lockstep import Outcome
+    from ..outcome import Outcome
     from ..reduce import reduce_trace
     from ..units import plural
     from .common import open_worker, print_json, say

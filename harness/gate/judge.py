@@ -24,8 +24,8 @@ from ...targets.base.trace import Trace, TraceError, check_config
 from ..codec import load_trace
 from ..findings import OutputError, Store, replay_command
 from ..investigate import Case
-from ..lockstep import Outcome
 from ..messages import Fuzz
+from ..outcome import Outcome
 from ..overrides import check_overrides
 from ..show import finding_text
 from ..supervisor import Worker

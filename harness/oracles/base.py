@@ -10,6 +10,7 @@ the same order of events as the target's device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from ...reference.layout import Layout
 from ...reference.model import PlanFacts, Reference
@@ -91,10 +92,10 @@ class Context:
 class Oracle:
     """Base of all oracles. Subclasses set the class attributes and override hooks; their docstring is the contract."""
 
-    ids: tuple[str, ...] = ()
+    ids: ClassVar[tuple[str, ...]] = ()
     """The oracle's name; two where one observation can break either of two closely related rules."""
-    title = ""
-    needs: frozenset[str] = frozenset()
+    title: ClassVar[str] = ""
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self) -> None:
         self.exercised: dict[str, int] = dict.fromkeys(self.ids, 0)

@@ -7,8 +7,10 @@ first one. Rows of requests that left are cleared, the last row moves into the h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec import Struct
+from mypy_extensions import mypyc_attr
 
 from ...reference.layout import Layout, required_columns
 from .accepted import AcceptedCounts
@@ -38,10 +40,11 @@ class StateIndices(Struct, frozen=True, gc=False):
 NULL_INDICES = StateIndices(0, NULL_BLOCK, 0, NULL_BLOCK, 0, 0, (NULL_BLOCK,))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Batch:
     """Up to `max_rows` rows."""
 
-    accepted_class = AcceptedCounts
+    accepted_class: ClassVar[type[AcceptedCounts]] = AcceptedCounts
 
     def __init__(self, layout: Layout, max_rows: int, max_tokens: int) -> None:
         self.layout = layout

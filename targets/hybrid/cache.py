@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec import Struct
+from mypy_extensions import mypyc_attr
 
 from ...reference.layout import Layout
 from .groups import AttentionGroup, MambaGroup, Span, WindowGroup
@@ -41,13 +43,14 @@ class Allocation(Struct, frozen=True, gc=False):
     pins: Sequence[int] = ()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CacheManager:
     """One table per request and group over one pool."""
 
-    attention_group = AttentionGroup
-    mamba_group = MambaGroup
-    window_group = WindowGroup
-    partial_hits = PartialHits
+    attention_group: ClassVar[type[AttentionGroup]] = AttentionGroup
+    mamba_group: ClassVar[type[MambaGroup]] = MambaGroup
+    window_group: ClassVar[type[WindowGroup]] = WindowGroup
+    partial_hits: ClassVar[type[PartialHits]] = PartialHits
 
     def __init__(self, layout: Layout, pool: BlockPool) -> None:
         self.layout = layout

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from ...reference.layout import Layout, first_attended
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, chain
@@ -21,6 +23,7 @@ from .pool import NULL_BLOCK
 from .store import Store
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Connector:
     """Both sides of one connector; `saves` tells whether it stores what this engine computes."""
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from ...reference.layout import Layout
 from .kernels import Kernels, RowInput
 
@@ -18,6 +20,7 @@ NO_SLOT = -1
 _DUMMY_TOKEN = 1
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Drafter:
     """Draft attention over persistent tables; at most `max_slots` requests at a time."""
 

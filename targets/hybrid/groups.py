@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from ...reference.layout import Layout, cdiv, first_attended, required_columns
 from ...reference.prefix_cache import Key
 from .pool import NULL_BLOCK, BlockPool
@@ -32,6 +34,7 @@ class Span:
         self.settled, self.low, self.high, self.known = settled, low, high, known
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AttentionGroup:
     """One block per `block_size` tokens, kept as long as the request runs."""
 
@@ -157,6 +160,7 @@ class AttentionGroup:
         self.num_published.pop(name, None)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WindowGroup(AttentionGroup):
     """Attention that reaches back `spec.window` tokens: columns left of the window are given back."""
 
@@ -191,6 +195,7 @@ class WindowGroup(AttentionGroup):
         self.give_back_columns(name, self.first_column(settled))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MambaGroup(AttentionGroup):
     """Position-indexed state columns, one running column, `speculative` scratch columns behind it.
 

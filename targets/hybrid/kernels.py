@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from mypy_extensions import mypyc_attr
 
 from ...reference.layout import cdiv
 from ...reference.tokens import EMPTY, NO_INPUT
@@ -30,6 +31,7 @@ class RowInput(Struct, frozen=True, gc=False):
     drafts: int
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Kernels:
     """The two mixers over one memory; every access is appended to `log`."""
 

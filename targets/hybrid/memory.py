@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from ...reference.tokens import NO_INPUT
 
 _GARBAGE, _STATE, _SLOTS, _ZERO = range(4)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Memory:
     """`layers` pages for each of `num_blocks` blocks.
 

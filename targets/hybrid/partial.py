@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from ...reference.layout import Layout
 from ...reference.prefix_cache import Key
 from .groups import AttentionGroup, Span
@@ -26,6 +28,7 @@ OF_THE_CACHE = -1
 """Column of a block that stands in no table."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PartialHits:
     """Partial keys of all groups; does nothing where `layout.hash_unit` is 0."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...reference.prefix_cache import Key
@@ -111,10 +111,10 @@ class Plan(Struct, gc=False):
 
     step: int
     budget: int
-    rows: dict[str, ScheduledRow] = field(default_factory=dict)
-    preempted: list[str] = field(default_factory=list)
-    zero: list[int] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    finished: list[str] = field(default_factory=list)
-    parked: list[str] = field(default_factory=list)
-    rolled_back: list[str] = field(default_factory=list)
+    rows: dict[str, ScheduledRow] = {}
+    preempted: list[str] = []
+    zero: list[int] = []
+    removed: list[str] = []
+    finished: list[str] = []
+    parked: list[str] = []
+    rolled_back: list[str] = []

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from mypy_extensions import mypyc_attr
+
 from ...reference.prefix_cache import Key
 
 NULL_BLOCK = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BlockPool:
     """`num_blocks` blocks, ids 0..num_blocks-1, least recently freed handed out first."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct, structs
+from mypy_extensions import mypyc_attr
 
 from ...reference.layout import Layout, cdiv, first_attended
 from ...reference.tokens import EMPTY, chain, draft_tokens, other_token
@@ -28,6 +29,7 @@ class Executed(Struct, gc=False):
     drafts: dict[str, int]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Runner:
     """One worker."""
 

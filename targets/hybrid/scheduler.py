@@ -8,6 +8,9 @@ With steps in flight the scheduler plans on certain (`low`) and optimistic (`hig
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from ...reference.tokens import EMPTY
 from ..base.observe import PlannedRow, Table
@@ -20,10 +23,11 @@ from .plan import Load, Plan, Request, ScheduledRow
 from .sessions import Sessions
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler:
     """Queues and progress of all requests."""
 
-    sessions_class = Sessions
+    sessions_class: ClassVar[type[Sessions]] = Sessions
 
     def __init__(self, config: Config, cache: CacheManager, connector: Connector) -> None:
         self.config = config
@@ -95,13 +99,12 @@ class Scheduler:
 
     def place_running(self, plan: Plan, request: Request, count: int, drafts: int) -> bool:
         """Allocate for a running request; False if it was itself preempted."""
+        name, groups = request.name, self.cache.groups
         while True:
-            before = [len(group.tables[request.name]) for group in self.cache.groups]
-            allocation = self.cache.allocate(request.name, request.tags, self.span(request, count, drafts), None)
+            before = [len(group.tables[name]) for group in groups]
+            allocation = self.cache.allocate(name, request.tags, self.span(request, count, drafts), None)
             if allocation is not None:
-                appended = [
-                    group.tables[request.name][length:] for group, length in zip(self.cache.groups, before, strict=True)
-                ]
+                appended = [group.tables[name][length:] for group, length in zip(groups, before, strict=True)]
                 self.place(plan, request, count, drafts, appended, None, allocation)
                 return True
             if self.sessions.give_way(plan, request):
@@ -113,9 +116,7 @@ class Scheduler:
 
     def pick_victim(self) -> Request:
         """Who loses its blocks when a running request needs one."""
-        if self.config.policy == "priority":
-            return max(self.running, key=self.rank)
-        return self.running[-1]
+        return max(self.running, key=self.rank) if self.config.policy == "priority" else self.running[-1]
 
     def schedule_waiting(self, plan: Plan, limits: Mapping[str, int]) -> None:
         """Waiting requests while budget, batch and pool allow."""
@@ -217,9 +218,7 @@ class Scheduler:
             return 0, 0
         drafts = 0 if fresh else self.draft_count(request)
         count = min(expected + drafts - request.high, budget, limits.get(request.name, budget))
-        threshold = self.config.long_prefill_token_threshold
-        if 0 < threshold < count:
-            count = threshold
+        count = min(count, self.config.long_prefill_token_threshold or count)
         if self.is_prefill(request, count):
             return self.align_chunk(request, count), 0
         return count, max(count - 1, 0)

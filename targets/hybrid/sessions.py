@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from .plan import Plan, Request
 from .pool import NULL_BLOCK
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sessions:
     """The turns of one scheduler's sessions."""
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
+from mypy_extensions import mypyc_attr
 
 from ...reference.layout import Layout, cdiv
 from ..base.observe import Copied, Record
@@ -29,9 +30,10 @@ class DeviceRequest(Struct, gc=False):
     """Of all `tokens`: the drafter's own account of the prefix; it sees the tokens, not the caches."""
     computed: int
     prompt_length: int
-    drafts: list[int] = field(default_factory=list)
+    drafts: list[int] = []
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class States:
     """Moves and indexes the states of all mamba groups; `groups` are their indices."""
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from ...reference.layout import Layout
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, chain, window_of
@@ -18,6 +20,7 @@ from .memory import Memory
 from .plan import Load
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Store:
     """One place outside the pool."""
 

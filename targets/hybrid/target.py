@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from ...reference.tokens import NO_INPUT, Truth
 from ..base.observe import (
@@ -55,21 +58,22 @@ from .store import Store
 from .turns import Turns
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HybridTarget:
     """One engine for one trace. The parts are class attributes, so that a mutant can replace one of them."""
 
-    pool_class = BlockPool
-    cache_class = CacheManager
-    scheduler_class = Scheduler
-    batch_class = Batch
-    memory_class = Memory
-    kernels_class = Kernels
-    states_class = States
-    drafter_class = Drafter
-    store_class = Store
-    connector_class = Connector
-    runner_class = Runner
-    turns_class = Turns
+    pool_class: ClassVar[type[BlockPool]] = BlockPool
+    cache_class: ClassVar[type[CacheManager]] = CacheManager
+    scheduler_class: ClassVar[type[Scheduler]] = Scheduler
+    batch_class: ClassVar[type[Batch]] = Batch
+    memory_class: ClassVar[type[Memory]] = Memory
+    kernels_class: ClassVar[type[Kernels]] = Kernels
+    states_class: ClassVar[type[States]] = States
+    drafter_class: ClassVar[type[Drafter]] = Drafter
+    store_class: ClassVar[type[Store]] = Store
+    connector_class: ClassVar[type[Connector]] = Connector
+    runner_class: ClassVar[type[Runner]] = Runner
+    turns_class: ClassVar[type[Turns]] = Turns
 
     def __init__(self, config: Config) -> None:
         self.config = config

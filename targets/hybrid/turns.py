@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from ...reference.tokens import Truth
 from ..base.observe import Record
 from ..base.trace import Event, Fork, Park, Resume, Truncate, fits
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from .target import HybridTarget
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Turns:
     """Handlers of one engine's events."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cli_process import Cli
 from hybridfuzz.harness.bisect_releases import Tried, bisect, changes
-from hybridfuzz.harness.lockstep import Outcome
+from hybridfuzz.harness.outcome import Outcome
 from hybridfuzz.harness.violation import Violation
 from hybridfuzz.targets.base.pip import versions_between
 from hybridfuzz.targets.base.protocol import TargetError

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep import Outcome, run_trace
+from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.outcome import Outcome
 from hybridfuzz.harness.reduce import reduce_trace, simpler_events, smaller_numbers
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep import Outcome
+from hybridfuzz.harness.outcome import Outcome
 from hybridfuzz.harness.reduce import Reducer, renamed, simpler_configurations, simpler_events
 from hybridfuzz.harness.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetError

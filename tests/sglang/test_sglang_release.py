@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.lockstep import Outcome
+from hybridfuzz.harness.outcome import Outcome
 from hybridfuzz.harness.supervisor import Worker
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.registry import prepare

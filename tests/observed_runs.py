@@ -1,0 +1,39 @@
+"""What this interpreter's hybridfuzz observes, as JSON: `python observed_runs.py CORPUS TRACES`.
+
+Run by `test_compiled.py` with the sources as they are and with the hot modules compiled.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from hybridfuzz.harness import lockstep
+from hybridfuzz.harness.codec import load_trace
+from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.targets.base.registry import load_factory
+
+
+def clean(traces: int) -> list[object]:
+    """Everything about random traces on the correct target."""
+    factory = load_factory("hybrid")
+    observed: list[object] = []
+    for index in range(traces):
+        trace = draw_trace(factory.capabilities, 91, index, {}, factory.supports)
+        outcome = lockstep.run_trace(factory, trace)
+        observed.append([outcome.digest, outcome.steps, outcome.exercised, outcome.reached, str(outcome.violation)])
+    return observed
+
+
+def broken(corpus: Path) -> dict[str, object]:
+    """What every mutant shows on its reduced traces."""
+    observed: dict[str, object] = {}
+    for path in sorted(corpus.glob("*.json")):
+        outcome = lockstep.run_trace(load_factory(f"hybrid:{path.name.partition('--')[0]}"), load_trace(path))
+        signature = outcome.violation.signature if outcome.violation else ""
+        observed[path.stem] = [signature, outcome.violation and outcome.violation.message, outcome.digest]
+    return observed
+
+
+if __name__ == "__main__":
+    runs = {"from": lockstep.__file__, "clean": clean(int(sys.argv[2])), "broken": broken(Path(sys.argv[1]))}
+    json.dump(runs, sys.stdout)

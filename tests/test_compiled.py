@@ -1,0 +1,49 @@
+"""The compiled build observes exactly what the sources do, and never lands beside sources that are edited."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COMPILED = ROOT / ".venv-compiled" / "bin" / "python"
+TRACES = 60
+
+
+def observed(python: str) -> dict[str, Any]:
+    script = [python, "-P", str(ROOT / "tests" / "observed_runs.py"), str(ROOT / "corpus"), str(TRACES)]
+    ran = subprocess.run(script, cwd="/", capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+@pytest.mark.parametrize("command", ["editable_wheel", "develop", "build_ext --inplace"])
+def test_an_editable_installation_is_never_compiled(command: str) -> None:
+    setup = [sys.executable, "setup.py", *command.split()]
+    environment = {**os.environ, "HYBRIDFUZZ_COMPILE": "1"}
+    ran = subprocess.run(setup, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("HYBRIDFUZZ_COMPILE=1 is for a wheel")
+
+
+@pytest.mark.compiled
+def test_compiled_modules_observe_what_their_sources_do() -> None:
+    interpreted, compiled = observed(sys.executable), observed(str(COMPILED))
+    assert Path(interpreted["from"]).name == "lockstep.py"
+    assert compiled["from"].endswith(tuple(EXTENSION_SUFFIXES))
+    assert compiled["clean"] == interpreted["clean"]
+    assert compiled["broken"] == interpreted["broken"]
+
+
+@pytest.mark.compiled
+def test_doctor_says_what_is_compiled() -> None:
+    ran = subprocess.run(
+        [str(COMPILED), "-m", "hybridfuzz.harness.cli", "doctor"], cwd="/", capture_output=True, text=True, check=True
+    )
+    [line] = [line for line in ran.stdout.splitlines() if line.split()[1] == "compiled"]
+    assert "modules" in line and "no effect" in line
