@@ -195,3 +195,12 @@ def test_what_was_a_strangers_is_new_to_who_goes_on_with_it(parked: Reference) -
     parked.plan(3, [("r0", 5, None)], {"r0": ((3,), (4,))}, [0] * 20, {})
     parked.enter(3)
     assert parked.handed_out == [3, 4]
+
+
+def test_a_session_may_be_forked_before_any_step() -> None:
+    """Parked by its client while it waited: nothing was written, and no step is to name."""
+    reference = Reference(LAYOUT)
+    reference.arrive("r0", [("a", 5)], 1, session=True)
+    reference.end("r0")
+    reference.fork("r1", "r0", {"r0": TABLE, "r1": ((3,), (4,))})
+    assert [reference.ledger.facts[block].step for block in (3, 4)] == [-1, -1]
