@@ -46,7 +46,10 @@ class Drill:
     breaks: Sequence[Break]
     seed: int = 11
     steps_max: int = 6000
-    seconds_max: float = 120.0
+
+
+TRACE_SECONDS = 300.0
+"""A trace takes a second; a busy machine must not make it look like a hang."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -94,7 +97,8 @@ def broken_launch(drill: Drill, launch: Launch, one: Break, folder: Path) -> Lau
 
 
 def hunt(drill: Drill, one: Break, worker: Worker, reference: Worker) -> Result:
-    """Random traces until something is seen that the unbroken release does not show there, or the limits are met."""
+    """Random traces until something is seen that the unbroken release does not show there, or for `steps_max` steps:
+    what is found does not depend on how fast a machine is."""
     start, steps, traces, known = time.monotonic(), 0, 0, 0
     for ran in worker.fuzz(Fuzz(drill.seed, 0, 100_000, dict(one.config))):
         steps, traces = steps + ran.outcome.steps, traces + 1
@@ -104,7 +108,7 @@ def hunt(drill: Drill, one: Break, worker: Worker, reference: Worker) -> Result:
             if seen is None or (seen.signature != violation.signature and seen.event > violation.event):
                 return Result(one.slug, steps, traces, known, seconds, violation.signature, violation.message)
             known += 1
-        if steps >= drill.steps_max or seconds >= drill.seconds_max:
+        if steps >= drill.steps_max:
             break
     return Result(one.slug, steps, traces, known, time.monotonic() - start)
 
@@ -114,7 +118,8 @@ def hunt_all(drill: Drill, wanted: Sequence[Break], launch: Launch, reference: W
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
 
         def start(one: Break) -> Worker:
-            worker = Worker(drill.target, broken_launch(drill, launch, one, Path(folder) / one.slug))
+            broken = broken_launch(drill, launch, one, Path(folder) / one.slug)
+            worker = Worker(drill.target, broken, TRACE_SECONDS)
             worker.start()
             return worker
 
@@ -138,8 +143,7 @@ def page(drill: Drill, results: dict[str, Result]) -> str:
         f"# {drill.title}, broken on purpose",
         "",
         f"{len(caught)} of {len(done)} one-line breaks are caught. `python benchmarks/{drill.package}_breaks.py` makes",
-        f"each and fuzzes (seed {drill.seed}) until an oracle says so, for {drill.steps_max:,} steps or",
-        f"{drill.seconds_max:.0f} s at most.",
+        f"each and fuzzes (seed {drill.seed}) until an oracle says so, for {drill.steps_max:,} steps at most.",
         "A violation counts only if the unbroken release does not fail on the very same trace at or before that event;",
         "steps and traces include those that showed only a bug of the release itself.",
         "",
@@ -182,7 +186,7 @@ def main(drill: Drill) -> None:
     wanted = chosen(drill, arguments.only, results)
     for one in wanted:
         edited(drill, Path(launch.env["PYTHONPATH"].rpartition(":")[2]), one)
-    with Worker(drill.target, launch) as reference:
+    with Worker(drill.target, launch, TRACE_SECONDS) as reference:
         if wanted:
             reference.start()
         for result in hunt_all(drill, wanted, launch, reference):

@@ -140,7 +140,7 @@ BREAKS = (
 # fmt: on
 
 PAGE = Path(__file__).parents[1] / "docs" / "sglang-breaks.md"
-DRILL = Drill("sglang@0.5.23", "SGLang 0.5.23", "sglang", PAGE, BREAKS, steps_max=4000, seconds_max=60.0)
+DRILL = Drill("sglang@0.5.23", "SGLang 0.5.23", "sglang", PAGE, BREAKS, steps_max=4000)
 
 if __name__ == "__main__":
     main(DRILL)
