@@ -1,8 +1,9 @@
 """Whose code the time on vLLM is spent in: `python benchmarks/vllm_profile.py [--target vllm@0.33.0] [--traces 40]`.
 
 A sampling profiler: a timer fires every two milliseconds of CPU time, and the time since the last sample counts for
-the innermost function that is not a library's (torch, numpy, standard library). Imports and the compilation of
-kernels are excluded: every trace has run once before.
+the innermost function that is not a library's (torch, numpy, standard library); what our observation of the host asks
+of vLLM counts as ours. Imports and the compilation of kernels are excluded: every trace has run once before. Shares are
+of everything, and of everything but the opening of engines, which is mostly vLLM's.
 """
 
 from __future__ import annotations
@@ -21,38 +22,53 @@ from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.workload import draw_trace
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.vllm import factory as factory_module
+from hybridfuzz.targets.vllm.factory import VllmFactory
 
 HERE = str(Path(factory_module.__file__).parents[2])
 """The `hybridfuzz` folder as this interpreter imports it."""
 INTERPRETER = f"{HERE}/targets/vllm/interpreter"
 INTERVAL_SECONDS = 0.002
+OBSERVER = "Host."
+"""The class of ours that looks at the scheduler through vLLM's own accessors."""
+OURS, KERNEL = "hybridfuzz", "interpreter"
 OWNERS = {
     "vllm": "vLLM",
-    "interpreter": "vLLM's Triton kernels, interpreted",
-    "hybridfuzz": "hybridfuzz: reference, oracles, adapter, shadow layers",
+    KERNEL: "vLLM's Triton kernels, interpreted",
+    OURS: "hybridfuzz: reference, oracles, adapter, shadow layers",
     "": "not attributed",
 }
 
 
 def owner(frame: FrameType | None) -> str:
     """Whose function the innermost frame outside of libraries is."""
+    found = ""
     while frame is not None:
-        path = frame.f_code.co_filename
-        if path.startswith(("<kernel", INTERPRETER)):
-            return "interpreter"
-        if path.startswith(HERE):
-            return "hybridfuzz"
-        if "/tree/vllm/" in path or frame.f_code.co_name == "decorate_context":
-            return "vllm"  # torch's decorator around vLLM's own methods (inference mode)
+        code = frame.f_code
+        if code.co_filename.startswith(HERE):
+            kernel = code.co_filename.startswith(INTERPRETER)
+            return found if found and not code.co_qualname.startswith(OBSERVER) else KERNEL if kernel else OURS
+        if not found and code.co_filename.startswith("<kernel"):
+            return KERNEL
+        if "/tree/vllm/" in code.co_filename or code.co_name == "decorate_context":
+            found = "vllm"  # torch's decorator around vLLM's own methods (inference mode)
         frame = frame.f_back
-    return ""
+    return found
+
+
+def is_opening(frame: FrameType | None) -> bool:
+    """Whether an engine is being built."""
+    while frame is not None:
+        if frame.f_code is VllmFactory.open.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Sampler:
-    """CPU seconds by owner while it is on."""
+    """CPU seconds by owner, and whether an engine was being opened, while it is on."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: Counter[tuple[str, bool]] = Counter()
         self._last = 0.0
 
     def __enter__(self) -> Sampler:
@@ -66,7 +82,7 @@ class Sampler:
 
     def _sample(self, _: int, frame: FrameType | None) -> None:
         now = time.process_time()
-        self.seconds[owner(frame)] += now - self._last  # type: ignore[assignment]
+        self.seconds[owner(frame), is_opening(frame)] += now - self._last  # type: ignore[assignment]
         self._last = now
 
 
@@ -78,10 +94,13 @@ def measure(traces: int, overrides: dict[str, object]) -> None:
         run_trace(factory, trace)
     with Sampler() as sampler:
         steps = sum(run_trace(factory, trace).steps for trace in drawn)
-    total = sum(sampler.seconds.values())
-    print(f"{overrides}: {steps} steps, {total:.1f} s, {steps / total:.0f} steps/s")
+    seconds = sampler.seconds
+    opened = sum(seconds.values())
+    total = sum(seconds[name, False] for name in OWNERS)
+    print(f"{overrides}: {steps} steps, {opened:.1f} s, {steps / opened:.0f} steps/s; {total:.1f} s without opening")
     for name, title in OWNERS.items():
-        print(f"  {sampler.seconds[name] / total:6.1%}  {title}")
+        both = seconds[name, False] + seconds[name, True]
+        print(f"  {both / opened:6.1%}  {seconds[name, False] / total:6.1%}  {title}")
 
 
 def main() -> int:

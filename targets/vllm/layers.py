@@ -184,5 +184,5 @@ class ShadowModel(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
         """All on the token that the tag says."""
-        tokens = [next_token(tag) for (tag,) in hidden.tolist()]
+        tokens = [next_token(tag) for tag in hidden.numpy().ravel().tolist()]
         return torch.from_numpy(self._one_hot.take(tokens, axis=0))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from .hooks import Recorder
 from .metadata import NULL, StateRow
 
 Tags = tuple[int, ...]
+_prefill = attrgetter("prefill")
 
 
 class ShadowMamba(nn.Module, MambaBase):
@@ -69,13 +71,14 @@ class ShadowMamba(nn.Module, MambaBase):
     def run(self, ids: Sequence[int]) -> Tags:
         """All rows, in the order of the kernels; prefills take their initial states before any of them is stored."""
         out = [0] * len(ids)
-        for prefill, rows in groupby(self.recorder.state_rows(self), lambda row: row.prefill):
+        for prefill, rows in groupby(self.recorder.state_rows(self), _prefill):
             if prefill:
                 prefills = list(rows)
                 starts = [self._initial(row) for row in prefills]
                 for row, start in zip(prefills, starts, strict=True):
                     self._row(row, start, ids, out)
-                self._export(prefills, out)
+                if any(row.inner for row in prefills):
+                    self._export(prefills, out)
             else:
                 for row in rows:
                     self._row(row, self._initial(row), ids, out)

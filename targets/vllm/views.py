@@ -76,18 +76,18 @@ class Host:
             for name in holders
         }
 
-    def _key(self, label: Any) -> Key:
-        key = self._known.get(label)
-        if key is None:
-            block_hash, group_id = self._split
-            key = self._known[label] = self._keys.key(group_id(label), block_hash(label))
+    def _learn(self, label: Any) -> Key:
+        """The key of a label that is met for the first time."""
+        block_hash, group_id = self._split
+        key = self._known[label] = self._keys.key(group_id(label), block_hash(label))
         return key
 
     def published(self) -> dict[int, Key]:
         """What lookups reach."""
         found: dict[int, Key] = {}
+        known = self._known.get
         for label, blocks in self.pool.cached_block_hash_to_block._cache.items():
-            key = self._key(label)
+            key = known(label) or self._learn(label)
             for block in blocks if isinstance(blocks, dict) else (blocks.block_id,):
                 # A block may have keys of partial depths as well; the deepest one names all of its content.
                 if block not in found or found[block].depth < key.depth:
@@ -96,13 +96,13 @@ class Host:
 
     def view(self) -> View:
         """Everything, now."""
-        scheduler, blocks = self.scheduler, self.pool.blocks
-        labels = [(block.block_id, block.block_hash) for block in blocks if block.block_hash is not None]
+        scheduler, blocks, known = self.scheduler, self.pool.blocks, self._known.get
+        labels = [(block.block_id, label) for block in blocks if (label := block.block_hash) is not None]
         return View(
             free=[block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()],
             references=[0 if block.is_null else block.ref_cnt for block in blocks],
             published=self.published(),
-            labels={block: self._key(label) for block, label in labels},
+            labels={block: known(label) or self._learn(label) for block, label in labels},
             tables=self.tables(),
             waiting=[one.request_id for queue in compat.waiting_queues(scheduler) for one in queue],
             running=[one.request_id for one in scheduler.running],

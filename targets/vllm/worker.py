@@ -148,8 +148,9 @@ class WorkerV1(Worker):
         count = sum(name is not None for name in names)
         for group in self.groups:
             table = self.runner.input_batch.block_table[group]
-            rows, lengths = table.get_device_tensor(count).numpy(), table.num_blocks_per_row[:count].tolist()
-            result.append([row[:length] for row, length in zip(rows.tolist(), lengths, strict=True)])
+            lengths = table.num_blocks_per_row[:count].tolist()
+            rows = table.get_device_tensor(count).numpy()[:, : max(lengths, default=0)].tolist()
+            result.append([row[:length] for row, length in zip(rows, lengths, strict=True)])
         return result
 
     def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
