@@ -86,7 +86,7 @@ def run_script(path: Path, script: Script, launch: Launch) -> Verdict:
     began = time.monotonic()
     try:
         ended = subprocess.run(
-            [launch.python, str(path)],
+            [launch.python, str(path.absolute())],
             env=_environment(launch, script),
             capture_output=True,
             text=True,
@@ -97,7 +97,8 @@ def run_script(path: Path, script: Script, launch: Launch) -> Verdict:
         return Verdict(False, -1, time.monotonic() - began, f"it did not end within {RUN_SECONDS:.0f} s")
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
     promised = ended.returncode == 1 and bool(lines) and script.promise in lines[-1]
-    tail = "\n".join([*ended.stdout.splitlines(), *lines][-TAIL_LINES:]).replace(f"{path.parent}{os.sep}", "")
+    folder = f"{path.absolute().parent}{os.sep}"  # a traceback names it in full, and it is nobody's business
+    tail = "\n".join([*ended.stdout.splitlines(), *lines][-TAIL_LINES:]).replace(folder, "")
     return Verdict(promised, ended.returncode, time.monotonic() - began, tail)
 
 

@@ -72,6 +72,7 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == names
     assert load_trace(folder / "trace.json") == load_trace(file)
     report = (folder / "REPORT.md").read_text()
+    assert 'File "repro.py", line' in report, "no path of this machine"
     for part in ("## Environment", "## Steps to reproduce", "## Expected and observed", "## Why", "## Where to look"):
         assert part in report
     assert "fails after" in report
