@@ -121,8 +121,9 @@ def _speculative_rows(metadata: Any, columns: Columns) -> list[StateRow]:
 
 
 def _decode_rows(metadata: Any, columns: Columns) -> list[StateRow]:
+    """Rows without accepted counts: kernels read and write the first column, however many there are (0.28: 1 + k)."""
     rows = []
-    for row, (block,) in enumerate(metadata.state_indices_tensor_d[: metadata.num_decode_tokens].tolist()):
+    for row, (block, *_) in enumerate(metadata.state_indices_tensor_d[: metadata.num_decode_tokens].tolist()):
         column = columns.of(row, 0, block)
         rows.append(StateRow(row, (row,), False, False, block, column, 0, block, column, True, True, [block], [column]))
     return rows

@@ -39,6 +39,12 @@ def test_a_decode_row_uses_one_block_for_everything() -> None:
     ]
 
 
+def test_a_decode_row_without_accepted_counts_uses_the_first_of_its_columns() -> None:
+    metadata = metadata_of(num_decodes=1, num_decode_tokens=1, state_indices_tensor_d=[[5, 6, 8]])
+    (row,) = mamba2_rows(metadata, columns_of([5, 6, 8], lengths=[1]), WINDOW)
+    assert (row.temporal, row.conv, row.offset, list(row.outputs)) == (5, 5, 0, [5])
+
+
 def test_a_speculative_row_reads_at_the_accepted_offset_and_padding_rows_do_nothing() -> None:
     metadata = metadata_of(
         num_decodes=2,
