@@ -8,6 +8,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -47,3 +48,19 @@ def test_doctor_says_what_is_compiled() -> None:
     )
     [line] = [line for line in ran.stdout.splitlines() if line.split()[1] == "compiled"]
     assert "modules" in line and "no effect" in line
+
+
+@pytest.mark.compiled
+def test_compiled_modules_are_importable_in_an_engine_s_interpreter(tmp_path: Path) -> None:
+    """Which finds them, and what they share, through a folder that has nothing else."""
+    environment = {**os.environ, "HYBRIDFUZZ_CACHE": str(tmp_path)}
+    ask = "from hybridfuzz.targets.base.environment import importable; print(importable())"
+    ran = subprocess.run([str(COMPILED), "-Pc", ask], env=environment, capture_output=True, text=True, check=True)
+    ask = "from hybridfuzz.harness import lockstep; print(lockstep.__file__)"
+    there = {**environment, "PYTHONPATH": ran.stdout.strip()}
+    site = Path(msgspec.__file__).parents[1]
+    found = subprocess.run(
+        [sys.executable, "-SPc", f"import sys; sys.path.append({str(site)!r}); {ask}"],
+        env=there, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.strip().endswith(tuple(EXTENSION_SUFFIXES))

@@ -162,8 +162,15 @@ def importable() -> Path:
     package = folder / "hybridfuzz"
     package.mkdir(parents=True, exist_ok=True)
     for name in FOLDERS:
-        if not (package / name).is_symlink():
-            temporary = package / f".{name}-{os.getpid()}"
-            temporary.symlink_to(OURS / name)
-            temporary.replace(package / name)
+        _link(package / name, OURS / name)
+    for library in OURS.parent.glob("*__mypyc.*"):  # what compiled modules share, where they are compiled
+        _link(folder / library.name, library)
     return folder
+
+
+def _link(place: Path, to: Path) -> None:
+    """A symbolic link; several processes may make the same one."""
+    if not place.is_symlink():
+        temporary = place.with_name(f".{place.name}-{os.getpid()}")
+        temporary.symlink_to(to)
+        temporary.replace(place)
