@@ -53,6 +53,8 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
     if trace.config.options.get("mixer") == "mamba2":
         raise TargetError("no stand-alone script can show a failure of Mamba 2 layers: it has gated delta nets")
+    if trace.config.options.get("runner") == "v1" and trace.config.async_depth and trace.config.num_speculative_tokens:
+        raise TargetError("no stand-alone script can show a failure of V1 that needs a drafter on the device")
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]
     sources = ["layers", "config", "engine"]

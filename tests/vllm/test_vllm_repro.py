@@ -1,6 +1,7 @@
 """Reproducers for released vLLM: they run with vLLM and torch alone, and fail as they promise."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,14 +14,20 @@ from hybridfuzz.targets.base.repro import Failure
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
 
 FOLDER = Path(__file__).parents[2] / "corpus" / "vllm"
-NEEDS_MORE = {"graphs": "decode", "mixer": "mamba2"}
-"""Options that the stand-alone scripts do not know: `write_scripts` refuses them, and a wrong output."""
+NEEDS_MORE: tuple[dict[str, Any], ...] = (
+    {"options": {"graphs": "decode"}},
+    {"options": {"mixer": "mamba2"}},
+    {"options": {"runner": "v1"}, "async_depth": 1, "num_speculative_tokens": 2},
+)
+"""What the stand-alone scripts do not know: `write_scripts` refuses it, and a wrong output."""
 
 
 def needs_more(name: str) -> bool:
     """Whether no stand-alone script can show a trace of the corpus."""
-    options = load_trace(FOLDER / name).config.options
-    return "--S6-" in name or any(options.get(key) == value for key, value in NEEDS_MORE.items())
+    config = load_trace(FOLDER / name).config
+    drafter_on_device = config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens
+    unknown = config.options.get("graphs") == "decode" or config.options.get("mixer") == "mamba2"
+    return "--S6-" in name or unknown or bool(drafter_on_device)
 
 
 FILES = sorted(path.name for path in FOLDER.glob("*.json") if not needs_more(path.name))
@@ -42,9 +49,9 @@ def test_what_no_script_can_show_is_refused() -> None:
         write_scripts("vllm@0.33.0", TRACE, Failure("M7", "blocks", "M7: broken", EVENTS, 1))
 
 
-@pytest.mark.parametrize("option", NEEDS_MORE)
-def test_options_that_no_script_knows_are_refused(option: str) -> None:
-    config = msgspec.structs.replace(TRACE.config, options={option: NEEDS_MORE[option]})
+@pytest.mark.parametrize("changes", NEEDS_MORE)
+def test_what_no_script_knows_is_refused(changes: dict[str, Any]) -> None:
+    config = msgspec.structs.replace(TRACE.config, **{"graph_sizes": (2,), **changes})
     failure = Failure("S3", "temporal", "S3: broken", EVENTS, 1, "r0", 0, 3, 2, "r0")
     with pytest.raises(TargetError, match="no stand-alone script"):
         write_scripts("vllm@0.33.0", Trace(config, EVENTS), failure)
