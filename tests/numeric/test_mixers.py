@@ -52,20 +52,22 @@ def test_a_mixer_that_computes_something_else_is_found(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("slug", "found"),
+    ("slug", "mode", "found"),
     [
-        ("all-mode-partial-block", "S1-step-mamba-state-bytes"),
-        ("null-as-state-slot", "M5-step-guard"),
-        ("accepted-count-zero", "S3-step-mamba-numbers"),
+        ("all-mode-partial-block", "all", "S1-step-mamba-state-bytes"),
+        ("null-as-state-slot", "align", "M5-step-guard"),
+        ("accepted-count-zero", "align", "S3-step-mamba-numbers"),
     ],
 )
-def test_mutants_are_found_in_its_states(slug: str, found: str) -> None:
-    factory = load_factory(f"hybrid:{slug}@cpu-bytes")
+def test_mutants_are_found_in_its_states(slug: str, mode: str, found: str) -> None:
+    """A wrong state that is cached may also be continued from (S2) before it is compared."""
+    factory, seen = load_factory(f"hybrid:{slug}@cpu-bytes"), set()
     for index in range(12):
-        overrides = {**DELTA, "num_speculative_tokens": 2}
+        overrides = {**DELTA, "num_speculative_tokens": 2, "mamba_cache_mode": mode}
         trace = draw_trace(factory.capabilities, 5, index, overrides, factory.supports)
         violation = run_trace(factory, trace).violation
         if violation:
-            assert violation.signature == found, violation.message
+            seen.add(violation.signature)
+        if found in seen:
             return
-    pytest.fail("nobody noticed")
+    pytest.fail(f"noticed: {sorted(seen)}")
