@@ -126,14 +126,15 @@ def versions_between(listing: str, first: str, last: str) -> list[str]:
     """The same from what `pip index versions` says. Release candidates and the like are left out."""
     found = re.search(r"Available versions: (.+)", listing)
     named = re.findall(r"(?<![\w.])\d+(?:\.\d+)*(?=,|$)", found[1]) if found else []
-    releases = sorted(named, key=_numbers)
+    releases = sorted(named, key=version_numbers)
     for wanted in (first, last):
         if wanted not in releases:
             raise TargetError(f"there is no release {wanted}; the package index lists {', '.join(releases[-12:])}")
-    if _numbers(first) > _numbers(last):
+    if version_numbers(first) > version_numbers(last):
         raise TargetError(f"{first}..{last}: the oldest first, please")
     return releases[releases.index(first) : releases.index(last) + 1]
 
 
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(map(int, release.split(".")))
+def version_numbers(release: str) -> tuple[int, ...]:
+    """What releases are sorted by: 0.5.9, 0.5.12, 0.5.12.post1."""
+    return tuple(map(int, re.findall(r"\d+", release)))

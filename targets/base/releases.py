@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from .environment import STAMP, cache_folder, importable, make_venv, pip_python, unpack_wheel
 from .launch import Launch
-from .pip import Progress, releases_between
+from .pip import Progress, releases_between, version_numbers
 from .protocol import TargetError
 
 _RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
@@ -69,7 +69,7 @@ def available(engine: Engine) -> dict[str, str]:
         trees = list((cache_folder() / engine.name).glob("*/tree"))
     except TargetError:
         return {}
-    trees.sort(key=lambda tree: [int(number) for number in re.findall(r"\d+", tree.parent.name)])
+    trees.sort(key=lambda tree: version_numbers(tree.parent.name))
     return {f"{engine.name}@{tree.parent.name}": "ready" for tree in trees if (tree / STAMP).exists()}
 
 

@@ -136,7 +136,7 @@ class Skeleton(Scheduler):
         """Before the next decode is prepared, retract whom the trace names, as if memory had run out there."""
         wanted, self.retract_next = self.retract_next, []
         # SGLang retracts nobody while the token in flight ends a row: that will give memory back.
-        if not compat.finishing(self, batch):
+        if wanted and not compat.finishing(self, batch):
             for name in wanted:
                 batch = self._retract(batch, name)
         return super().update_running_batch(batch)

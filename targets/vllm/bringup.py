@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import types
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ from ...reference.layout import Group, Layout, cdiv
 from ..base.protocol import TargetError
 from ..base.trace import Config
 from . import compat, graphs, hooks
-from .configuration import MODEL, configure, has_graphs, head_size
+from .configuration import MODEL, configure, head_size
 from .contracts import contract
 from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
+from .options import drafts_on_device, has_graphs, is_v2
 from .worker import Worker, WorkerV1, WorkerV2
 
 _CPU = torch.device("cpu")
@@ -74,7 +76,7 @@ class Engine:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.is_v2 = config.options.get("runner", "v2") == "v2"
+        self.is_v2 = is_v2(config)
         self.recorder = Recorder()
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         folder = prepare_process()
@@ -143,25 +145,32 @@ class Engine:
         return runner
 
     def _build_v1(self, model: Any) -> Any:
-        from vllm.v1.worker import cpu_model_runner, gpu_model_runner
+        from vllm.v1.worker import cpu_model_runner
 
         # The real module of the n-gram proposer needs numba.
         stand_in = types.ModuleType("vllm.v1.spec_decode.ngram_proposer")
         stand_in.NgramProposer = ngram_proposer(self.drafter, self)  # type: ignore[attr-defined]
         sys.modules[stand_in.__name__] = stand_in
-        on_device = device_proposer(self.drafter, self, gpu_model_runner.NgramProposerGPU)
         with compat.replaced(
             (cpu_model_runner, "get_model", lambda **_: model),
-            (gpu_model_runner, "NgramProposerGPU", on_device),
-            (torch, "zeros", compat.without_pinning(torch.zeros)),
+            *self._drafting_on_device(),
             *compat.apart_buffers(self.config.async_depth > 0),
         ):
             runner = cpu_model_runner.CPUModelRunner(self.vllm_config, _CPU)
             runner.load_model()
-        if runner._num_valid_draft_tokens_cpu is not None:
+        if drafts_on_device(self.config):
             # vLLM leaves these counts as memory was, and reads them where no batch has fitted its drafter yet.
             runner._num_valid_draft_tokens_cpu.fill_(self.config.num_speculative_tokens)
         return runner
+
+    def _drafting_on_device(self) -> Sequence[tuple[Any, str, Any]]:
+        """What has to be exchanged for a drafter on the device."""
+        if not drafts_on_device(self.config):
+            return ()
+        from vllm.v1.worker import gpu_model_runner
+
+        proposer = device_proposer(self.drafter, self, gpu_model_runner.NgramProposerGPU)
+        return (gpu_model_runner, "NgramProposerGPU", proposer), (torch, "zeros", compat.without_pinning(torch.zeros))
 
     def _attach_layers(self, cache_config: Any) -> None:
         layers = self.vllm_config.compilation_config.static_forward_context

@@ -22,6 +22,7 @@ from ...reference.layout import cdiv
 from ...reference.tokens import VOCABULARY
 from ..base.trace import Config
 from . import compat
+from .options import drafts_on_device, has_graphs
 
 MODEL = {
     "architectures": ["Qwen3NextForCausalLM"],
@@ -104,19 +105,13 @@ def head_size(config: Config) -> int:
     return cdiv(state, 2 * block_size(config, "attention"))
 
 
-def has_graphs(config: Config) -> bool:
-    """Whether decode batches are padded to captured sizes and replayed."""
-    return config.options.get("graphs", "none") == "decode" and bool(config.graph_sizes)
-
-
 def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
     as_eagle = config.eagle_block_drop or (is_v2 and compat.is_v2_drafting_as_eagle())
     # Hashes that cover tokens behind their block replace the drop by a condition that keys do not show.
     legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
-    on_device = config.async_depth > 0 and not is_v2
     return SpeculativeConfig(
         **legacy,
-        method="mtp" if as_eagle else "ngram_gpu" if on_device else "ngram",
+        method="mtp" if as_eagle else "ngram_gpu" if drafts_on_device(config) else "ngram",
         num_speculative_tokens=config.num_speculative_tokens,
         prompt_lookup_max=3,
         prompt_lookup_min=1,

@@ -14,6 +14,7 @@ from ...reference.tokens import Truth
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script
 from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Step, Trace
+from .options import drafts_on_device, has_graphs
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
 ENVIRONMENT = """\
@@ -49,11 +50,11 @@ PLACES = {
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     """The reproducer. TargetError where a failure cannot be shown without hybridfuzz."""
     del variant
-    if trace.config.options.get("graphs") == "decode" and trace.config.graph_sizes:
+    if has_graphs(trace.config):
         raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
     if trace.config.options.get("mixer") == "mamba2":
         raise TargetError("no stand-alone script can show a failure of Mamba 2 layers: it has gated delta nets")
-    if trace.config.options.get("runner") == "v1" and trace.config.async_depth and trace.config.num_speculative_tokens:
+    if drafts_on_device(trace.config):
         raise TargetError("no stand-alone script can show a failure of V1 that needs a drafter on the device")
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]
