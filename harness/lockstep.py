@@ -22,8 +22,6 @@ from ..targets.base.observe import (
     Numeric,
     Planned,
     Record,
-    SlotWrite,
-    StateWrite,
     View,
 )
 from ..targets.base.protocol import Target, TargetError, TargetFactory
@@ -44,7 +42,7 @@ from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
 from .outcome import Outcome
 from .port import refusal
 from .reached import ReachedStates
-from .takeover import MOVES, take_over, take_over_write
+from .takeover import MOVES, WRITES, take_over, take_over_write
 from .violation import Violation
 
 DRAIN_STEPS_PER_TOKEN = 3
@@ -154,12 +152,10 @@ class Lockstep:
 
     def _plan(self, planned: Planned) -> None:
         view = planned.view
-        rows = [
-            (
-                row.name,
-                row.kept or row.hit + row.external if row.admitted else None,
-                row.hit if row.anew else None,
-            )
+        rows: list[tuple[str, int | None, int | None]] = [
+            (row.name, row.kept or row.hit + row.external, None if row.kept else row.hit)
+            if row.admitted
+            else (row.name, None, None)
             for row in planned.rows
         ]
         self.context.reference.plan(planned.step, rows, view.tables, view.references, view.published)
@@ -170,8 +166,7 @@ class Lockstep:
 
     def _forward(self, forward: Forward) -> Violation | None:
         context = self.context
-        facts = context.facts
-        context.lives = [facts.lives.get(row.request) if facts and row.request else None for row in forward.rows]
+        context.seat([row.request for row in forward.rows])
         live = [(row, life) for row, life in zip(forward.rows, context.lives, strict=True) if life is not None]
         violation = self._accesses(forward) or self._first("on_forward", forward) or self._rows(live)
         if violation:
@@ -186,16 +181,16 @@ class Lockstep:
         return None
 
     def _accesses(self, forward: Forward) -> Violation | None:
-        context, hooks = self.context, self._access_hooks
-        ledger = context.reference.ledger
+        context, hooks, names = self.context, self._access_hooks, self.context.names
+        ledger, step = context.reference.ledger, forward.step
         for access in forward.accesses:
             kind = type(access)
             for judge in hooks[kind]:
                 violation = judge(context, access)
                 if violation:
                     return violation
-            if kind is StateWrite or kind is SlotWrite:
-                take_over_write(ledger, access, context.row_name(access.row), forward.step)
+            if kind in WRITES:
+                take_over_write(ledger, access, names[access.row], step)
         return None
 
     def _rows(self, live: list[tuple[ForwardRow, Life]]) -> Violation | None:

@@ -47,10 +47,10 @@ class ReachedStates:
         """Called once the oracles are content with a record and before the reference takes it over."""
         if isinstance(record, Planned):
             self._planned(record, context)
-        elif isinstance(record, Copied):
-            self._copied(record)
         elif isinstance(record, Forward):
             self._forward(record, context)
+        elif isinstance(record, Copied):
+            self._copied(record)
         elif isinstance(record, Zeroed):
             self.counts["blocks zeroed"] += 1
         elif isinstance(record, Loaded):
@@ -58,10 +58,14 @@ class ReachedStates:
 
     def _planned(self, planned: Planned, context: Context) -> None:
         counts, rows, lives = self.counts, planned.rows, context.reference.lives
-        counts["planned ahead of execution"] += len(context.reference.pending) > 1
-        counts["batch of three or more"] += len(rows) >= 3
-        counts["nothing could be scheduled"] += not rows and bool(planned.view.waiting)
-        counts["block shared by two requests"] += max(planned.view.references, default=0) > 1
+        if len(context.reference.pending) > 1:
+            counts["planned ahead of execution"] += 1
+        if len(rows) >= 3:
+            counts["batch of three or more"] += 1
+        if not rows and planned.view.waiting:
+            counts["nothing could be scheduled"] += 1
+        if max(planned.view.references, default=0) > 1:
+            counts["block shared by two requests"] += 1
         if planned.view.published != context.before.published:
             self._published(planned.view, context)
         admitted = prompts = 0
@@ -71,7 +75,7 @@ class ReachedStates:
                 passed = planned.view.tables[row.name][index][:1] == (context.null,)
                 state = "hit behind a sliding window" if row.admitted else "columns left of a window given back"
                 counts[state] += passed
-            if row.anew:
+            if row.admitted and not row.kept:
                 admitted += 1
                 self._admitted(row, life, context)
             if row.kept:
@@ -80,10 +84,10 @@ class ReachedStates:
             if row.start < life.truth.prompt_length:
                 prompts += 1
                 self._prompt(row, life, context)
-        counts["two admitted in one step"] += admitted > 1
-        counts["resumed turn waits with kept caches"] += any(
-            name in planned.view.tables for name in planned.view.waiting
-        )
+        if admitted > 1:
+            counts["two admitted in one step"] += 1
+        if not planned.view.tables.keys().isdisjoint(planned.view.waiting):
+            counts["resumed turn waits with kept caches"] += 1
         if 0 < prompts < len(rows):
             counts["prompts and decodes in one step"] += 1
             counts["prompts and drafts in one step"] += any(row.drafts for row in rows)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ..reference.ledger import Ledger, slot_masks
+from ..reference.ledger import Ledger
 from ..targets.base.observe import Access, Copied, Loaded, Record, SlotWrite, StateWrite, Zeroed
 
 MOVES = frozenset({Zeroed, Copied, Loaded})
 """Records that concern the ledger."""
+WRITES = frozenset({StateWrite, SlotWrite})
+"""Accesses that do."""
 
 
 def take_over(ledger: Ledger, record: Record) -> None:
@@ -15,15 +17,21 @@ def take_over(ledger: Ledger, record: Record) -> None:
         for block in record.blocks:
             ledger.zero(block)
     elif isinstance(record, Copied) and record.slots:
-        ledger.write_slots(record.destination, record.layer, (1 << record.slots) - 1, record.request, record.step)
+        _fill(ledger, record.destination, record)
     elif isinstance(record, Copied):
         source = record.source if record.source_column >= 0 else None
         ledger.move(source, record.destination, record.layer, record.request, record.step, record.temporal, record.conv)
     elif isinstance(record, Loaded):
         if record.slots:
-            ledger.write_slots(record.block, record.layer, (1 << record.slots) - 1, record.request, record.step)
+            _fill(ledger, record.block, record)
         else:
             ledger.write_state(record.block, record.layer, record.request, record.step, record.temporal, record.conv)
+
+
+def _fill(ledger: Ledger, block: int, record: Copied | Loaded) -> None:
+    """The first slots of a block came from elsewhere."""
+    slots = range(record.slots)
+    ledger.write_slots([block] * len(slots), slots, record.layer, record.request, record.step)
 
 
 def take_over_write(ledger: Ledger, access: Access, who: str, step: int) -> None:
@@ -32,5 +40,4 @@ def take_over_write(ledger: Ledger, access: Access, who: str, step: int) -> None
         temporal, conv = access.temporal is not None, access.window is not None
         ledger.write_state(access.block, access.layer, who, step, temporal, conv)
     elif isinstance(access, SlotWrite):
-        for block, mask in slot_masks(access.blocks, access.slots).items():
-            ledger.write_slots(block, access.layer, mask, who, step)
+        ledger.write_slots(access.blocks, access.slots, access.layer, who, step)

@@ -41,14 +41,6 @@ class BlockFacts:
     previous_group: int = -1
 
 
-def slot_masks(blocks: Sequence[int], slots: Sequence[int]) -> dict[int, int]:
-    """Which slots a write touches, by block: bit i is slot i. Slot `slots[i]` lies in `blocks[i]`."""
-    masks: dict[int, int] = {}
-    for block, slot in zip(blocks, slots, strict=True):
-        masks[block] = masks.get(block, 0) | 1 << slot
-    return masks
-
-
 class Ledger:
     """Facts of every block that was ever handed out."""
 
@@ -109,12 +101,15 @@ class Ledger:
             cell.conv |= conv
             cell.writer, cell.step = writer, step
 
-    def write_slots(self, block: int, layer: int, mask: int, writer: str, step: int) -> None:
-        """One layer stored attention slots; bit i of `mask` is slot i."""
-        cell = self.cell(block, layer)
-        if cell:
-            cell.slots |= mask
-            cell.writer, cell.step = writer, step
+    def write_slots(self, blocks: Sequence[int], slots: Sequence[int], layer: int, writer: str, step: int) -> None:
+        """One layer stored attention slots: slot `slots[i]` of block `blocks[i]`."""
+        written, cell = -1, None
+        for block, slot in zip(blocks, slots, strict=True):
+            if block != written:
+                written, cell = block, self.cell(block, layer)
+            if cell:
+                cell.slots |= 1 << slot
+                cell.writer, cell.step = writer, step
 
     def move(
         self,

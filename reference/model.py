@@ -7,9 +7,8 @@ is still in flight is judged by the tables of its own plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from .layout import Layout, cached_columns
 from .ledger import Ledger
@@ -110,9 +109,12 @@ class Reference:
                 self.truths[key] = life.truth
                 return
 
-    def is_due(self, block: int) -> bool:
-        """Whether the content of a published block must exist by now: all steps up to its publication have run."""
-        return self.published_since[block][1] < next(iter(self.pending), inf)
+    def not_due(self) -> Collection[int]:
+        """Published blocks whose content need not exist yet: a step planned before their publication has not run."""
+        if not self.pending:
+            return ()
+        first = next(iter(self.pending))
+        return {block for block, (_, step) in self.published_since.items() if step >= first}
 
     def certain(self, name: str) -> int:
         """Tokens of a live request that are settled: what it starts from, if a step that has not run admitted it."""
@@ -144,12 +146,13 @@ class Reference:
         self._entered_tables[name] = table
         kept = self._kept(name) if hit is None and name in facts.admitted else ()
         for index, columns in enumerate(table):
-            reused = cached_columns(self.layout.groups[index], self.layout.mode, hit or 0)
             held = before[index] if before else ()
             if columns == held:
                 continue
+            width = len(held)
+            reused = cached_columns(self.layout.groups[index], self.layout.mode, hit) if hit else 0
             for column, block in enumerate(columns):
-                if column < len(held) and held[column] == block:
+                if column < width and held[column] == block:
                     continue
                 if block == self.layout.null_block or column < reused:
                     continue

@@ -106,11 +106,12 @@ class Life:
 
     def sampled_truth(self, end: int, drafts: Sequence[int]) -> list[int]:
         """Tokens that a step must sample when its last known token is at `end - 1` and it verifies `drafts`."""
-        accepted = 0
-        self.truth.reach(end + len(drafts) + 1)
-        while accepted < len(drafts) and drafts[accepted] == self.truth.tokens[end + accepted]:
+        accepted, tokens = 0, self.truth.tokens
+        if end + len(drafts) >= len(tokens):
+            self.truth.reach(end + len(drafts) + 1)
+        while accepted < len(drafts) and drafts[accepted] == tokens[end + accepted]:
             accepted += 1
-        return self.truth.tokens[end : end + accepted + 1]
+        return tokens[end : end + accepted + 1]
 
     def advance(self, count: int, num_drafts: int, num_sampled: int) -> None:
         """A step with `count` input tokens, `num_drafts` of them drafts, was executed."""

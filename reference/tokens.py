@@ -136,16 +136,17 @@ class Truth:
 
     def slots(self, start: int, stop: int) -> list[int]:
         """What attention slots for positions start..stop-1 must hold."""
-        self.reach(stop)
+        if stop >= len(self.tags):
+            self.reach(stop)
         return self.tags[start + 1 : stop + 1]
 
     def window(self, depth: int, width: int) -> tuple[int, ...]:
         """What a convolution of `width` taps must remember after `depth` tokens; `width - 1` entries."""
-        self.reach(depth)
-        return window_of(
-            self.tags[1 : depth + 1] if depth < width else self.tags[depth - width + 2 : depth + 1],
-            width,
-        )
+        if depth >= len(self.tags):
+            self.reach(depth)
+        if depth < width:
+            return window_of(self.tags[1 : depth + 1], width)
+        return tuple(self.tags[depth - width + 2 : depth + 1])
 
 
 def window_of(inputs: Sequence[int], width: int) -> tuple[int, ...]:

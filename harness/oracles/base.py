@@ -9,7 +9,7 @@ the same order of events as the target's device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from ...reference.layout import Layout
@@ -28,6 +28,7 @@ from ...targets.base.observe import (
     SlotWrite,
     StateRead,
     StateWrite,
+    Table,
     View,
     Zeroed,
 )
@@ -56,7 +57,9 @@ ACCESS_HOOKS = {
 class Context:
     """What every oracle may look at: the reference, the target's storage, the views before and now.
 
-    facts and lives belong to the step whose device work is being checked; `lives[row]` is None for a dead row.
+    facts, lives and tables belong to the step whose device work is being checked. By row of the batch: `lives[row]` is
+    who sits there, `tables[row]` the scheduler's columns when the step was planned, both None for a dead row;
+    `names[row]` is what to call the row in a message.
     """
 
     def __init__(self, target: Target, view: View) -> None:
@@ -67,26 +70,34 @@ class Context:
         """Metadata at the end of the previous event."""
         self.facts: PlanFacts | None = None
         self.lives: list[Life | None] = []
+        self.tables: list[Table | None] = []
+        self.names: list[str] = []
         self.step = -1
         self.event_index = -1
         self.event_kind = ""
         self.refused = ""
         """Why the target did not do what the last event asked for."""
         self.null = target.layout.null_block
+        self._no_columns: Table = ((),) * len(target.layout.groups)
 
-    def table(self, request: str, group: int) -> Sequence[int]:
-        """The scheduler's columns for a request when the step being checked was planned."""
-        table = self.facts.tables.get(request) if self.facts else None
-        return table[group] if table else ()
+    def seat(self, names: Iterable[str | None]) -> None:
+        """A batch is executed: who sits in its rows, in their order; None for padding and dummy rows."""
+        lives = self.facts.lives if self.facts else {}
+        self.lives = [lives.get(name) if name else None for name in names]
+        self.tables = [None if life is None else self.table(life.name) for life in self.lives]
+        self.names = [life.name if life else f"padding row {row}" for row, life in enumerate(self.lives)]
+
+    def table(self, request: str) -> Table:
+        """The scheduler's columns for a request when the step being checked was planned; no columns if it had none."""
+        return (self.facts.tables.get(request) if self.facts else None) or self._no_columns
 
     def life(self, row: int) -> Life | None:
         """Who sits in a row of the batch; None for a dead row and for one that does not exist."""
         return self.lives[row] if 0 <= row < len(self.lives) else None
 
     def row_name(self, row: int) -> str:
-        """How to call a row of the batch in a message."""
-        life = self.life(row)
-        return life.name if life else f"padding row {row}"
+        """How to call a row of the batch in a message, even one that does not exist."""
+        return self.names[row] if 0 <= row < len(self.names) else f"padding row {row}"
 
 
 class Oracle:

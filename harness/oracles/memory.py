@@ -82,7 +82,7 @@ class Poison(Oracle):
     needs = frozenset({"accesses"})
 
     def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
-        self.count(times=len(row.sampled))
+        self.exercised["S7"] += len(row.sampled)
         for token in row.sampled:
             if not 2 <= token < VOCABULARY:
                 return self.violation(

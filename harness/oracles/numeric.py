@@ -183,9 +183,9 @@ class Numbers(Oracle):
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         sound = {block: key for block, key in self._sound.items() if view.published.get(block) == key}
-        self._sound = sound
+        self._sound, not_due = sound, context.reference.not_due()
         for block, key in view.published.items():
-            if block in sound or not self._model or not context.reference.is_due(block):
+            if block in sound or not self._model or block in not_due:
                 continue
             truth = context.reference.truths.get(key)
             if truth is None:

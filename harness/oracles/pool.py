@@ -31,7 +31,7 @@ class Partition(Oracle):
         if view == self._checked:
             return None
         self._checked = view
-        self.count()
+        self.exercised["M1"] += 1
         layout = context.layout
         owners = count_owners(view.tables.values(), layout)
         cached = view.published if layout.cache_owns else ()
@@ -66,7 +66,7 @@ class Capacity(Oracle):
     needs = frozenset({"estimates"})
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
-        tokens = sum(row.num_tokens for row in planned.rows)
+        tokens = sum([row.num_tokens for row in planned.rows])
         if tokens > planned.budget:
             return self.violation(
                 context,
@@ -78,7 +78,7 @@ class Capacity(Oracle):
         for row in planned.rows:
             if row.estimated < 0:
                 continue
-            self.count()
+            self.exercised["M7"] += 1
             if row.estimated != row.taken:
                 return self.violation(
                     context,
@@ -112,18 +112,20 @@ class Leak(Oracle):
         for row in planned.rows:
             # Columns stay allocated when the drafts that they were for are rejected.
             reach = row.start + row.num_tokens + layout.num_speculative_tokens + layout.overallocation
-            tokens = self._reach[row.name] = reach if row.anew else max(reach, self._reach.get(row.name, 0))
+            if not row.anew:
+                reach = max(reach, self._reach.get(row.name, 0))
+            self._reach[row.name] = reach
             table = planned.view.tables[row.name]
             settled = context.reference.certain(row.name)
             for index, group in enumerate(layout.groups):
                 held = len(table[index]) - table[index].count(layout.null_block)
-                most = peak_blocks(group, layout.mode, tokens, layout.num_speculative_tokens, self._ahead, settled)
+                most = peak_blocks(group, layout.mode, reach, layout.num_speculative_tokens, self._ahead, settled)
                 self.exercised["M9"] += 1
                 if held > most:
                     return self.violation(
                         context,
                         "peak",
-                        f"{row.name} holds {held} blocks of {group.kind} group {index} with {tokens} tokens; "
+                        f"{row.name} holds {held} blocks of {group.kind} group {index} with {reach} tokens; "
                         f"{most} are enough",
                         expected=most,
                         observed=held,

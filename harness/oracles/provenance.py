@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...reference.ledger import slot_masks
 from ...reference.request import Life
 from ...reference.tiny_model import ATTENTION_DIM, ITEM_BYTES, KV_HEADS, TinyModel
 from ...targets.base.numbers import LayerOutput
@@ -63,8 +62,8 @@ def _written_now(accesses: Sequence[Access], read: SlotRead) -> dict[int, int]:
     masks: dict[int, int] = {}
     for access in accesses:
         if isinstance(access, SlotWrite) and (access.group, access.layer) == (read.group, read.layer):
-            for block, mask in slot_masks(access.blocks, access.slots).items():
-                masks[block] = masks.get(block, 0) | mask
+            for block, slot in zip(access.blocks, access.slots, strict=True):
+                masks[block] = masks.get(block, 0) | 1 << slot
     return masks
 
 

@@ -17,40 +17,49 @@ class TableMirror(Oracle):
     needs = frozenset({"accesses", "tables"})
 
     def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
-        return self._column(context, read.row, read.group, read.column, read.block, "reads")
+        table, column = context.tables[read.row], read.column
+        if table is None or column < 0:
+            return None
+        columns = table[read.group]
+        if column < len(columns) and columns[column] == read.block:
+            self.exercised["M3"] += 1
+            return None
+        return self._named_column(context, context.row_name(read.row), read.group, column, read.block, "reads")
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
-        return self._column(context, write.row, write.group, write.column, write.block, "writes")
+        table, column = context.tables[write.row], write.column
+        if table is None or column < 0:
+            return None
+        columns = table[write.group]
+        if column < len(columns) and columns[column] == write.block:
+            self.exercised["M3"] += 1
+            return None
+        return self._named_column(context, context.row_name(write.row), write.group, column, write.block, "writes")
 
     def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
-        life = context.lives[read.row]
-        if life is None:
+        table, first = context.tables[read.row], read.first_column
+        if table is None:
             return None
         self.exercised["M3"] += 1
-        table = context.table(life.name, read.group)
-        first = read.first_column
-        if tuple(read.blocks) == tuple(table[first : first + len(read.blocks)]):
+        if tuple(read.blocks) == tuple(table[read.group][first : first + len(read.blocks)]):
             return None
+        name = context.row_name(read.row)
         for column, block in enumerate(read.blocks, first):
-            violation = self._column(context, read.row, read.group, column, block, "reads")
-            if violation:
+            if violation := self._named_column(context, name, read.group, column, block, "reads"):
                 return violation
         return None
 
     def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
-        life = context.lives[write.row]
-        if life is None:
+        table = context.tables[write.row]
+        if table is None:
             return None
         self.exercised["M3"] += 1
-        size = context.layout.groups[write.group].block_size
-        table = context.table(life.name, write.group)
-        columns = [position // size for position in range(write.position, write.position + len(write.blocks))]
-        inside = columns and write.position >= 0 and columns[-1] < len(table)
-        if inside and [table[column] for column in columns] == list(write.blocks):
-            return None
-        for column, block in zip(columns, write.blocks, strict=True):
-            if not 0 <= column < len(table) or table[column] != block:
-                return self._mismatch(context, life.name, write.group, column, block, "writes")
+        columns = table[write.group]
+        size, width = context.layout.groups[write.group].block_size, len(columns)
+        for position, block in enumerate(write.blocks, write.position):
+            column = position // size
+            if not 0 <= column < width or columns[column] != block:
+                return self._mismatch(context, context.row_name(write.row), write.group, column, block, "writes")
         return None
 
     def on_outside(self, context: Context, outside: Outside) -> Violation | None:
@@ -63,35 +72,27 @@ class TableMirror(Oracle):
         ):
             if column < 0 <= block:
                 continue  # a cached block: which state it was is judged when it is read (S2)
-            violation = self._named_column(context, copied.request, copied.group, column, block, verb)
-            if violation:
+            if violation := self._named_column(context, copied.request, copied.group, column, block, verb):
                 return violation
         return None
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
         return self._named_column(context, loaded.request, loaded.group, loaded.column, loaded.block, "loads into")
 
-    def _column(self, context: Context, row: int, group: int, column: int, block: int, verb: str) -> Violation | None:
-        life = context.lives[row]
-        if life is None or column < 0:
-            return None
-        return self._named_column(context, life.name, group, column, block, verb)
-
     def _named_column(
         self, context: Context, request: str, group: int, column: int, block: int, verb: str
     ) -> Violation | None:
         self.exercised["M3"] += 1
-        table = context.table(request, group)
-        if 0 <= column < len(table) and table[column] == block:
+        columns = context.table(request)[group]
+        if 0 <= column < len(columns) and columns[column] == block:
             return None
-        reading = verb in ("reads", "copies from")
-        moved = 0 <= column < len(table) and table[column] == context.null and block in table
-        if reading and moved:
+        moved = 0 <= column < len(columns) and columns[column] == context.null and block in columns
+        if moved and verb in ("reads", "copies from"):
             return None
         return self._mismatch(context, request, group, column, block, verb)
 
     def _mismatch(self, context: Context, request: str, group: int, column: int, block: int, verb: str) -> Violation:
-        table = context.table(request, group)
+        table = context.table(request)[group]
         inside = 0 <= column < len(table)
         held = f"block {table[column]}" if inside else f"nothing (it has {len(table)} columns)"
         seen = f"block {block}" if block >= 0 else "no block"
@@ -118,7 +119,7 @@ class DeadRows(Oracle):
     needs = frozenset({"accesses"})
 
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:
-        self.count(times=context.lives.count(None))
+        self.exercised["M4"] += context.lives.count(None)
         return None
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:

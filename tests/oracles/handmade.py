@@ -1,6 +1,6 @@
 """One oracle alone, on observations made by hand: for rules that no trace of the embedded target rests on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ def view_of(
     """A sound pool with these tables: every other block is free, and counted as often as it is held."""
     owners = count_owners((tables or {}).values(), layout)
     free = sorted(layout.ids - layout.unowned - owners.keys())
-    references = [owners[block] for block in range(layout.num_blocks)]
+    references = [owners.get(block, 0) for block in range(layout.num_blocks)]
     defaults: dict[str, Any] = {"free": free, "references": references, "labels": None, "waiting": (), "running": ()}
     return View(published=published or {}, tables=tables or {}, **{**defaults, **fields})
 
@@ -57,5 +57,4 @@ def plan(context: Context, *rows: PlannedRow, step: int = 0, budget: int = 99, *
 def enter(context: Context, planned: Planned) -> None:
     """The device begins a planned step; its rows are those of the batch."""
     context.facts = context.reference.enter(planned.step)
-    names: Sequence[str] = [row.name for row in planned.rows]
-    context.lives = [context.facts.lives[name] if context.facts else None for name in names]
+    context.seat([row.name for row in planned.rows])

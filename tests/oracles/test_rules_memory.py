@@ -25,7 +25,8 @@ def owning(
         if zeroed:
             ledger.zero(block)
     ledger.write_state(3, 0, "r0", 0, temporal, conv)
-    ledger.write_slots(5, 0, slots, "r0", 0)
+    written = [slot for slot in range(slots.bit_length()) if slots >> slot & 1]
+    ledger.write_slots([5] * len(written), written, 0, "r0", 0)
     return context
 
 

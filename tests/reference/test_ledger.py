@@ -18,7 +18,7 @@ def test_nothing_is_known_of_a_block_before_it_is_handed_out(ledger: Ledger) -> 
     assert ledger.describe(7) == "never handed out"
     ledger.zero(7)
     ledger.write_state(7, 0, "r0", 4, True, True)
-    ledger.write_slots(7, 0, 1, "r0", 4)
+    ledger.write_slots([7], [0], 0, "r0", 4)
     assert ledger.cell(7, 0) is None
 
 
@@ -51,8 +51,8 @@ def test_a_part_once_written_stays_written(ledger: Ledger) -> None:
 
 
 def test_slots_add_up(ledger: Ledger) -> None:
-    ledger.write_slots(6, 0, 1 << 0, "r0", 4)
-    ledger.write_slots(6, 0, 1 << 3, "r0", 5)
+    ledger.write_slots([6], [0], 0, "r0", 4)
+    ledger.write_slots([6], [3], 0, "r0", 5)
     cell = ledger.cell(6, 0)
     assert cell is not None
     assert cell.slots == 0b1001

@@ -135,7 +135,7 @@ def test_a_fork_is_as_written_as_its_parent(parked: Reference) -> None:
 
 
 def test_a_partial_block_is_copied_slot_by_slot(parked: Reference) -> None:
-    parked.ledger.write_slots(2, 0, 0b111, "r0", 0)
+    parked.ledger.write_slots([2] * 3, range(3), 0, "r0", 0)
     parked.fork("r1", "r0", {"r0": TABLE, "r1": ((3,), (4,))})
     copy, origin = parked.ledger.cell(4, 0), parked.ledger.cell(2, 0)
     assert copy is not None
