@@ -9,14 +9,16 @@ of everything, and of everything but the opening of engines, which is mostly vLL
 from __future__ import annotations
 
 import argparse
+import dis
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 from hybridfuzz.harness.lockstep import run_trace
 from hybridfuzz.harness.workload import draw_trace
@@ -37,6 +39,18 @@ OWNERS = {
     OURS: "hybridfuzz: reference, oracles, adapter, shadow layers",
     "": "not attributed",
 }
+
+
+@cache
+def entries(code: CodeType) -> frozenset[int]:
+    """Offsets at which a function, or a generator, begins to run."""
+    return frozenset(one.offset for one in dis.get_instructions(code) if one.opname == "RESUME")
+
+
+def is_entering(frame: FrameType) -> bool:
+    """Whether a function was only just called. Python looks for signals there, but not after each operator: what the
+    sample is about came before the call, such as the indexing of a tensor that is its argument."""
+    return frame.f_lasti in entries(frame.f_code)
 
 
 def owner(frame: FrameType | None) -> str:
@@ -82,6 +96,8 @@ class Sampler:
 
     def _sample(self, _: int, frame: FrameType | None) -> None:
         now = time.process_time()
+        if frame is not None and is_entering(frame):
+            frame = frame.f_back
         self.seconds[owner(frame), is_opening(frame)] += now - self._last  # type: ignore[assignment]
         self._last = now
 

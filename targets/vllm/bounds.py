@@ -43,16 +43,19 @@ class Bounds:
         """Those of `tokens` that belong to a row; none where its boundaries lie outside."""
         if start >= stop:
             return ()
-        inside = self.has(row, "token", start, len(tokens)) and self.has(row, "token", stop - 1, len(tokens))
+        inside = 0 <= start < stop <= len(tokens)
+        if not inside and self.has(row, "token", start, len(tokens)):
+            self.has(row, "token", stop - 1, len(tokens))
         return tokens[start:stop] if inside else ()
 
     def state_row(self, row: StateRow) -> bool:
         """Whether a row, its tokens and its blocks exist."""
-        tokens = row.tokens if isinstance(row.tokens, range) else sorted(row.tokens)
+        first, last = min(row.tokens), max(row.tokens)
+        if not (0 <= row.row < self._num_rows and first >= 0 and last < self._num_tokens):
+            return (
+                self.has(row.row, "row", row.row, self._num_rows)
+                and self.has(row.row, "token", first, self._num_tokens)
+                and self.has(row.row, "token", last, self._num_tokens)
+            )
         inner = [row.inner.block] if row.inner else ()
-        return (
-            self.has(row.row, "row", row.row, self._num_rows)
-            and self.has(row.row, "token", tokens[0], self._num_tokens)
-            and self.has(row.row, "token", tokens[-1], self._num_tokens)
-            and self.blocks(row.row, (row.conv, row.temporal, *row.outputs, *inner))
-        )
+        return self.blocks(row.row, (row.conv, row.temporal, *row.outputs, *inner))

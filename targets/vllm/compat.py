@@ -196,10 +196,10 @@ def query_length(runner: Any) -> int:
     return getattr(runner, "uniform_decode_query_len", 0) or getattr(runner, "decode_query_len", 1)
 
 
-def waiting_queues(scheduler: Any) -> list[Any]:
-    """Queues of requests that wait, in the order in which the scheduler looks at them."""
+def waiting_queues(scheduler: Any) -> list[str]:
+    """Attributes that are queues of requests that wait, in the order in which the scheduler looks at them."""
     names = ("kv_holding_waiting", "waiting", "skipped_waiting")
-    return [queue for name in names if (queue := getattr(scheduler, name, None)) is not None]
+    return [name for name in names if getattr(scheduler, name, None) is not None]
 
 
 def copy_table(context: Any, group: int, by_slot: Any, by_row: Any, slot: int, row: int) -> list[int]:
@@ -237,7 +237,7 @@ def request_arguments(hasher: Any, priority: int, arrival: float) -> dict[str, A
 
 def client_outputs(outputs: Any) -> Sequence[Any]:
     """The `EngineCoreOutput`s of all clients."""
-    if isinstance(outputs, Mapping):
+    if isinstance(outputs, dict):
         return [one for client in outputs.values() for one in client.outputs]
     return list(outputs.outputs)
 

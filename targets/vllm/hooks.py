@@ -57,6 +57,10 @@ class Recorder:
         self._place = len(self.records)
         return True
 
+    def end_forward(self) -> None:
+        """The model ran; what vLLM built for it is vLLM's to drop."""
+        self._context = None
+
     def _attention_metadata(self, context: Any) -> Any:
         """Metadata of any attention layer: row boundaries and lengths are the same in all of them."""
         for metadata in context.attn_metadata.values():
@@ -115,7 +119,7 @@ class Recorder:
                     self._ids[batch.starts[row] : batch.starts[row + 1]],
                     drafts.get(name or "", 0),
                     sampled.get(name or "", ()),
-                    tuple(table[row] for table in batch.tables) if name else None,
+                    tuple([table[row] for table in batch.tables]) if name else None,
                 )
                 for row, name in enumerate(batch.names)
             ]

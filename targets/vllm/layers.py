@@ -21,7 +21,7 @@ from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from ...reference.tokens import EMPTY, VOCABULARY, chain, next_token
-from ..base.observe import Content, SlotContent, SlotRead, SlotWrite
+from ..base.observe import SlotContent, SlotRead, SlotWrite
 from ..base.shadow import combine, join
 from . import compat
 from .contracts import Contract
@@ -84,7 +84,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         self.pages = cache[:, 0]
         self.keys, self.values = self.pages[:, :, 0], self.pages[:, :, self.head_size]
         self.block_size = int(cache.shape[2])
-        self._contents: dict[bytes, Content] = {}
+        self._contents: dict[bytes, SlotContent] = {}
 
     def run(self, ids: Sequence[int]) -> Tags:
         """Store the tags of all rows, then read all contexts."""
@@ -101,11 +101,12 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
                 first = row.start + row.stored[0]
                 log.append(SlotWrite(row.row, group, index, first, row.blocks, row.slots, stored))
             out[row.tokens.start : row.tokens.stop] = tags
-        contexts = self._slots([block for row in rows for block in row.pages])
-        first = 0
         for row in rows:
-            log.append(SlotRead(row.row, group, index, row.pages, contexts[first : first + row.context]))
-            first += len(row.pages) * self.block_size
+            context: list[int] = []
+            for block in row.pages:
+                context += self.read(block).tags
+            del context[row.context :]
+            log.append(SlotRead(row.row, group, index, row.pages, context))
         return tuple(out)
 
     def _start(self, row: SlotRow) -> int:
@@ -117,27 +118,23 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         key, value = self.keys.item(block, slot), self.values.item(block, slot)
         return key if key == -value else combine(key, -value)
 
-    def _slots(self, pages: Sequence[int]) -> list[int]:
-        """All slots of some pages; where key and value disagree, a tag that belongs to nobody."""
-        blocks = np.array(pages, dtype=np.int64)
-        keys, values = self.keys[blocks].ravel(), self.values[blocks].ravel()
-        tags: list[int] = keys.tolist()
-        for place in (keys + values).nonzero()[0].tolist():
-            tags[place] = combine(tags[place], -values.item(place))
-        return tags
-
     def is_zero(self, block: int) -> bool:
         """Whether there is such a page, and it is all zeros."""
         if not 0 <= block < len(self.pages):
             return False
-        return not (np.count_nonzero(self.keys[block]) or np.count_nonzero(self.values[block]))
+        return not any(self.read(block).tags)
 
-    def read(self, block: int) -> Content:
-        """What a page holds. Most pages are asked for after every event and rarely change."""
+    def read(self, block: int) -> SlotContent:
+        """What a page holds: where key and value of a slot disagree, a tag that belongs to nobody.
+
+        Pages are asked for in every step and after every event, and rarely change.
+        """
         words = self.pages[block].tobytes()
         content = self._contents.get(words)
         if content is None:
-            content = self._contents[words] = SlotContent(self._slots([block]))
+            keys, values = self.keys[block].tolist(), self.values[block].tolist()
+            tags = [key if key == -value else combine(key, -value) for key, value in zip(keys, values, strict=True)]
+            content = self._contents[words] = SlotContent(tags)
         return content
 
 
@@ -180,9 +177,10 @@ class ShadowModel(nn.Module):
         if context.attn_metadata is not None and self.recorder.begin_forward(context, ids):
             for layer in self._in_order:
                 hidden = join(hidden, layer.run(ids))
+            self.recorder.end_forward()
         return torch.from_numpy(np.array(hidden or (0,) * len(ids), dtype=np.int64)[:, None])
 
     def compute_logits(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
         """All on the token that the tag says."""
-        tokens = [next_token(tag) for tag in hidden.numpy().ravel().tolist()]
+        tokens = [next_token(tag) for (tag,) in hidden.tolist()]
         return torch.from_numpy(self._one_hot.take(tokens, axis=0))

@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .bounds import Bounds
 
 NULL = 0
@@ -228,8 +226,9 @@ def slot_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds)
     """The rows of an attention layer, in batch order."""
     starts = metadata.query_start_loc.tolist()
     lengths = metadata.seq_lens.tolist()
-    table = np.asarray(metadata.block_table)
-    tables = table[: len(lengths), : max(0, -(-max(lengths, default=0) // block_size))].tolist()
+    width = metadata.block_table.shape[1]
+    columns = max(0, -(-max(lengths, default=0) // block_size))
+    tables = metadata.block_table[: len(lengths), :columns].tolist()
     slots = slot_mapping[: metadata.num_actual_tokens].tolist()
     rows = []
     if max(slots[max(starts[-1], 0) :], default=-1) >= block_size:
@@ -247,7 +246,7 @@ def slot_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds)
         # A dummy run's row is shorter than its query; it stores nothing.
         if own and start < 0 and not bounds.has(row, "position", start, length):
             continue
-        if num_pages and not bounds.has(row, "column", num_pages - 1, table.shape[1]):
+        if num_pages > width and not bounds.has(row, "column", num_pages - 1, width):
             continue
         pages = tables[row][:num_pages]
         blocks, places = [slot // block_size for slot in own], [slot % block_size for slot in own]

@@ -76,12 +76,18 @@ class ShadowMamba(nn.Module, MambaBase):
                 prefills = list(rows)
                 starts = [self._initial(row) for row in prefills]
                 for row, start in zip(prefills, starts, strict=True):
-                    self._row(row, start, ids, out)
+                    self._starts_from(row, start, None)
+                for row, start in zip(prefills, starts, strict=True):
+                    window = self._window(row)
+                    self._starts_from(row, None, window)
+                    self._row(row, start, window, ids, out)
                 if any(row.inner for row in prefills):
                     self._export(prefills, out)
             else:
                 for row in rows:
-                    self._row(row, self._initial(row), ids, out)
+                    start, window = self._initial(row), self._window(row)
+                    self._starts_from(row, start, window)
+                    self._row(row, start, window, ids, out)
         return tuple(out)
 
     def _export(self, rows: Sequence[StateRow], tags: Sequence[int]) -> None:
@@ -106,16 +112,33 @@ class ShadowMamba(nn.Module, MambaBase):
         if row.temporal == NULL and not row.prefill:
             return None
         tag: int = self.temporal.item(row.temporal)
-        self.recorder.log.append(
-            StateRead(row.row, self.group, self.index, row.temporal_column, row.temporal, tag, None)
-        )
         return tag
 
-    def _row(self, row: StateRow, start: int | None, ids: Sequence[int], out: list[int]) -> None:
+    def _window(self, row: StateRow) -> Tags | None:
+        """The last inputs of the convolution; None where the kernel leaves the row alone."""
+        if row.conv == NULL:
+            return None
+        if not row.has_conv:
+            return (NO_INPUT,) * self.window
+        return tuple(self.conv[row.conv, row.offset : row.offset + self.window].tolist())
+
+    def _starts_from(self, row: StateRow, start: int | None, window: Tags | None) -> None:
+        """Log what was read of these two: one record where both lie in one page."""
+        temporal = start if row.has_temporal else None
+        inputs = window if row.has_conv else None
+        log, where = self.recorder.log, (row.row, self.group, self.index)
+        in_one_page = (row.conv, row.conv_column) == (row.temporal, row.temporal_column)
+        shared = temporal is not None and in_one_page
+        if temporal is not None:
+            log.append(StateRead(*where, row.temporal_column, row.temporal, temporal, inputs if shared else None))
+        if inputs is not None and not shared:
+            log.append(StateRead(*where, row.conv_column, row.conv, None, inputs))
+
+    def _row(self, row: StateRow, start: int | None, window: Tags | None, ids: Sequence[int], out: list[int]) -> None:
         """Convolution and recurrence of one row."""
-        tokens = tuple(ids[token] for token in row.tokens)
+        tokens = tuple([ids[token] for token in row.tokens])
         tags = chain(EMPTY if start is None else start, tokens)
-        window, stored = self._convolve(row, tags)
+        stored = None if window is None else self._convolve(row, window + tags)
         if start is not None:
             self._recur(row, tags, stored)
             # The convolution is the second account of the prefix: its last input is the last state.
@@ -146,22 +169,12 @@ class ShadowMamba(nn.Module, MambaBase):
                     continue  # the null block is there for rows of nobody to write to
                 self._wrote(row, row.output_columns[index], block, count, tags[count - 1], None if index else stored)
 
-    def _convolve(self, row: StateRow, inputs: Tags) -> tuple[Tags | None, Tags | None]:
-        """Read the window, roll the buffer; returns the window and what was stored, None for a row left alone."""
-        if row.conv == NULL:
-            return None, None
-        length = self.window
-        window: Tags = (NO_INPUT,) * length
-        if row.has_conv:
-            window = tuple(self.conv[row.conv, row.offset : row.offset + length].tolist())
-            self.recorder.log.append(
-                StateRead(row.row, self.group, self.index, row.conv_column, row.conv, None, window)
-            )
+    def _convolve(self, row: StateRow, history: Tags) -> Tags:
+        """Roll the buffer; `history` is the window and what came after it. Returns what was stored."""
         # A speculative row shifts by one only: the next step reads at the offset of what was accepted.
-        history = window + inputs
-        stored = history[1:] if row.speculative else history[-length:]
+        stored = history[1:] if row.speculative else history[-self.window :]
         self.conv[row.conv, : len(stored)] = stored
-        return window, stored
+        return stored
 
     def read(self, block: int) -> Content:
         """What a page holds."""

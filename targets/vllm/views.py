@@ -6,6 +6,7 @@ Block hashes become keys: the hasher tells which request it hashed, and so of wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from ...reference.prefix_cache import Key
@@ -64,16 +65,23 @@ class Host:
         self._keys = keys
         self._split = get_block_hash, get_group_id
         self._known: dict[Any, Key] = {}
+        self._queues = compat.waiting_queues(scheduler)
+        self._zero_lists = [group for group in self.groups if hasattr(group, "new_block_ids")]
+        self._per_request = [
+            (f"{name} of group {index}", group, name)
+            for index, group in enumerate(self.groups)
+            for name, value in vars(group).items()
+            if isinstance(value, dict) and name != "cached_blocks_this_step"
+        ]
+        """What a group keeps per request: title, group, attribute."""
         worker.manager = self
 
     def tables(self) -> dict[str, Table]:
         """Block ids of every request that holds blocks."""
-        holders: dict[str, None] = {}
-        for group in self.groups:
-            holders.update(dict.fromkeys(group.req_to_blocks))
+        tables = [group.req_to_blocks for group in self.groups]
         return {
-            name: tuple(tuple([block.block_id for block in group.req_to_blocks.get(name, ())]) for group in self.groups)
-            for name in holders
+            name: tuple([tuple([block.block_id for block in table.get(name, ())]) for table in tables])
+            for name in dict.fromkeys(chain.from_iterable(tables))
         }
 
     def _learn(self, label: Any) -> Key:
@@ -104,19 +112,17 @@ class Host:
             published=self.published(),
             labels={block: known(label) or self._learn(label) for block, label in labels},
             tables=self.tables(),
-            waiting=[one.request_id for queue in compat.waiting_queues(scheduler) for one in queue],
+            waiting=[one.request_id for queue in self._queues for one in getattr(scheduler, queue)],
             running=[one.request_id for one in scheduler.running],
             leftovers={} if scheduler.requests else self.leftovers(),
-            drained={"blocks to zero": sum(len(getattr(group, "new_block_ids", ())) for group in self.groups)},
+            drained={"blocks to zero": sum([len(group.new_block_ids) for group in self._zero_lists])},
         )
 
     def leftovers(self) -> Mapping[str, int]:
         """Sizes of what is kept per request, by holder."""
         sizes = {"requests": len(self.scheduler.requests), **self.worker.leftovers()}
-        for index, group in enumerate(self.groups):
-            for name, value in vars(group).items():
-                if isinstance(value, dict) and name != "cached_blocks_this_step":
-                    sizes[f"{name} of group {index}"] = len(value)
+        for title, group, name in self._per_request:
+            sizes[title] = len(getattr(group, name))
         return sizes
 
 
