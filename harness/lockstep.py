@@ -22,6 +22,8 @@ from ..targets.base.observe import (
     Numeric,
     Planned,
     Record,
+    SlotWrite,
+    StateWrite,
     View,
 )
 from ..targets.base.protocol import Target, TargetError, TargetFactory
@@ -42,7 +44,7 @@ from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
 from .outcome import Outcome
 from .port import refusal
 from .reached import ReachedStates
-from .takeover import MOVES, WRITES, take_over, take_over_write
+from .takeover import MOVES, take_over, take_over_slots, take_over_state
 from .violation import Violation
 
 DRAIN_STEPS_PER_TOKEN = 3
@@ -74,7 +76,9 @@ class Lockstep:
         self._planned_step = -1
         hooks = [*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
         self._hooks = {name: self._overriders(name) for name in hooks}
-        self._access_hooks = {kind: self._hooks[name] for kind, name in ACCESS_HOOKS.items()}
+        self._access_hooks = {kind: self._hooks[name].copy() for kind, name in ACCESS_HOOKS.items()}
+        self._access_hooks[StateWrite].append(take_over_state)
+        self._access_hooks[SlotWrite].append(take_over_slots)
 
     def _overriders(self, name: str) -> list[Callable[..., Violation | None]]:
         return [getattr(one, name) for one in self.oracles if getattr(type(one), name) is not getattr(Oracle, name)]
@@ -181,16 +185,13 @@ class Lockstep:
         return None
 
     def _accesses(self, forward: Forward) -> Violation | None:
-        context, hooks, names = self.context, self._access_hooks, self.context.names
-        ledger, step = context.reference.ledger, forward.step
+        """Each access is judged, and then taken over, before the next one: a kernel may read what another wrote."""
+        context, hooks = self.context, self._access_hooks
         for access in forward.accesses:
-            kind = type(access)
-            for judge in hooks[kind]:
+            for judge in hooks[type(access)]:
                 violation = judge(context, access)
                 if violation:
                     return violation
-            if kind in WRITES:
-                take_over_write(ledger, access, names[access.row], step)
         return None
 
     def _rows(self, live: list[tuple[ForwardRow, Life]]) -> Violation | None:

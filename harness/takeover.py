@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ..reference.ledger import Ledger
-from ..targets.base.observe import Access, Copied, Loaded, Record, SlotWrite, StateWrite, Zeroed
+from ..targets.base.observe import Copied, Loaded, Record, SlotWrite, StateWrite, Zeroed
+from .oracles.base import Context
 
 MOVES = frozenset({Zeroed, Copied, Loaded})
 """Records that concern the ledger."""
-WRITES = frozenset({StateWrite, SlotWrite})
-"""Accesses that do."""
 
 
 def take_over(ledger: Ledger, record: Record) -> None:
@@ -34,10 +33,13 @@ def _fill(ledger: Ledger, block: int, record: Copied | Loaded) -> None:
     ledger.write_slots([block] * len(slots), slots, record.layer, record.request, record.step)
 
 
-def take_over_write(ledger: Ledger, access: Access, who: str, step: int) -> None:
-    """One write of a kernel; reads leave the ledger alone."""
-    if isinstance(access, StateWrite):
-        temporal, conv = access.temporal is not None, access.window is not None
-        ledger.write_state(access.block, access.layer, who, step, temporal, conv)
-    elif isinstance(access, SlotWrite):
-        ledger.write_slots(access.blocks, access.slots, access.layer, who, step)
+def take_over_state(context: Context, write: StateWrite) -> None:
+    """A kernel stored a state."""
+    ledger, temporal, conv = context.reference.ledger, write.temporal is not None, write.window is not None
+    ledger.write_state(write.block, write.layer, context.names[write.row], context.step, temporal, conv)
+
+
+def take_over_slots(context: Context, write: SlotWrite) -> None:
+    """A kernel stored keys and values."""
+    ledger = context.reference.ledger
+    ledger.write_slots(write.blocks, write.slots, write.layer, context.names[write.row], context.step)

@@ -72,17 +72,14 @@ class Reference:
         """A step was planned; each row is (request, tokens that it starts from if admitted else None, those of them
         that a prefix hit gave it, None if it keeps the blocks that it has)."""
         assert step not in self.pending, "a step is planned once"
-        rows = list(rows)
-        facts = PlanFacts(
-            step,
-            {name: self.lives[name] for name, _, _ in rows},
-            {name: start for name, start, _ in rows if start is not None},
-            {name: hit for name, _, hit in rows if hit is not None},
-            tables,
-            references,
-            published,
-        )
-        if rows:
+        facts = PlanFacts(step, {}, {}, {}, tables, references, published)
+        for name, start, hit in rows:
+            facts.lives[name] = self.lives[name]
+            if start is not None:
+                facts.admitted[name] = start
+            if hit is not None:
+                facts.reused[name] = hit
+        if facts.lives:
             self.pending[step] = facts
         return facts
 

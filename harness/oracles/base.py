@@ -83,9 +83,12 @@ class Context:
     def seat(self, names: Iterable[str | None]) -> None:
         """A batch is executed: who sits in its rows, in their order; None for padding and dummy rows."""
         lives = self.facts.lives if self.facts else {}
-        self.lives = [lives.get(name) if name else None for name in names]
-        self.tables = [None if life is None else self.table(life.name) for life in self.lives]
-        self.names = [life.name if life else f"padding row {row}" for row, life in enumerate(self.lives)]
+        self.lives, self.tables, self.names = [], [], []
+        for row, name in enumerate(names):
+            life = lives.get(name) if name else None
+            self.lives.append(life)
+            self.tables.append(self.table(life.name) if life else None)
+            self.names.append(life.name if life else f"padding row {row}")
 
     def table(self, request: str) -> Table:
         """The scheduler's columns for a request when the step being checked was planned; no columns if it had none."""

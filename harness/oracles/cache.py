@@ -41,14 +41,13 @@ class Hash(Oracle):
     def _check(self, context: Context, view: View) -> Violation | None:
         if view is self._judged:
             return None
-        violation = self._agreement(context, view)
-        if violation:
-            return violation
+        if view.labels is not None and view.published != view.labels:
+            return self._disagreement(context, view, view.labels)
         self._judged = view
         if view.published != self._known:
             for block, key in view.published.items():
                 if self._known.get(block) != key:
-                    self.count()
+                    self.exercised["M2"] += 1
                     violation = self._new_key(context, view, block, key)
                     if violation:
                         return violation
@@ -56,11 +55,9 @@ class Hash(Oracle):
         self._tables = view.tables
         return None
 
-    def _agreement(self, context: Context, view: View) -> Violation | None:
-        if view.labels is None or view.published == view.labels:
-            return None
-        for block in view.published.keys() | view.labels.keys():
-            found, own = view.published.get(block), view.labels.get(block)
+    def _disagreement(self, context: Context, view: View, labels: Mapping[int, Key]) -> Violation | None:
+        for block in view.published.keys() | labels.keys():
+            found, own = view.published.get(block), labels.get(block)
             if found != own:
                 return self.violation(
                     context,

@@ -21,9 +21,10 @@ class Taint(Oracle):
 
     def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
         life = context.lives[read.row]
-        cell = context.reference.ledger.cell(read.block, read.layer)
-        if life is None or cell is None:
+        facts = context.reference.ledger.facts.get(read.block)
+        if life is None or facts is None or read.layer >= len(facts.cells):
             return None
+        cell = facts.cells[read.layer]
         self.exercised["S4"] += 1
         if cell.zeroed:
             return None

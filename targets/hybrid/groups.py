@@ -114,10 +114,13 @@ class AttentionGroup:
 
     def publish(self, name: str, tags: Sequence[int], tokens: int) -> None:
         """Publish every full block below `tokens` that is not published yet."""
+        full, published = tokens // self.block_size, self.num_published[name]
+        if full <= published:
+            return
         table = self.tables[name]
-        for column in range(self.num_published[name], min(tokens // self.block_size, len(table))):
+        for column in range(published, min(full, len(table))):
             self.publish_column(table[column], column, tags)
-        self.num_published[name] = max(self.num_published[name], tokens // self.block_size)
+        self.num_published[name] = full
 
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
         """Publish one column's content under the boundary at its end."""

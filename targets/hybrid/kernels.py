@@ -107,9 +107,10 @@ class Kernels:
         positions = range(position, position + len(tags))
         targets = [blocks[place // size] for place in positions]
         slots = [place % size for place in positions]
-        is_null, store_slot = self.is_null, memory.store_slot
+        real = [block for block in dict.fromkeys(targets) if not self.is_null(block)]
+        store_slot = memory.store_slot
         for block, slot, tag in zip(targets, slots, tags, strict=True):
-            if not is_null(block):
+            if block in real:
                 store_slot(layer, block, size, slot, tag)
         self.log.append(SlotWrite(inputs.row, group, layer, position, targets, slots, tags))
         return tags

@@ -188,13 +188,14 @@ class Runner:
         rows = {self.batch.names[one.table_row]: index for index, one in enumerate(inputs)}
         writing = [rows[name] for name in plan.rows]
         for group in self.attention:
-            size = groups[group].block_size
+            spec = groups[group]
+            size = spec.block_size
             tables = [
                 self.batch.row_blocks(group, one.table_row, cdiv(one.position + len(one.tokens), size))
                 for one in inputs
             ]
-            firsts = [first_attended(groups[group], one.position) // size for one in inputs]
-            for layer in range(groups[group].layers):
+            firsts = [first_attended(spec, one.position) // size if spec.window else 0 for one in inputs]
+            for layer in range(spec.layers):
                 own = {
                     index: self.kernels.write_slots(group, layer, inputs[index], tables[index], size)
                     for index in writing

@@ -78,6 +78,8 @@ class HybridTarget:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.layout = layout = build_layout(config)
+        self.slots = [group.block_size if group.kind == "attention" else 0 for group in layout.groups]
+        """Slots of a page, by group; none in those of states."""
         self.pool = self.pool_class(config.num_blocks)
         self.cache = self.cache_class(layout, self.pool)
         self.batch = self.batch_class(layout, config.max_num_seqs, config.longest_span)
@@ -270,14 +272,13 @@ class HybridTarget:
 
     def view(self) -> View:
         """The host's metadata now."""
-        scheduler, pool, groups = self.scheduler, self.pool, self.cache.groups
-        holders = list(groups[0].tables)
+        scheduler, pool, tables = self.scheduler, self.pool, [group.tables for group in self.cache.groups]
         return View(
             free=list(pool.free),
             references=pool.references.copy(),
             published={block: key for key, blocks in pool.index.items() for block in blocks},
             labels=pool.labels.copy(),
-            tables={name: self.cache.tables(name) for name in holders},
+            tables={name: tuple([tuple(group[name]) for group in tables]) for name in tables[0]},
             waiting=[request.name for request in scheduler.waiting],
             running=[request.name for request in scheduler.running],
             pins=dict(self.cache.partial.pins),
@@ -289,9 +290,8 @@ class HybridTarget:
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """What a page holds."""
-        spec = self.layout.groups[group]
-        if spec.kind == "attention":
-            return SlotContent(self.memory.slots(layer, block, spec.block_size))
+        if size := self.slots[group]:
+            return SlotContent(self.memory.slots(layer, block, size))
         window = self.memory.conv(layer, block)[: self.config.conv_width - 1]
         return StateContent(self.memory.temporal(layer, block), window)
 
