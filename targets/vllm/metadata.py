@@ -226,9 +226,8 @@ def slot_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds)
     """The rows of an attention layer, in batch order."""
     starts = metadata.query_start_loc.tolist()
     lengths = metadata.seq_lens.tolist()
+    tables = metadata.block_table.tolist()
     width = metadata.block_table.shape[1]
-    columns = max(0, -(-max(lengths, default=0) // block_size))
-    tables = metadata.block_table[: len(lengths), :columns].tolist()
     slots = slot_mapping[: metadata.num_actual_tokens].tolist()
     rows = []
     if max(slots[max(starts[-1], 0) :], default=-1) >= block_size:

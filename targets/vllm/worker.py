@@ -149,7 +149,7 @@ class WorkerV1(Worker):
         for group in self.groups:
             table = self.runner.input_batch.block_table[group]
             lengths = table.num_blocks_per_row[:count].tolist()
-            rows = table.get_device_tensor(count).numpy()[:, : max(lengths, default=0)].tolist()
+            rows = table.get_device_tensor(count).tolist()
             result.append([row[:length] for row, length in zip(rows, lengths, strict=True)])
         return result
 
