@@ -8,17 +8,18 @@ lockstep (`reached.py`); a required state with count 0 makes a campaign vacuous.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
-from ..targets.base.protocol import Capabilities
+from ..targets.base.protocol import Capabilities, Usual
 from .oracles import applicable
 from .overrides import converted
 
 REQUIRES: dict[str, str] = {
     # prompts and their chunks
-    "chunked prefill": "",
-    "first chunk of one token": "",
-    "prompt continued by one token": "",
-    "chunk shorter than the convolution window": "",
+    "chunked prefill": "chunked-prefill",
+    "first chunk of one token": "chunked-prefill",
+    "prompt continued by one token": "chunked-prefill",
+    "chunk shorter than the convolution window": "chunked-prefill",
     "chunk ends on a state boundary": "",
     "chunk ends one token before a state boundary": "",
     "chunk ends one token after a state boundary": "",
@@ -33,10 +34,10 @@ REQUIRES: dict[str, str] = {
     "padding over a vacated row": "padding",
     "dummy run after requests": "dummy_run",
     # preemption and other ends
-    "preempted": "",
-    "preempted with a partial block": "",
-    "preempted in its prompt": "block-tables",
-    "preempted twice": "",
+    "preempted": "preemption",
+    "preempted with a partial block": "preemption",
+    "preempted in its prompt": "chunked-prefill preemption block-tables",
+    "preempted twice": "preemption",
     "aborted while running": "abort",
     # sessions
     "session parked": "resume",
@@ -52,8 +53,8 @@ REQUIRES: dict[str, str] = {
     "turn resumed from a checkpoint": "truncate block-tables",
     # the prefix cache
     "prefix hit": "caching",
-    "resumed from a hit": "caching",
-    "resumed without a hit": "caching",
+    "resumed from a hit": "preemption caching",
+    "resumed without a hit": "preemption caching",
     "hit on content written by decoding": "caching",
     "attention cached beyond the hit": "caching",
     "state cached beyond the hit": "caching block-tables",
@@ -62,9 +63,9 @@ REQUIRES: dict[str, str] = {
     "cached block evicted": "caching",
     "evicted content computed again": "caching",
     "prefix cache reset": "reset_prefix_cache caching",
-    "prefix cache reset while requests run": "reset_prefix_cache caching block-tables",
+    "prefix cache reset while requests run": "reset_prefix_cache preemption caching block-tables",
     # blocks and states
-    "blocks zeroed": "",
+    "blocks zeroed": "zeroing",
     "block reused by another kind of group": "block-tables",
     "block reused by another group of its kind": "twins",
     "state copied to the running column": "align",
@@ -91,13 +92,13 @@ REQUIRES: dict[str, str] = {
     "prompt as long as a step of drafts": "speculation",
     "prompts and drafts in one step": "speculation block-tables",
     "different numbers of drafts in one step": "drafts",
-    "preempted between drafts": "speculation",
+    "preempted between drafts": "preemption speculation",
     "proposals written by the drafter": "draft-group speculation",
     "dummy run beside a drafter": "draft-group dummy_run speculation",
     # steps in flight
     "planned ahead of execution": "async",
     "hit on content still in flight": "async caching",
-    "preempted with a step in flight": "async",
+    "preempted with a step in flight": "preemption async",
     "aborted with a step in flight": "async abort",
 }
 """State -> features (space separated) without which it cannot occur."""
@@ -118,7 +119,7 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
     modes = {str(fixed["mamba_cache_mode"])} if "mamba_cache_mode" in fixed else set(capabilities.modes)
     if not fixed.get("enable_prefix_caching", True):
         modes = {"none"}
-    has = set(capabilities.events) | set(capabilities.reaches) | modes
+    has = set(capabilities.events) | set(capabilities.reaches) | set(get_args(Usual)) - capabilities.lacks | modes
     if capabilities.windows:
         has.add("sliding-window")
     if capabilities.draft_block_sizes:

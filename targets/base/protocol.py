@@ -17,6 +17,9 @@ class TargetError(Exception):
     """A target cannot be had or cannot take a configuration; the message is one line with the cure."""
 
 
+Usual = Literal["chunked-prefill", "preemption", "zeroing"]
+
+
 class Capabilities(Struct, frozen=True):
     """What the workload may draw and which observations the oracles may use.
 
@@ -53,6 +56,8 @@ class Capabilities(Struct, frozen=True):
     traces_per_second: float = 4.0
     reaches: frozenset[str] = frozenset()
     """Further features that make reached states required of the target, e.g. "padding"."""
+    lacks: frozenset[Usual] = frozenset()
+    """What nearly every engine does and this one does not: states that need it are not required of it."""
 
 
 class Target(Protocol):

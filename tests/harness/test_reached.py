@@ -221,9 +221,18 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
     required = required_states(poor)
     assert "chunked prefill" in required
     assert not {"prefix hit", "aborted while running", "draft rejected", "padding rows"} & set(required)
-    assert features(poor, {}) == {"arrive", "step", "none", "block-tables"}
+    assert features(poor, {}) == {"arrive", "step", "none", "block-tables", "chunked-prefill", "preemption", "zeroing"}
     assert not {"M2", "M4", "M6", "S1", "S2", "S5"} & set(required_oracles(poor))
     assert required_oracles(CLEAN.capabilities) == applicable(CLEAN.capabilities)
+
+
+def test_an_engine_says_what_it_lacks_and_the_rest_stays_required() -> None:
+    lacking = msgspec.structs.replace(CLEAN.capabilities, lacks=frozenset({"chunked-prefill", "preemption", "zeroing"}))
+    freed = set(EMBEDDED) - set(required_states(lacking))
+    words = ("preempted", "resumed", "prompt continued", "chunked", "shorter", "first chunk", "zeroed", "requests run")
+    assert {state for state in freed if not any(word in state for word in words)} == set()
+    assert {"preempted", "chunked prefill", "blocks zeroed", "preempted with a step in flight"} <= freed
+    assert {"chunk ends on a state boundary", "nothing could be scheduled", "prefix hit"} <= set(EMBEDDED) - freed
 
 
 def test_without_prefix_caching_nothing_about_it_is_required() -> None:
