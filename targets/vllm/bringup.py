@@ -6,18 +6,14 @@ What a GPU worker would do around these parts (loading weights, profiling memory
 
 from __future__ import annotations
 
-import atexit
 import gc
-import json
 import logging
 import os
-import shutil
 import sys
 import tempfile
 import types
 from collections.abc import Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +26,7 @@ from ...reference.layout import Group, Layout, cdiv
 from ..base.protocol import TargetError
 from ..base.trace import Config
 from . import compat, graphs, hooks
-from .configuration import MODEL, configure, head_size
+from .configuration import configure, head_size
 from .contracts import contract
 from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
@@ -43,8 +39,8 @@ _MEMORY = 1 << 30
 
 
 @cache
-def prepare_process() -> str:
-    """Once per process: patches, one-process "distributed" setup, the model's folder (returned)."""
+def prepare_process() -> None:
+    """Once per process: patches, one-process "distributed" setup."""
     from vllm.v1.sample.sampler import Sampler
     from vllm.v1.worker import mamba_utils
 
@@ -59,16 +55,13 @@ def prepare_process() -> str:
     mamba_utils._TEMPORAL_TILES = 1
     # The only compiled operator that the greedy path of the V1 runner meets.
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
-    folder = tempfile.mkdtemp(prefix="hybridfuzz-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (Path(folder) / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
-    with set_current_vllm_config(VllmConfig()):
+    # Nobody else will come to the rendezvous, and a worker may be killed at any time: nothing of it stays.
+    with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig()):
         init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
         ensure_model_parallel_initialized(1, 1)
     # What is imported stays: not to be scanned in each collection.
     gc.collect()
     gc.freeze()
-    return folder
 
 
 class Engine:
@@ -79,9 +72,9 @@ class Engine:
         self.is_v2 = is_v2(config)
         self.recorder = Recorder()
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
-        folder = prepare_process()
+        prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
-        self.vllm_config = vllm_config = configure(config, folder, self.is_v2)
+        self.vllm_config = vllm_config = configure(config, self.is_v2)
         # vLLM collects garbage to measure the memory of a loaded model: most of the time of a bring-up.
         with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()

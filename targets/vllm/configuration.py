@@ -6,6 +6,7 @@ they are set after vLLM has checked the rest. Not here: which releases differ (`
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from vllm.config import (
@@ -19,51 +20,26 @@ from vllm.config import (
 )
 
 from ...reference.layout import cdiv
-from ...reference.tokens import VOCABULARY
 from ..base.trace import Config
 from . import compat
 from .options import drafts_on_device, has_graphs
 
-MODEL = {
-    "architectures": ["Qwen3NextForCausalLM"],
-    "model_type": "qwen3_next",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": VOCABULARY,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "linear_conv_kernel_dim": 4,
-    "full_attention_interval": 2,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-06,
-    "torch_dtype": "bfloat16",
-    "decoder_sparse_step": 1,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "partial_rotary_factor": 0.25,
-    "rope_theta": 10000.0,
-    "mamba_chunk_size": 4,
-}
-"""A hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the smallest blocks."""
+MODEL = Path(__file__).parent / "model"
+"""The `config.json` of a hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the
+smallest blocks, its vocabulary is the reference's `VOCABULARY`."""
 
 
-def configure(config: Config, folder: str, is_v2: bool) -> VllmConfig:
-    """The configuration of one engine; `folder` holds the model's `config.json`."""
+def configure(config: Config, is_v2: bool) -> VllmConfig:
+    """The configuration of one engine."""
     k = config.num_speculative_tokens
     # A step's budget is set before each schedule(); here only the size of the buffers.
     tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))
     model = ModelConfig(
-        model=folder, skip_tokenizer_init=True, dtype="float32", max_model_len=config.max_model_len, enforce_eager=True
+        model=str(MODEL),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        max_model_len=config.max_model_len,
+        enforce_eager=True,
     )
     cache_config = CacheConfig(
         block_size=block_size(config, "attention"), enable_prefix_caching=config.enable_prefix_caching

@@ -3,8 +3,10 @@
 (This file is inlined into reproducers, between `layers` and `engine`; nothing imports it.)
 """
 
+import atexit
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -41,6 +43,7 @@ HYBRID = {
 def prepare(runner):
     """Once per process; returns the folder of the model."""
     folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
     Path(f"{folder}/config.json").write_text(json.dumps(HYBRID), encoding="utf-8")
     torch.set_num_threads(1)
