@@ -39,8 +39,8 @@ from ..targets.base.trace import (
 )
 from .clients import announce, confirm
 from .crash import crash_violation, ended_request
-from .oracles import ORACLES
-from .oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context, Oracle
+from .oracles import ORACLES, OVERRIDES
+from .oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
 from .outcome import Outcome
 from .port import refusal
 from .reached import ReachedStates
@@ -74,14 +74,13 @@ class Lockstep:
         self.asleep = False
         self._planned_view: View | None = None
         self._planned_step = -1
-        hooks = [*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle"]
-        self._hooks = {name: self._overriders(name) for name in hooks}
+        self._hooks = {name: self._overriders(name) for name in HOOKS}
         self._access_hooks = {kind: self._hooks[name].copy() for kind, name in ACCESS_HOOKS.items()}
         self._access_hooks[StateWrite].append(take_over_state)
         self._access_hooks[SlotWrite].append(take_over_slots)
 
     def _overriders(self, name: str) -> list[Callable[..., Violation | None]]:
-        return [getattr(one, name) for one in self.oracles if getattr(type(one), name) is not getattr(Oracle, name)]
+        return [getattr(one, name) for one in self.oracles if name in OVERRIDES[type(one)]]
 
     def apply(self, event: Event, index: int) -> Violation | None:
         """Let one event happen in target and reference; returns the first violation."""

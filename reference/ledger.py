@@ -79,13 +79,6 @@ class Ledger:
         facts = self.facts.get(block)
         return facts.cells[layer] if facts and layer < len(facts.cells) else None
 
-    def cells(self, blocks: Sequence[int], layer: int) -> list[Cell | None]:
-        """The same for one layer's pages of several blocks."""
-        facts = self.facts
-        return [
-            found.cells[layer] if (found := facts.get(block)) and layer < len(found.cells) else None for block in blocks
-        ]
-
     def zero(self, block: int) -> None:
         """All pages of `block` were zeroed."""
         facts = self.facts.get(block)

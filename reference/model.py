@@ -92,7 +92,8 @@ class Reference:
         for block in since.keys() - published.keys():
             del since[block]
         for block, key in published.items():
-            if block not in since or since[block][0] != key:
+            known = since.get(block)
+            if known is None or known[0] != key:
                 since[block] = (key, step)
                 self.know(key)
 

@@ -44,6 +44,35 @@ def count_owners(tables: Iterable[Sequence[Sequence[int]]], layout: Layout) -> d
     return owners
 
 
+def is_partition(
+    layout: Layout,
+    free: Sequence[int],
+    references: Sequence[int],
+    owners: Mapping[int, int],
+    pins: Mapping[int, int],
+    cached: Collection[int] = (),
+) -> bool:
+    """The rule in one look, since it holds nearly always: the parts are as many ids as there are and leave none out, so
+    none is in two of them; and all counts are right. If not, `partition_faults` (same arguments) says what is wrong.
+    """
+    reserved, held = layout.unowned, _held(owners, pins)
+    taken = held.keys() | cached if cached else held
+    if len(free) + len(taken) + len(reserved) != layout.num_blocks or {*free, *taken, *reserved} != layout.ids:
+        return False
+    counted = [0] * layout.num_blocks
+    for block, count in held.items():
+        counted[block] = count
+    for block in reserved:
+        counted[block] = references[block]
+    return references == counted and (not layout.cache_owns or not any(_shared_faults(owners, cached)))
+
+
+def _held(owners: Mapping[int, int], pins: Mapping[int, int]) -> Mapping[int, int]:
+    if not pins:
+        return owners
+    return {block: owners.get(block, 0) + pins.get(block, 0) for block in owners.keys() | pins.keys()}
+
+
 def partition_faults(
     layout: Layout,
     free: Sequence[int],
@@ -62,15 +91,10 @@ def partition_faults(
     """
     reserved, ids, free_set = layout.unowned, layout.ids, set(free)
     for where, blocks in (("a table", owners), ("the free queue", free_set), ("the cache", cached)):
-        for block in () if ids.issuperset(blocks) else set(blocks) - ids:
+        for block in set(blocks) - ids:
             yield Fault(block, "id", f"an id below {layout.num_blocks}", f"named by {where}")
-    held = owners
-    if pins:
-        held = {block: owners.get(block, 0) + pins.get(block, 0) for block in owners.keys() | pins.keys()}
-    counted = [0] * layout.num_blocks
-    for block, count in held.items():
-        if block in ids:
-            counted[block] = count
+    held = _held(owners, pins)
+    counted = [held.get(block, 0) for block in range(layout.num_blocks)]
     if len(free_set) != len(free):
         for block, times in Counter(free).items():
             if times > 1:
@@ -78,15 +102,14 @@ def partition_faults(
     unheld = ids.difference(held, reserved, cached)
     for block in reserved.intersection(held):
         yield Fault(block, "owner", "reserved, never owned", f"{counted[block]} table entries")
-    displaced = free_set ^ unheld if free_set != unheld else set()
-    for block in displaced & free_set & ids:
+    for block in (free_set & ids) - unheld:
         held_by = f"{counted[block]} owners" if block not in cached else "the cache"
         observed = "in the free queue" + (f", with {held_by}" if block not in reserved else "")
         yield Fault(block, "free", "not free", observed)
-    for block in displaced & unheld:
+    for block in unheld - free_set:
         yield Fault(block, "free", "in the free queue (nobody holds it)", "absent from it")
     yield from _shared_faults(owners, cached) if layout.cache_owns else ()
-    for block, count in enumerate(counted) if references != counted else ():
+    for block, count in enumerate(counted):
         if references[block] != count and block not in reserved:
             yield Fault(
                 block,

@@ -6,7 +6,7 @@ Earlier ones give the more telling sentence: a wrong read is reported before the
 from __future__ import annotations
 
 from ...targets.base.protocol import Capabilities
-from .base import Context, Oracle
+from .base import HOOKS, Context, Oracle
 from .cache import Commit, Hash, HitValidity
 from .memory import Poison, Taint
 from .numeric import Numbers
@@ -37,6 +37,12 @@ ORACLES: tuple[type[Oracle], ...] = (
     Leak,
 )
 
+OVERRIDES: dict[type[Oracle], frozenset[str]] = {
+    oracle: frozenset([hook for hook in HOOKS if getattr(oracle, hook) is not getattr(Oracle, hook)])
+    for oracle in ORACLES
+}
+"""The hooks that each oracle has something to say in."""
+
 
 def applicable(capabilities: Capabilities) -> list[str]:
     """Ids of the oracles that a target's observations allow."""
@@ -52,4 +58,4 @@ def titles() -> dict[str, str]:
     return {name: oracle.title for oracle in sorted(ORACLES, key=lambda one: -len(one.ids)) for name in oracle.ids}
 
 
-__all__ = ["ORACLES", "Context", "Oracle", "applicable", "titles"]
+__all__ = ["ORACLES", "OVERRIDES", "Context", "Oracle", "applicable", "titles"]

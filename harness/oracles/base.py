@@ -53,6 +53,8 @@ ACCESS_HOOKS = {
     Outside: "on_outside",
 }
 
+HOOKS = (*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle")
+
 
 class Context:
     """What every oracle may look at: the reference, the target's storage, the views before and now.

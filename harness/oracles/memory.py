@@ -41,18 +41,20 @@ class Taint(Oracle):
         size = context.layout.groups[read.group].block_size
         full = (1 << size) - 1
         context_length = len(read.tags)
-        blocks = read.blocks[: cdiv(context_length, size)]
-        for column, cell in enumerate(context.reference.ledger.cells(blocks, read.layer)):
-            if cell is None:
+        blocks, layer, facts = read.blocks[: cdiv(context_length, size)], read.layer, context.reference.ledger.facts
+        for column, block in enumerate(blocks):
+            found = facts.get(block)
+            if found is None or layer >= len(found.cells):
                 continue
+            cell = found.cells[layer]
             self.exercised["S4"] += 1
             if cell.zeroed or cell.slots == full:
                 continue
             used = (1 << min(size, context_length - column * size)) - 1
             if cell.slots & used != used:
-                return self._tainted(context, life, read.group, blocks[column], "slot")
+                return self._tainted(context, life, read.group, block, "slot")
             if context.layout.zeroing:
-                return self._tainted(context, life, read.group, blocks[column], "page-tail")
+                return self._tainted(context, life, read.group, block, "page-tail")
         return None
 
     def _tainted(self, context: Context, life: Life, group: int, block: int, field: str) -> Violation:

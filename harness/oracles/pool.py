@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...reference.layout import peak_blocks
-from ...reference.pool import count_owners, partition_faults
+from ...reference.pool import count_owners, is_partition, partition_faults
 from ...targets.base.observe import Planned, View
 from ..violation import Violation
 from .base import Context, Oracle
@@ -35,7 +35,8 @@ class Partition(Oracle):
         layout = context.layout
         owners = count_owners(view.tables.values(), layout)
         cached = view.published if layout.cache_owns else ()
-        for fault in partition_faults(layout, view.free, view.references, owners, view.pins, cached):
+        observed = (layout, view.free, view.references, owners, view.pins, cached)
+        for fault in () if is_partition(*observed) else partition_faults(*observed):
             holders = [name for name, table in view.tables.items() if any(fault.block in row for row in table)]
             return self.violation(
                 context,

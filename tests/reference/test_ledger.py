@@ -124,12 +124,6 @@ def test_a_copy_of_what_nobody_was_handed_is_unwritten(ledger: Ledger) -> None:
         assert not cell.temporal
 
 
-def test_one_layer_of_several_blocks(ledger: Ledger) -> None:
-    """None where a block was never handed out, or lacks the layer."""
-    assert ledger.cells([6, 5, 7], 0) == [ledger.cell(6, 0), ledger.cell(5, 0), None]
-    assert ledger.cells([6, 5, 7], 1) == [None, ledger.cell(5, 1), None]
-
-
 def test_the_history_of_the_first_step_and_of_a_layer_that_is_not_there(ledger: Ledger) -> None:
     ledger.write_state(6, 0, "r1", 0, True, True)
     assert ledger.describe(6) == "written by r1 in step 0"

@@ -1,10 +1,11 @@
 """The partition rule of the pool: one test for each kind of fault, and what is no fault."""
 
+import random
 from collections import Counter
 
 import pytest
 from hybridfuzz.reference.layout import Group, Layout
-from hybridfuzz.reference.pool import Fault, count_owners, partition_faults
+from hybridfuzz.reference.pool import Fault, count_owners, is_partition, partition_faults
 
 LAYOUT = Layout((Group("mamba", 8), Group("attention", 8)), 8, 4, "align", True)
 RESERVING = Layout(LAYOUT.groups, 8, 4, "align", True, reserved=frozenset({7}))
@@ -23,7 +24,9 @@ def faults(
     """References are those of the owners and pins unless given."""
     counts = Counter(owners) + Counter(pins or {}) if references is None else references
     listed = [counts.get(block, 0) for block in range(layout.num_blocks)]
-    return list(partition_faults(layout, free, listed, owners, pins or {}, cached))
+    found = list(partition_faults(layout, free, listed, owners, pins or {}, cached))
+    assert is_partition(layout, free, listed, owners, pins or {}, cached) == (not found)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -141,3 +144,39 @@ def test_faults_of_a_cache_that_owns_its_blocks(
     free: list[int], owners: dict[int, int], cached: tuple[int, ...], field: str
 ) -> None:
     assert field in {fault.field for fault in faults(free, owners, layout=OWNING, cached=cached)}
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, RESERVING, OWNING, NO_NULL])
+def test_one_look_finds_what_the_search_finds(layout: Layout) -> None:
+    """The look passes every sound pool, and none in which the search finds a fault."""
+    draw, sound = random.Random(7), 0
+    for _ in range(2000):
+        ids = sorted(layout.ids - layout.unowned)
+        parts = {block: draw.choice(("free", "owned", "pinned", "cached")) for block in ids}
+        owners = {block: 1 for block in ids if parts[block] == "owned"}
+        pins = {block: draw.randint(1, 2) for block in ids if parts[block] == "pinned"}
+        cached = {block for block in ids if parts[block] == "cached"} if layout.cache_owns else set()
+        free = [block for block in ids if block not in owners.keys() | pins.keys() | cached]
+        references = [owners.get(block, 0) + pins.get(block, 0) for block in range(layout.num_blocks)]
+        changes = draw.randint(0, 2)
+        for _ in range(changes):
+            block = draw.randint(-1, 8)
+            match draw.randint(0, 5):
+                case 0:
+                    free.append(block)
+                case 1 if block in free:
+                    free.remove(block)
+                case 2:
+                    owners[block] = owners.get(block, 0) + 1
+                case 3:
+                    pins[block] = pins.get(block, 0) + 1
+                case 4:
+                    references[block % len(references)] += 1
+                case 5 if layout.cache_owns:
+                    cached ^= {block}
+        found = list(partition_faults(layout, free, references, owners, pins, cached))
+        passed = is_partition(layout, free, references, owners, pins, cached)
+        assert not (passed and found)
+        assert passed or changes
+        sound += passed
+    assert 200 < sound < 1800
