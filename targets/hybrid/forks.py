@@ -48,8 +48,8 @@ class Forks:
             source = table[full]
             [table[full]] = self.cache.pool.allocate(1)
             for layer in range(group.spec.layers):
-                for slot, tag in enumerate(list(self.memory.slots(layer, source, group.block_size))):
-                    self.memory.store_slot(layer, table[full], group.block_size, slot, tag)
+                tags = self.memory.slots(layer, source, group.block_size)
+                self.memory.store_slots(layer, table[full], group.block_size, 0, tags)
         group.tables[name], group.num_published[name] = table, full
 
     def fork_state(self, group: AttentionGroup, parent: Request, name: str) -> None:

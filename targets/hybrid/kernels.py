@@ -104,14 +104,15 @@ class Kernels:
         if position:
             start = memory.slots(layer, blocks[(position - 1) // size], size)[(position - 1) % size]
         tags = run_chain(start, inputs.tokens)
-        positions = range(position, position + len(tags))
-        targets = [blocks[place // size] for place in positions]
-        slots = [place % size for place in positions]
-        real = [block for block in dict.fromkeys(targets) if not self.is_null(block)]
-        store_slot = memory.store_slot
-        for block, slot, tag in zip(targets, slots, tags, strict=True):
-            if block in real:
-                store_slot(layer, block, size, slot, tag)
+        targets: list[int] = []
+        slots: list[int] = []
+        while len(targets) < len(tags):  # page by page
+            column, first = divmod(position + len(targets), size)
+            block, stored = blocks[column], tags[len(targets) : len(targets) + size - first]
+            if not self.is_null(block):
+                memory.store_slots(layer, block, size, first, stored)
+            targets += [block] * len(stored)
+            slots += range(first, first + len(stored))
         self.log.append(SlotWrite(inputs.row, group, layer, position, targets, slots, tags))
         return tags
 

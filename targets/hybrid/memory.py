@@ -81,10 +81,10 @@ class Memory:
             return page
         return [NO_INPUT if kind == _ZERO else self._garbage] * size
 
-    def store_slot(self, layer: int, block: int, size: int, slot: int, tag: int) -> None:
-        """Overwrite one attention slot of a page of `size` slots."""
+    def store_slots(self, layer: int, block: int, size: int, first: int, tags: Sequence[int]) -> None:
+        """Overwrite attention slots of a page of `size` slots, from slot `first` on."""
         page = self._slots[layer][block]
         if self._kind[layer][block] != _SLOTS or len(page) != size:
             page = self._slots[layer][block] = list(self.slots(layer, block, size))
             self._kind[layer][block] = _SLOTS
-        page[slot] = tag
+        page[first : first + len(tags)] = tags

@@ -155,8 +155,8 @@ class States:
                 self.move_conv(layer, copy.source, copy.destination, 0)
                 records.append(Copied(step, name, copy.group, *place, True, True, layer))
             else:
-                for slot, tag in enumerate(list(memory.slots(layer, copy.source, group.block_size))):
-                    memory.store_slot(layer, copy.destination, group.block_size, slot, tag)
+                tags = memory.slots(layer, copy.source, group.block_size)
+                memory.store_slots(layer, copy.destination, group.block_size, 0, tags)
                 records.append(Copied(step, name, copy.group, *place, False, False, layer, group.block_size))
 
     def settle(

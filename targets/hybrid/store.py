@@ -82,8 +82,7 @@ class Store:
 
     def load_slots(self, layer: int, block: int, tags: Sequence[int]) -> None:
         """Carry keys and values into an attention page."""
-        for slot, tag in enumerate(tags):
-            self.memory.store_slot(layer, block, len(tags), slot, tag)
+        self.memory.store_slots(layer, block, len(tags), 0, tags)
 
     def load_window(self, layer: int, block: int, window: tuple[int, ...]) -> None:
         """Carry a convolution window into a state page."""

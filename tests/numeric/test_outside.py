@@ -86,8 +86,7 @@ class LosesTheLastSlot(Store):
     """One token's key and value are not carried back."""
 
     def load_slots(self, layer: int, block: int, tags: Any) -> None:
-        for slot, tag in enumerate(tags[:-1]):
-            self.memory.store_slot(layer, block, len(tags), slot, tag)
+        self.memory.store_slots(layer, block, len(tags), 0, tags[:-1])
 
 
 @pytest.mark.parametrize(

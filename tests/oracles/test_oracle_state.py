@@ -1,7 +1,7 @@
 """S1, S2, S3, S4 and S7 fire: content equals what key and progress say; nobody reads stale bytes."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -55,7 +55,7 @@ class ScribblesSlot(HybridTarget):
 
     def evict(self, event: Evict) -> list[Record]:
         attention = [block for block, key in self.pool.labels.items() if key.group == 1]
-        self.memory.store_slot(0, attention[0], 8, 3, 99)
+        self.memory.store_slots(0, attention[0], 8, 3, (99,))
         return []
 
 
@@ -130,8 +130,9 @@ class ForgetsAccepted(States):
 class SwapsSlots(Memory):
     """Keys and values of neighbouring positions change places."""
 
-    def store_slot(self, layer: int, block: int, size: int, slot: int, tag: int) -> None:
-        super().store_slot(layer, block, size, slot ^ 1, tag)
+    def store_slots(self, layer: int, block: int, size: int, first: int, tags: Sequence[int]) -> None:
+        for slot, tag in enumerate(tags, first):
+            super().store_slots(layer, block, size, slot ^ 1, (tag,))
 
 
 class DropsLastSlot(Kernels):

@@ -39,8 +39,7 @@ class Int8DtypeMismatchStride(Store):
     """
 
     def load_slots(self, layer: int, block: int, tags: Sequence[int]) -> None:
-        for slot in range(len(tags)):
-            self.memory.store_slot(layer, block, len(tags), slot, tags[slot // 2])
+        self.memory.store_slots(layer, block, len(tags), 0, [tags[slot // 2] for slot in range(len(tags))])
 
 
 PARTS: dict[str, type] = {

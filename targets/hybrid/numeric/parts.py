@@ -83,18 +83,18 @@ class NumericMemory(Memory):
         self._last_slots = block, tags
         return tags
 
-    def store_slot(self, layer: int, block: int, size: int, slot: int, tag: int) -> None:
-        """Overwrite one attention slot; which one of the source it was, its tag tells."""
-        source, tags = self._last_slots
-        super().store_slot(layer, block, size, slot, tag)
-        self._last_slots = source, tags
-        if self.machine and self.arriving:
-            key, pages = self.arriving
-            page = pages[layer]
-            assert isinstance(page, SlotContent)
-            self.machine.load_slot(key, layer, _place(page.tags, slot, tag), block, slot, size)
-        elif self.machine and not self.in_kernel:
-            self.machine.copy_slot(layer, source, _place(tags, slot, tag), block, slot, size)
+    def store_slots(self, layer: int, block: int, size: int, first: int, tags: Sequence[int]) -> None:
+        """Overwrite attention slots; which ones of the source they were, their tags tell."""
+        source, found = self._last_slots[0], list(self._last_slots[1])
+        super().store_slots(layer, block, size, first, tags)
+        for slot, tag in enumerate(tags, first):
+            if self.machine and self.arriving:
+                key, pages = self.arriving
+                page = pages[layer]
+                assert isinstance(page, SlotContent)
+                self.machine.load_slot(key, layer, _place(page.tags, slot, tag), block, slot, size)
+            elif self.machine and not self.in_kernel:
+                self.machine.copy_slot(layer, source, _place(found, slot, tag), block, slot, size)
 
 
 def _place(tags: Sequence[int], slot: int, tag: int) -> int:
