@@ -151,8 +151,10 @@ class ReachedStates:
                 counts["chunk ends one token after a state boundary"] += past == 1
 
     def _copied(self, copied: Copied) -> None:
-        self.counts["window moved by accepted drafts"] += bool(copied.shift)
-        self.counts["state kept when its request went on"] += copied.destination_column < 0
+        if copied.shift:
+            self.counts["window moved by accepted drafts"] += 1
+        if copied.destination_column < 0:
+            self.counts["state kept when its request went on"] += 1
         if copied.source_column < 0:
             self.counts["state copied out of the cache"] += 1
             return

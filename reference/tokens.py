@@ -124,9 +124,12 @@ class Truth:
     def reach(self, length: int) -> None:
         """Make sure that at least `length` tokens are known."""
         tokens, tags = self.tokens, self.tags
-        while len(tokens) < length:
-            tokens.append(next_token(tags[-1]))
-            tags.append(mix(tags[-1], tokens[-1]))
+        tag = tags[-1]
+        for _ in range(length - len(tokens)):
+            token = next_token(tag)
+            tag = mix(tag, token)
+            tokens.append(token)
+            tags.append(tag)
 
     def tag(self, depth: int) -> int:
         """Tag after exactly `depth` tokens."""

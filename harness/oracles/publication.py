@@ -77,7 +77,7 @@ class Publication(Oracle):
             block = table[depth // size - 1]
             if block == context.null:
                 continue
-            self.count()
+            self.exercised["M8"] += 1
             key = Key(index, depth, tags.tag(depth))
             if published.get(block) != key and key not in published.values():
                 return self.violation(
