@@ -154,7 +154,7 @@ class Toy:
             tag = self._forward(index, request, tokens, accesses)
             request.computed += len(tokens)
             sampled = (next_token(tag),) if request.computed == len(request.tokens) else ()
-            batch.append(ForwardRow(row.name, row.start, tokens, 0, sampled, [list(ids) for ids in request.table]))
+            batch.append(ForwardRow(row.name, row.start, tokens, 0, sampled))
             if sampled:
                 request.tokens += sampled
                 outputs.append((row.name, sampled))

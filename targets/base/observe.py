@@ -227,7 +227,6 @@ class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
     tokens    input token ids, drafts last
     drafts    how many of `tokens` are drafts
     sampled   tokens that the sampler accepted, () for an unfinished prefill
-    table     the worker's row of the block table, by group; None if not observed
     """
 
     request: str | None
@@ -235,7 +234,6 @@ class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
     tokens: Sequence[int]
     drafts: int
     sampled: Sequence[int]
-    table: Table | None = None
 
 
 class Forward(Struct, frozen=True, gc=False):

@@ -25,8 +25,8 @@ class Capabilities(Struct, frozen=True):
 
     events       event tags that the target understands ("step" and "arrive" always)
     modes        mamba cache modes; "none" means prefix caching off
-    observes     of "pool", "labels", "tables", "worker", "accesses", "content", "device_order", "estimates",
-                 "leftovers", "numeric": each enables the oracles that need it
+    observes     of "pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers",
+                 "numeric": each enables the oracles that need it
     block_sizes  (mamba, attention) pairs to draw from; more than one group of a kind shares its size
     group_counts (mamba groups, attention groups) pairs to draw from
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none

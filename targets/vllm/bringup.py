@@ -100,7 +100,7 @@ class Engine:
         self.hash_block_size = plan.hash_block_size
         self.layout = self._layout(plan.worker)
         kind = WorkerV2 if self.is_v2 else WorkerV1
-        self.worker: Worker = kind(self.runner, self.recorder, len(self.layout.groups))
+        self.worker: Worker = kind(self.runner, self.recorder)
         if padding:
             self.worker.padding = padding
         self.recorder.worker = self.worker

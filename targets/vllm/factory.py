@@ -7,9 +7,7 @@ from ..base.releases import cannot_import
 from ..base.trace import Config
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
-_OBSERVES = frozenset(
-    {"pool", "labels", "tables", "worker", "accesses", "content", "device_order", "estimates", "leftovers"}
-)
+_OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
 
 class VllmFactory:

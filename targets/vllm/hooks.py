@@ -29,7 +29,7 @@ class Recorder:
         self.attention_layers: Sequence[Any] = ()
         self.aligned_block_size: int | None = None
         """Size of mamba blocks in align mode, None in the other modes."""
-        self._batch = Batch((), (), (), ())
+        self._batch = Batch((), (), ())
         self._context: Any = None
         self._ids: Sequence[int] = ()
         self._states: dict[int, list[StateRow]] = {}
@@ -49,9 +49,7 @@ class Recorder:
         if metadata is None or self.worker is None:
             return False
         starts, lengths = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
-        names = self.worker.names(len(lengths))
-        tables = self.worker.tables(names)
-        self._batch = Batch(names, tables, starts, lengths)
+        self._batch = Batch(self.worker.names(len(lengths)), starts, lengths)
         self._context, self._ids = context, ids
         self._states, self._slots = {}, {}
         self._place = len(self.records)
@@ -81,8 +79,9 @@ class Recorder:
         """Rows of a state layer; read from the metadata once per group and forward."""
         rows = self._states.get(layer.group)
         if rows is None:
-            bounds = self._bounds(layer, len(layer.temporal))
-            columns = Columns(self._batch, layer.group, self.aligned_block_size, bounds)
+            bounds, batch = self._bounds(layer, len(layer.temporal)), self._batch
+            tables = self.worker.table(layer.group, batch.names)
+            columns = Columns(tables, batch.lengths, self.aligned_block_size, bounds)
             rows = self._states[layer.group] = layer.contract.rows(
                 self._context.attn_metadata[layer.layer_name], columns
             )
@@ -119,7 +118,6 @@ class Recorder:
                     self._ids[batch.starts[row] : batch.starts[row + 1]],
                     drafts.get(name or "", 0),
                     sampled.get(name or "", ()),
-                    tuple([table[row] for table in batch.tables]) if name else None,
                 )
                 for row, name in enumerate(batch.names)
             ]

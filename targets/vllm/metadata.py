@@ -23,13 +23,9 @@ NULL = 0
 
 
 class Batch(NamedTuple):
-    """One forward as the worker sees it. Rows are in batch order.
-
-    tables  block tables by group, then row: only the valid columns
-    """
+    """One forward as the worker sees it. Rows are in batch order."""
 
     names: Sequence[str | None]
-    tables: Sequence[Sequence[Sequence[int]]]
     starts: Sequence[int]
     lengths: Sequence[int]
 
@@ -81,13 +77,19 @@ class StateRow(NamedTuple):
 
 
 class Columns:
-    """Finds the columns of state blocks, the way the metadata builder found the blocks. `bounds` knows which of them
-    exist."""
+    """Finds the columns of state blocks, the way the metadata builder found the blocks.
 
-    def __init__(self, batch: Batch, group: int, block_size: int | None, bounds: Bounds) -> None:
+    tables   the group's block table by row, only the valid columns
+    lengths  of the rows' contexts
+    bounds   knows which blocks exist
+    """
+
+    def __init__(
+        self, tables: Sequence[Sequence[int]], lengths: Sequence[int], block_size: int | None, bounds: Bounds
+    ) -> None:
         self.bounds = bounds
-        self._tables = batch.tables[group] if batch.tables else ()
-        self._lengths = batch.lengths
+        self._tables = tables
+        self._lengths = lengths
         self._block_size = block_size
 
     def of(self, row: int, index: int, block: int) -> int:

@@ -19,10 +19,9 @@ Rows = Sequence[Sequence[int]]
 class Worker:
     """What both runners have in common."""
 
-    def __init__(self, runner: Any, recorder: Recorder, num_groups: int) -> None:
+    def __init__(self, runner: Any, recorder: Recorder) -> None:
         self.runner = runner
         self.recorder = recorder
-        self.groups = range(num_groups)
         self.manager: Any = None
         self.is_dummy = False
         self.padding = Padding()
@@ -47,8 +46,8 @@ class Worker:
         """Requests of the first `count` rows of the batch; None for rows of nobody."""
         raise NotImplementedError
 
-    def tables(self, names: Sequence[str | None]) -> Sequence[Rows]:
-        """Block tables by group, then row of the batch, as the forward reads them; only rows of requests."""
+    def table(self, group: int, names: Sequence[str | None]) -> Rows:
+        """Block table of a group by row of the batch, as the forward reads it; only rows of requests."""
         raise NotImplementedError
 
     def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
@@ -73,8 +72,8 @@ def padded(names: Sequence[str], count: int) -> Sequence[str | None]:
 class WorkerV2(Worker):
     """`vllm.v1.worker.gpu.model_runner`."""
 
-    def __init__(self, runner: Any, recorder: Recorder, num_groups: int) -> None:
-        super().__init__(runner, recorder, num_groups)
+    def __init__(self, runner: Any, recorder: Recorder) -> None:
+        super().__init__(runner, recorder)
         self._batch: Any = None
         prepare = runner.prepare_inputs
 
@@ -97,20 +96,15 @@ class WorkerV2(Worker):
         """From the input batch of the step."""
         return padded([] if self.is_dummy else self._batch.req_ids, count)
 
-    def tables(self, names: Sequence[str | None]) -> Sequence[Rows]:
-        """From the batch-ordered copies; their valid lengths are known per slot."""
+    def table(self, group: int, names: Sequence[str | None]) -> Rows:
+        """From the batch-ordered copy; its valid lengths are known per slot."""
         if self.is_dummy:
             return ()
         tables = self.runner.block_tables
         slots = self._batch.idx_mapping_np[: len(names)].tolist()
-        lengths = tables.num_blocks.np
-        return [
-            [
-                row[: int(lengths[group, slot])]
-                for row, slot in zip(tables.input_block_tables[group][: len(slots)].tolist(), slots, strict=True)
-            ]
-            for group in self.groups
-        ]
+        lengths = tables.num_blocks.np[group]
+        rows = tables.input_block_tables[group][: len(slots)].tolist()
+        return [row[: lengths.item(slot)] for row, slot in zip(rows, slots, strict=True)]
 
     def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
         """By slot or by batch row, depending on the release."""
@@ -126,8 +120,8 @@ class WorkerV2(Worker):
 class WorkerV1(Worker):
     """`vllm.v1.worker.gpu_model_runner`."""
 
-    def __init__(self, runner: Any, recorder: Recorder, num_groups: int) -> None:
-        super().__init__(runner, recorder, num_groups)
+    def __init__(self, runner: Any, recorder: Recorder) -> None:
+        super().__init__(runner, recorder)
         zero = runner._zero_block_ids
 
         def zero_block_ids(blocks: Any) -> None:
@@ -140,18 +134,15 @@ class WorkerV1(Worker):
         """From the persistent batch."""
         return padded([] if self.is_dummy else self.runner.input_batch.req_ids, count)
 
-    def tables(self, names: Sequence[str | None]) -> Sequence[Rows]:
-        """From the device side of the persistent tables."""
+    def table(self, group: int, names: Sequence[str | None]) -> Rows:
+        """From the device side of the persistent table."""
         if self.is_dummy:
             return ()
-        result = []
-        count = sum(name is not None for name in names)
-        for group in self.groups:
-            table = self.runner.input_batch.block_table[group]
-            lengths = table.num_blocks_per_row[:count].tolist()
-            rows = table.get_device_tensor(count).tolist()
-            result.append([row[:length] for row, length in zip(rows, lengths, strict=True)])
-        return result
+        count = len(names) - names.count(None)
+        table = self.runner.input_batch.block_table[group]
+        lengths = table.num_blocks_per_row[:count].tolist()
+        rows = table.get_device_tensor(count).tolist()
+        return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
     def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
         """V1 indexes everything by batch row."""

@@ -7,7 +7,7 @@ import pytest
 from hybridfuzz.targets.base.observe import Outside
 from hybridfuzz.targets.vllm.bounds import Bounds
 from hybridfuzz.targets.vllm.contracts import mamba2_rows
-from hybridfuzz.targets.vllm.metadata import Batch, Columns, Inner
+from hybridfuzz.targets.vllm.metadata import Columns, Inner
 
 WINDOW = 3
 
@@ -26,8 +26,7 @@ def metadata_of(**changes: object) -> SimpleNamespace:
 
 
 def columns_of(*tables: list[int], lengths: list[int]) -> Columns:
-    batch = Batch([None] * len(tables), [tables], [], lengths)
-    return Columns(batch, 0, 4, Bounds(0, 100, len(lengths), 11))
+    return Columns(tables, lengths, 4, Bounds(0, 100, len(lengths), 11))
 
 
 def test_a_decode_row_uses_one_block_for_everything() -> None:

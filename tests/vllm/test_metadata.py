@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hybridfuzz.targets.base.observe import Outside
 from hybridfuzz.targets.vllm.bounds import Bounds
-from hybridfuzz.targets.vllm.metadata import Batch, Columns, SlotRow, slot_rows, state_rows, writing_order
+from hybridfuzz.targets.vllm.metadata import Columns, SlotRow, slot_rows, state_rows, writing_order
 
 
 def state_metadata(**changes: object) -> SimpleNamespace:
@@ -23,8 +23,7 @@ def state_metadata(**changes: object) -> SimpleNamespace:
 
 
 def columns_of(*tables: list[int], lengths: list[int], block_size: int | None = 4) -> Columns:
-    batch = Batch([None] * len(tables), [tables], [], lengths)
-    return Columns(batch, 0, block_size, Bounds(0, 100, len(lengths), 8))
+    return Columns(tables, lengths, block_size, Bounds(0, 100, len(lengths), 8))
 
 
 def test_decode_rows_use_one_block_for_everything() -> None:
