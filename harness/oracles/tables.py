@@ -17,24 +17,10 @@ class TableMirror(Oracle):
     needs = frozenset({"accesses", "tables"})
 
     def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
-        table, column = context.tables[read.row], read.column
-        if table is None or column < 0:
-            return None
-        columns = table[read.group]
-        if column < len(columns) and columns[column] == read.block:
-            self.exercised["M3"] += 1
-            return None
-        return self._named_column(context, context.row_name(read.row), read.group, column, read.block, "reads")
+        return self._column(context, read, "reads")
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
-        table, column = context.tables[write.row], write.column
-        if table is None or column < 0:
-            return None
-        columns = table[write.group]
-        if column < len(columns) and columns[column] == write.block:
-            self.exercised["M3"] += 1
-            return None
-        return self._named_column(context, context.row_name(write.row), write.group, column, write.block, "writes")
+        return self._column(context, write, "writes")
 
     def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
         table, first = context.tables[read.row], read.first_column
@@ -78,6 +64,16 @@ class TableMirror(Oracle):
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
         return self._named_column(context, loaded.request, loaded.group, loaded.column, loaded.block, "loads into")
+
+    def _column(self, context: Context, access: StateRead | StateWrite, verb: str) -> Violation | None:
+        table, column = context.tables[access.row], access.column
+        if table is None or column < 0:
+            return None
+        columns = table[access.group]
+        if column < len(columns) and columns[column] == access.block:
+            self.exercised["M3"] += 1
+            return None
+        return self._named_column(context, context.row_name(access.row), access.group, column, access.block, verb)
 
     def _named_column(
         self, context: Context, request: str, group: int, column: int, block: int, verb: str
