@@ -49,3 +49,19 @@ def check_overrides(overrides: Mapping[str, object], capabilities: Capabilities)
             close = get_close_matches(key, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
             raise TraceError(f"configuration: there is no {key!r}; {hint}")
+    options = {key: str(value) for key, value in overrides.items() if key in capabilities.options}
+    if reason := foreign_option(options, capabilities):
+        raise TraceError(f"configuration: {reason}")
+
+
+def foreign_option(options: Mapping[str, str], capabilities: Capabilities) -> str:
+    """Why a target does not take one of these options; empty if it takes all."""
+    for name, value in options.items():
+        if name == RANKS:
+            continue
+        values = capabilities.options.get(name)
+        if values is None:
+            return f"there is no option {name!r}; known: {', '.join([*capabilities.options, RANKS])}"
+        if value not in values:
+            return f"there is no {name}={value}; known: {', '.join(dict.fromkeys(values))}"
+    return ""

@@ -29,7 +29,7 @@ from ..targets.base.trace import (
     check_config,
     needed_events,
 )
-from .overrides import RANKS
+from .overrides import RANKS, foreign_option
 
 
 def refusal(trace: Trace, factory: TargetFactory) -> str:
@@ -43,6 +43,8 @@ def refusal(trace: Trace, factory: TargetFactory) -> str:
         return f"configuration: {factory.name} does not take it: {reason}"
     if mode not in factory.capabilities.modes:
         return f"configuration: {factory.name} has no mamba_cache_mode={mode}"
+    if reason := foreign_option(trace.config.options, factory.capabilities):
+        return f"configuration: {factory.name}: {reason}"
     if foreign := needed_events(trace.events) - factory.capabilities.events:
         return f"events: {factory.name} has no {', '.join(sorted(foreign))}"
     return ""

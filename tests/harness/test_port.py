@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hybridfuzz.harness.codec import load_trace
 from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.overrides import check_overrides
 from hybridfuzz.harness.port import port, refusal
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
@@ -51,6 +52,24 @@ def test_traces_of_other_engines_run_clean_on_the_embedded_target(name: str) -> 
     made, _ = ported(load_trace(CORPUS / name), HYBRID)
     violation = run_trace(HYBRID, made).violation
     assert violation is None, violation.message
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"conector_saves": "yes"}, "there is no option 'conector_saves'"),
+     ({"connector_saves": "Yes"}, "there is no connector_saves=Yes; known: no, yes")],
+)  # fmt: skip
+def test_a_switch_that_a_target_would_not_look_at_is_refused_and_ported_away(
+    options: dict[str, str], says: str
+) -> None:
+    odd = Trace(msgspec.structs.replace(CONFIG, options=options), (Step(),))
+    assert says in refusal(odd, HYBRID)
+    with pytest.raises(TraceError, match="configuration"):
+        run_trace(HYBRID, odd)
+    assert port(odd, HYBRID)[0].config.options == {}
+    assert not refusal(Trace(msgspec.structs.replace(CONFIG, options={"dp": "1"}), (Step(),)), HYBRID)
+    with pytest.raises(TraceError, match=says.split(";", maxsplit=1)[0].replace("option ", "")):
+        check_overrides(options, HYBRID.capabilities)
 
 
 def test_what_a_target_takes_stays_as_it_is() -> None:
