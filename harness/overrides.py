@@ -59,8 +59,8 @@ def foreign_option(options: Mapping[str, str], capabilities: Capabilities) -> st
     for name, value in options.items():
         if name == RANKS:
             continue
-        values = capabilities.options.get(name)
-        if values is None:
+        values = (*capabilities.options.get(name, ()), *capabilities.accepts.get(name, ()))
+        if not values:
             return f"there is no option {name!r}; known: {', '.join([*capabilities.options, RANKS])}"
         if value not in values:
             return f"there is no {name}={value}; known: {', '.join(dict.fromkeys(values))}"

@@ -28,6 +28,7 @@ def test_wheel(tmp_path: Path) -> None:
         *(sources / "corpus").rglob("*.json"),
         *(sources / "reports" / "templates").glob("*"),
         *(sources / "targets").glob("*/requirements.txt"),
+        sources / "targets" / "vllm" / "model" / "config.json",
     }
     expected = {f"hybridfuzz/{path.relative_to(sources).as_posix()}" for path in code | data}
 

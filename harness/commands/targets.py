@@ -45,7 +45,7 @@ def listing(known: Mapping[str, str], columns: int) -> Iterator[str]:
             target: title for target, title in known.items() if _is_variant(target) and target.startswith(f"{engine}:")
         }
         yield ""
-        yield f"{engine} with one known bug put back in ({len(variants)}):"
+        yield f"variants of {engine} ({len(variants)}):"
         yield from _table(variants, columns)
 
 

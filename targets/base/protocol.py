@@ -32,6 +32,7 @@ class Capabilities(Struct, frozen=True):
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none
     windows      tokens that a sliding-window attention group reaches back, () where a target has none
     options      the target's own switches and their values, drawn per trace
+    accepts      further values of switches, which a trace may have and no draw does
     traces_per_second  what one core runs, roughly; turns a gate's time budget into a number of traces that is the
                  same on every machine
     """
@@ -53,6 +54,7 @@ class Capabilities(Struct, frozen=True):
     conv_widths: tuple[int, ...] = (4,)
     max_model_len: int = 96
     options: dict[str, tuple[str, ...]] = {}
+    accepts: dict[str, tuple[str, ...]] = {}
     traces_per_second: float = 4.0
     reaches: frozenset[str] = frozenset()
     """Further features that make reached states required of the target, e.g. "padding"."""

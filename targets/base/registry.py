@@ -150,9 +150,8 @@ def known_targets() -> dict[str, str]:
         known[name] = title.rstrip(".")
         if _has(name, "environment"):
             known |= _module(name, "environment").available()
-        else:
-            variants = _variants(_module(name, "factory"))
-            known |= {f"{name}:{slug}": about for slug, about in variants.items()}
+        variants = _variants(_module(name, "factory"))
+        known |= {f"{name}:{slug}": about for slug, about in variants.items()}
     return known | {"python:MODULE:NAME": "a TargetFactory of your own, importable from here"}
 
 

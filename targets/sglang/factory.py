@@ -53,6 +53,7 @@ class SglangFactory:
                 "track": ("1", "2"),
                 "spare_states": ("0", "0", "1", "2", "6"),
             },
+            accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else ()},
         )
 
     def supports(self, config: Config) -> str:

@@ -2,8 +2,9 @@
 
 import msgspec
 import pytest
+from hybridfuzz.harness.port import refusal
 from hybridfuzz.harness.workload import draw_trace
-from hybridfuzz.targets.base.trace import Config, Group
+from hybridfuzz.targets.base.trace import Config, Group, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 
 PLAIN = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 1)), mamba_cache_mode="slots")
@@ -46,6 +47,16 @@ def test_a_tree_that_a_release_does_not_have_is_refused() -> None:
         "legacy",
         "python",
     }
+
+
+def test_a_fixed_tree_core_takes_traces_of_the_others_but_draws_its_own() -> None:
+    fixed = SglangFactory("sglang", "python")
+    drawn = [draw_trace(fixed.capabilities, 1, index, {}, fixed.supports) for index in range(10)]
+    assert {trace.config.options["tree_core"] for trace in drawn} == {"python"}
+    for core, taken in (("rust", True), ("legacy", True), ("bark", False)):
+        options = {**drawn[0].config.options, "tree_core": core}
+        trace = Trace(msgspec.structs.replace(drawn[0].config, options=options), ())
+        assert (not refusal(trace, fixed)) == taken, core
 
 
 def test_a_release_whose_speculation_cannot_be_driven_gets_no_drafts() -> None:
