@@ -75,7 +75,7 @@ class ReachedStates:
                 passed = planned.view.tables[row.name][index][:1] == (context.null,)
                 state = "hit behind a sliding window" if row.admitted else "columns left of a window given back"
                 counts[state] += passed
-            if row.admitted and not row.kept:
+            if row.anew:
                 admitted += 1
                 self._admitted(row, life, context)
             if row.kept:

@@ -129,13 +129,12 @@ def first_attended(group: Group, computed: int) -> int:
 def required_columns(group: Group, mode: Mode, tokens: int, speculative: int) -> int:
     """Columns of the block table that `tokens` tokens (drafts included) occupy, scratch included."""
     if group.kind == "attention":
-        tokens += speculative if group.draft else 0
-        return -(-tokens // group.block_size)  # cdiv, written out: every group of every row is asked in every step
+        return cdiv(tokens + (speculative if group.draft else 0), group.block_size)
     if mode == "slots":
         return group.slots
     if mode == "none":
         return 1 + speculative
-    return -(-tokens // group.block_size) + speculative
+    return cdiv(tokens, group.block_size) + speculative
 
 
 def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: int, settled: int = 0) -> int:

@@ -88,9 +88,8 @@ class Ledger:
 
     def write_state(self, block: int, layer: int, writer: str, step: int, temporal: bool, conv: bool) -> None:
         """One layer stored a recurrent state and/or a convolution window."""
-        facts = self.facts.get(block)
-        if facts and layer < len(facts.cells):
-            cell = facts.cells[layer]
+        cell = self.cell(block, layer)
+        if cell:
             cell.temporal |= temporal
             cell.conv |= conv
             cell.writer, cell.step = writer, step

@@ -21,10 +21,9 @@ class Taint(Oracle):
 
     def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
         life = context.lives[read.row]
-        facts = context.reference.ledger.facts.get(read.block)
-        if life is None or facts is None or read.layer >= len(facts.cells):
+        cell = context.reference.ledger.cell(read.block, read.layer)
+        if life is None or cell is None:
             return None
-        cell = facts.cells[read.layer]
         self.exercised["S4"] += 1
         if cell.zeroed:
             return None
@@ -41,12 +40,11 @@ class Taint(Oracle):
         size = context.layout.groups[read.group].block_size
         full = (1 << size) - 1
         context_length = len(read.tags)
-        blocks, layer, facts = read.blocks[: cdiv(context_length, size)], read.layer, context.reference.ledger.facts
+        blocks, ledger = read.blocks[: cdiv(context_length, size)], context.reference.ledger
         for column, block in enumerate(blocks):
-            found = facts.get(block)
-            if found is None or layer >= len(found.cells):
+            cell = ledger.cell(block, read.layer)
+            if cell is None:
                 continue
-            cell = found.cells[layer]
             self.exercised["S4"] += 1
             if cell.zeroed or cell.slots == full:
                 continue

@@ -272,13 +272,13 @@ class HybridTarget:
 
     def view(self) -> View:
         """The host's metadata now."""
-        scheduler, pool, tables = self.scheduler, self.pool, [group.tables for group in self.cache.groups]
+        scheduler, pool, cache = self.scheduler, self.pool, self.cache
         return View(
             free=list(pool.free),
             references=pool.references.copy(),
             published={block: key for key, blocks in pool.index.items() for block in blocks},
             labels=pool.labels.copy(),
-            tables={name: tuple([tuple(group[name]) for group in tables]) for name in tables[0]},
+            tables={name: cache.tables(name) for name in cache.groups[0].tables},
             waiting=[request.name for request in scheduler.waiting],
             running=[request.name for request in scheduler.running],
             pins=dict(self.cache.partial.pins),
