@@ -17,12 +17,15 @@ FOLDERS = ("harness", "reference", "targets", "corpus", "reports")
 HOT = (
     "reference/*.py",
     "harness/oracles/*.py",
-    "harness/clients.py",
-    "harness/lockstep.py",
-    "harness/reached.py",
-    "harness/takeover.py",
+    "harness/lockstep/client_events.py",
+    "harness/lockstep/ledger_updates.py",
+    "harness/lockstep/lockstep.py",
+    "harness/lockstep/reached_states.py",
     "targets/base/shadow.py",
     "targets/hybrid/*.py",
+    "targets/hybrid/host/*.py",
+    "targets/hybrid/offload/*.py",
+    "targets/hybrid/worker/*.py",
 )
 """What runs for every step of the embedded target. Mutants, the numeric run and everything outside stay as they are."""
 COLD = {"__init__", "numeric_run", "recurrences", "tiny_model", "factory", "repro"}

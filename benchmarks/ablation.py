@@ -14,13 +14,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import msgspec
-from hybridfuzz.harness import lockstep
-from hybridfuzz.harness.choices import RandomChoices
-from hybridfuzz.harness.configurations import draw_valid_config
-from hybridfuzz.harness.detection import Detection, ratio
-from hybridfuzz.harness.matrix import chosen_mutants
+from hybridfuzz.harness.detection.matrix import chosen_mutants
+from hybridfuzz.harness.detection.statistics import Detection, ratio
+from hybridfuzz.harness.generate.choices import RandomChoices
+from hybridfuzz.harness.generate.configurations import draw_valid_config
+from hybridfuzz.harness.generate.grammar import EVENTS_MAX, Grammar
+from hybridfuzz.harness.lockstep import lockstep
 from hybridfuzz.harness.oracles import ORACLES, Oracle
-from hybridfuzz.harness.workload import EVENTS_MAX, Grammar
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Step, Trace

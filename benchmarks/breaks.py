@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from hybridfuzz.harness.messages import Fuzz
-from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.harness.workers.client import Worker
+from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import prepare
 

@@ -8,10 +8,10 @@ import json
 import sys
 import time
 
-from hybridfuzz.harness.ranks import on_ranks, run_ranks
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.ranks import on_ranks, run_ranks
 from hybridfuzz.targets.base.registry import load_factory
-from hybridfuzz.targets.hybrid.numeric.vote import join, leave
+from hybridfuzz.targets.hybrid.numeric.collective import join, leave
 
 
 def main(device: str = "cuda", traces: str = "20") -> int:

@@ -12,7 +12,7 @@ from concurrent.futures import Executor, as_completed
 from pathlib import Path
 
 import msgspec
-from hybridfuzz.harness.detection import Detection
+from hybridfuzz.harness.detection.statistics import Detection
 
 
 class Ask(msgspec.Struct, frozen=True):

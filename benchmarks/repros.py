@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.repro import Verdict, failure_of, run_script
-from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.harness.reproduce.script import Verdict, failure_of, run_script
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.workers.client import Worker
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Script

@@ -16,8 +16,8 @@ import unittest
 from pathlib import Path
 
 from hybridfuzz.harness import machine
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hypothesis import settings
 

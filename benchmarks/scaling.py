@@ -13,8 +13,8 @@ import resource
 import tempfile
 from pathlib import Path
 
-from hybridfuzz.harness.campaign import Campaign, Settings
-from hybridfuzz.harness.records import Summary
+from hybridfuzz.harness.campaign.campaign import Campaign, Settings
+from hybridfuzz.harness.events import Summary
 from hybridfuzz.targets.base.registry import prepare
 
 

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import hypothesis
 from hybridfuzz.harness import machine
-from hybridfuzz.harness.detection import Detection, ratio, summarise
-from hybridfuzz.harness.detection_tables import pair
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.matrix import chosen_mutants
-from hybridfuzz.harness.violation import Violation
+from hybridfuzz.harness.detection.matrix import chosen_mutants
+from hybridfuzz.harness.detection.statistics import Detection, ratio, summarise
+from hybridfuzz.harness.detection.tables import pair
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
 from recorded import Ask, Record

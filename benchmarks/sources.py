@@ -13,10 +13,10 @@ from itertools import accumulate, combinations
 from typing import Any, Protocol
 
 import msgspec
-from hybridfuzz.harness.choices import RandomChoices
-from hybridfuzz.harness.configurations import draw_config
-from hybridfuzz.harness.outcome import Outcome
-from hybridfuzz.harness.workload import EVENTS_MAX, Grammar, draw_trace
+from hybridfuzz.harness.generate.choices import RandomChoices
+from hybridfuzz.harness.generate.configurations import draw_config
+from hybridfuzz.harness.generate.grammar import EVENTS_MAX, Grammar, draw_trace
+from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Group, Step, Trace, TraceError, check_config

@@ -17,9 +17,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from hybridfuzz.harness.codec import save_trace
-from hybridfuzz.harness.messages import Fuzz
-from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.harness.traces.files import save_trace
+from hybridfuzz.harness.workers.client import Worker
+from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 from trees import Edit, edited_tree

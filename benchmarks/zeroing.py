@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 import triton
+from hybridfuzz.targets.hybrid.device.implementations import implementation
 from hybridfuzz.targets.hybrid.device.metadata import ZeroPlan
-from hybridfuzz.targets.hybrid.device.ops import implementation
 from hybridfuzz.targets.hybrid.device.staging import Staging
 
 LAYERS, SEGMENT, BLOCKS = 12, 152 * 1024, 2048  # 1.78 MiB a block

@@ -97,8 +97,8 @@ def run_command(options: argparse.Namespace) -> int:
     from ..targets.base.protocol import TargetError
     from ..targets.base.registry import on_device
     from ..targets.base.trace import TraceError
-    from .findings import OutputError
-    from .supervisor import InternalError
+    from .findings.store import OutputError
+    from .workers.client import InternalError
 
     command = importlib.import_module(f".commands.{options.command}", __package__)
     try:

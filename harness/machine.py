@@ -24,14 +24,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ..targets.base.protocol import TargetFactory
 from ..targets.base.registry import load_factory
 from ..targets.base.trace import Config, Event, Trace
-from .choices import Option
-from .codec import save_trace
-from .configurations import draw_valid_config
-from .findings import replay_command
-from .lockstep import Lockstep, run_trace
-from .reduce import reduce_trace
-from .violation import Violation
-from .workload import Grammar
+from .findings.store import replay_command
+from .generate.choices import Option
+from .generate.configurations import draw_valid_config
+from .generate.grammar import Grammar
+from .lockstep.lockstep import Lockstep
+from .lockstep.run import run_trace
+from .traces.files import save_trace
+from .traces.reduce import reduce_trace
+from .traces.violation import Violation
 
 REDUCE_SECONDS = 20.0
 PROFILE_VARIABLE = "HYBRIDFUZZ_PROFILE"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..harness.rates import Sample
+from ..harness.outputs.rates import Sample
 from ..harness.units import spell
 from .markup import Markup, tag
 

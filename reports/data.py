@@ -9,13 +9,13 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from ..harness.codec import load_trace
-from ..harness.detection import Row
-from ..harness.findings import HISTORY_SUFFIX, STATE_FILE
-from ..harness.history import History
-from ..harness.rates import Sample, load_samples
-from ..harness.records import Finding, Summary
-from ..harness.triage import Bug, book_key, load_book
+from ..harness.detection.statistics import Row
+from ..harness.events import Finding, Summary
+from ..harness.explain.history import History
+from ..harness.findings.store import HISTORY_SUFFIX, STATE_FILE
+from ..harness.findings.triage import Bug, book_key, load_book
+from ..harness.outputs.rates import Sample, load_samples
+from ..harness.traces.files import load_trace
 from ..targets.base.trace import Trace, TraceError
 
 MATRIX_FILE = "matrix.json"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..harness.explain import explain
-from ..harness.findings import replay_command
-from ..harness.timeline import FREE_KEYED, LEGEND
+from ..harness.explain.explain import explain
+from ..harness.explain.timeline import FREE_KEYED, LEGEND
+from ..harness.findings.store import replay_command
 from ..targets.base.trace import Config, Trace
 from .data import Shown
 from .markup import Markup, Section, join, tag

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from ..harness.codec import write_atomically
+from ..harness.traces.files import write_atomically
 from .data import Data
 from .findings import findings_section
 from .markup import Markup, Section, join, tag

@@ -6,10 +6,10 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..harness.detection import Row, Spread
+from ..harness.detection.statistics import Row, Spread
+from ..harness.events import Canary, Summary
 from ..harness.oracles import titles
-from ..harness.rates import Sample
-from ..harness.records import Canary, Summary
+from ..harness.outputs.rates import Sample
 from ..harness.units import plural, spell
 from .charts import rate_charts
 from .data import Shown

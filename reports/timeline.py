@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
-from ..harness.clauses import Blocks, clause
-from ..harness.history import History, Mark
-from ..harness.timeline import LETTERS, Cell, Timeline, build_timeline
+from ..harness.explain.clauses import Blocks, clause
+from ..harness.explain.history import History, Mark
+from ..harness.explain.timeline import LETTERS, Cell, Timeline, build_timeline
 from .markup import Markup, join, tag
 
 LEFT, TOP, ROW, CHIP = 52, 44, 40, 15

@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from hybridfuzz.harness import lockstep
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep import lockstep
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.registry import load_factory
 
 

@@ -10,17 +10,17 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.outcome import Outcome
-from hybridfuzz.harness.violation import Violation
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.observe import Effect, Planned, Record, View
 from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Event, Group, Step, Trace
-from hybridfuzz.targets.hybrid.cache import CacheManager, Hit
 from hybridfuzz.targets.hybrid.factory import HybridFactory
-from hybridfuzz.targets.hybrid.mutants.parts import mutant
+from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager, Hit
+from hybridfuzz.targets.hybrid.mutants.registry import mutant
 
 CLEAN: TargetFactory = load_factory("hybrid")
 MAMBA, ATTENTION = Group("mamba", 8), Group("attention", 8)

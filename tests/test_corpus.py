@@ -6,8 +6,8 @@ MUTANT--SIGNATURE.json; corpus/vllm is for tests/vllm/test_release.py.
 from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.codec import encode_trace, load_trace
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.files import encode_trace, load_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import check_config
 from hybridfuzz.targets.hybrid.mutants import MUTANTS

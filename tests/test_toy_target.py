@@ -7,10 +7,10 @@ from types import ModuleType
 
 import msgspec
 import pytest
-from hybridfuzz.harness.codec import decode_trace
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.states import missing_states, required_oracles
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.lockstep.state_catalogue import missing_states, required_oracles
+from hybridfuzz.harness.traces.files import decode_trace
 
 DOCS = Path(__file__).parents[1] / "docs"
 

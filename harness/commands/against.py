@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
-    from ..outcome import Outcome
-    from ..records import Reason
-    from ..supervisor import Worker
-    from ..violation import Violation
+    from ..events import Reason
+    from ..traces.outcome import Outcome
+    from ..traces.violation import Violation
+    from ..workers.client import Worker
 
 REDUCE_SECONDS = 20.0
 ALONE = ("jobs", "known", "fresh", "events", "junit")
@@ -26,7 +26,7 @@ class Pair:
     """Two targets that get the same traces. Use as a context manager."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from ..supervisor import Worker
+        from ..workers.client import Worker
         from .common import launch_target
 
         self.names = (options.target, options.against)
@@ -36,7 +36,7 @@ class Pair:
         self._stack = ExitStack()
 
     def __enter__(self) -> Pair:
-        from ..supervisor import Stopped
+        from ..workers.client import Stopped
 
         for worker in self.workers:
             self._stack.enter_context(worker)
@@ -64,7 +64,7 @@ class Pair:
         """The first target's outcome; its violation is a difference if it has none of its own."""
         from msgspec import structs
 
-        from ..differential import difference
+        from ..lockstep.differential import difference
 
         one, other = [worker.witness(trace) for worker in self.workers]
         return structs.replace(one[0], violation=difference(trace, self.names, one, other))
@@ -73,8 +73,8 @@ class Pair:
 def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
     """Replay files on both targets; exit status 1 if any differs or fails."""
     from ..cli import CLEAN, VIOLATION
-    from ..codec import load_trace
-    from ..ranks import on_ranks
+    from ..lockstep.ranks import on_ranks
+    from ..traces.files import load_trace
     from ..units import plural
     from .common import print_json, say
 
@@ -98,10 +98,10 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
 def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object]) -> int:
     """Draw traces for the first target until a limit is met; each difference is reduced and saved once."""
     from ..cli import CLEAN, VIOLATION
-    from ..findings import make_folder
-    from ..overrides import check_overrides
-    from ..supervisor import Stopped
+    from ..findings.store import make_folder
+    from ..generate.overrides import check_overrides
     from ..units import plural
+    from ..workers.client import Stopped
     from .common import ending_on_signals, output_folder, print_json, say
 
     check(options)
@@ -154,9 +154,9 @@ def _over(options: argparse.Namespace, traces: int, steps: int, left: float) -> 
 
 def reduce(pair: Pair, trace: Trace, violation: Violation, path: Path, line: Callable[[str], None]) -> None:
     """Save a difference at once, and then whatever smaller trace shows it."""
-    from ..codec import save_trace
-    from ..findings import OutputError
-    from ..reduce import reduce_trace
+    from ..findings.store import OutputError
+    from ..traces.files import save_trace
+    from ..traces.reduce import reduce_trace
 
     def save(better: Trace) -> None:
         try:

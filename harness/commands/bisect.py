@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
-    from ..bisect_releases import Change, Tried
-    from ..outcome import Outcome
+    from ..reproduce.bisect import Change, Tried
+    from ..traces.outcome import Outcome
 
 EXAMPLES = """\
 --versions: FIRST..LAST (releases between, from the package index), or a list of releases and paths, oldest first.
@@ -34,9 +34,9 @@ def run(options: argparse.Namespace) -> int:
     """Try, print a line for each, then where it changes."""
     import msgspec
 
-    from ..bisect_releases import bisect, changes
     from ..cli import CLEAN, USAGE, VIOLATION
-    from ..codec import load_trace
+    from ..reproduce.bisect import bisect, changes
+    from ..traces.files import load_trace
     from .common import print_json, say
 
     trace, line = load_trace(options.trace), say(options.json)
@@ -97,7 +97,7 @@ def first_signature(options: argparse.Namespace, trace: Trace, releases: list[st
 def attempt(options: argparse.Namespace, trace: Trace, release: str) -> Outcome:
     """Run the trace on one release, in a worker of its own."""
     from ...targets.base.registry import prepare
-    from ..supervisor import Worker
+    from ..workers.client import Worker
     from .common import progress_line
 
     spec = f"{options.target}@{release}"

@@ -19,8 +19,8 @@ from ..units import duration, size
 
 if TYPE_CHECKING:  # --help has to come at once
     from ...targets.base.launch import Launch
-    from ..records import Reason
-    from ..supervisor import Worker
+    from ..events import Reason
+    from ..workers.client import Worker
 
 JOBS_MAX = 1024
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
@@ -57,7 +57,7 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
 
 def open_worker(options: argparse.Namespace) -> Worker:
     """A worker for --target, not yet started."""
-    from ..supervisor import Worker
+    from ..workers.client import Worker
 
     launch = launch_target(options.target)
     return Worker(options.target, launch, options.timeout, memory_limit(options))

@@ -128,8 +128,8 @@ def built_in_target() -> Check:
     """Start the built-in target and run a few traces."""
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import prepare
-    from ..messages import Fuzz
-    from ..supervisor import Worker
+    from ..workers.client import Worker
+    from ..workers.messages import Fuzz
 
     try:
         with Worker("hybrid", prepare("hybrid", lambda line: None)) as worker:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..desk import Settings
-    from ..records import Summary
-    from ..triage import Bug
+    from ..campaign.state import Settings
+    from ..events import Summary
+    from ..findings.triage import Bug
 
 EXAMPLES = """\
 The same seed gives the same traces. Findings are on disk as soon as they are made; a campaign that was
@@ -78,14 +78,14 @@ def run(options: argparse.Namespace) -> int:
     """Run a campaign, show it, and bring the book of bugs up to date."""
     import msgspec
 
-    from ..campaign import Campaign
-    from ..console import open_console
-    from ..events import EventLog
-    from ..junit import write_junit
-    from ..rates import Rates
-    from ..records import Ended
-    from ..resume import load_state
-    from ..wrapup import check_old_bugs, close_book, known_bugs, leave_report
+    from ..campaign.campaign import Campaign
+    from ..campaign.finish import check_old_bugs, close_book, known_bugs, leave_report
+    from ..campaign.resume import load_state
+    from ..events import Ended
+    from ..outputs.console import open_console
+    from ..outputs.junit import write_junit
+    from ..outputs.ndjson import EventLog
+    from ..outputs.rates import Rates
     from .common import ending_on_signals, print_json, say
 
     if options.against:
@@ -125,8 +125,8 @@ def run(options: argparse.Namespace) -> int:
 
 def overrides_of(options: argparse.Namespace) -> dict[str, object]:
     """Fixed fields and options of every configuration. TraceError for a value that is not possible."""
-    from ..overrides import RANKS, converted
-    from ..ranks import checked
+    from ..generate.overrides import RANKS, converted
+    from ..lockstep.ranks import checked
 
     overrides = {key: value for pairs in options.config for key, value in pairs.items()}
     converted(overrides)
@@ -138,9 +138,9 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
     Makes the target's environment if need be.
     """
-    from ..canary import canaries
-    from ..desk import Settings
-    from ..resume import unfinished
+    from ..campaign.resume import unfinished
+    from ..campaign.state import Settings
+    from ..detection.canary import canaries
     from .common import cores, launch_target, memory_limit, output_folder
 
     launch = launch_target(options.target)
@@ -175,7 +175,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 def say_states(bugs: Sequence[Bug], line: Callable[[str], None]) -> None:
     """What is no news, and whether anything is."""
-    from ..triage import is_news
+    from ..findings.triage import is_news
 
     for bug in bugs:
         if bug.state == "known":
@@ -192,7 +192,7 @@ def say_states(bugs: Sequence[Bug], line: Callable[[str], None]) -> None:
 def status(summary: Summary, bugs: Sequence[Bug]) -> int:
     """A violation that is news counts more than a blind alarm, and that more than what was not exercised."""
     from ..cli import CLEAN, VACUOUS, VIOLATION
-    from ..triage import is_news
+    from ..findings.triage import is_news
 
     if any(map(is_news, bugs)):
         return VIOLATION

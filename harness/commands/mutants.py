@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..detection import Change, Detection, Row
-    from ..matrix import Matrix
+    from ..detection.matrix import Matrix
+    from ..detection.statistics import Change, Detection, Row
 
 EXAMPLES = """\
 A mutant is the target with one known bug put back in. Every change of workload or oracle is judged by this matrix:
@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
     """Hunt, show, save, compare."""
     from rich.console import Console
 
-    from ..detection import compare, summarise
-    from ..detection_tables import change_lines, plain_line, terminal_table
+    from ..detection.statistics import compare, summarise
+    from ..detection.tables import change_lines, plain_line, terminal_table
     from .common import ending_on_signals, output_folder, print_json
 
     check(options)
@@ -104,7 +104,7 @@ def check(options: argparse.Namespace) -> None:
 
 def prepare_matrix(options: argparse.Namespace, out: Path) -> tuple[Matrix, dict[str, str]]:
     """The matrix, and the titles of its mutants."""
-    from ..matrix import Matrix, MatrixSettings, chosen_mutants
+    from ..detection.matrix import Matrix, MatrixSettings, chosen_mutants
     from .common import cores, launch_target
 
     only = [slug.strip() for slugs in options.only for slug in slugs.split(",") if slug.strip()]
@@ -129,7 +129,7 @@ def load_runs(path: Path) -> list[Detection]:
     import msgspec
 
     from ...targets.base.trace import TraceError
-    from ..detection import Saved
+    from ..detection.statistics import Saved
 
     try:
         return list(msgspec.json.decode(path.read_bytes(), type=Saved).runs)
@@ -166,7 +166,7 @@ def progress(console: Console, matrix: Matrix) -> Iterator[Callable[[Detection],
 
 def summarise_all(runs: Sequence[Detection], titles: Mapping[str, str]) -> list[Row]:
     """A row for each mutant that was run at all, in the order of the registry."""
-    from ..detection import summarise
+    from ..detection.statistics import summarise
 
     by_mutant = {slug: [run for run in runs if run.mutant == slug] for slug in titles}
     return [summarise(slug, titles[slug], some) for slug, some in by_mutant.items() if some]
@@ -182,7 +182,7 @@ def as_json(
     """What scripts may rely on, and what --compare reads."""
     import msgspec
 
-    from ..detection import overall
+    from ..detection.statistics import overall
 
     settings = matrix.settings
     hunted = {row.mutant: row for row in rows}
@@ -209,8 +209,8 @@ def save(path: Path, result: Mapping[str, object]) -> None:
     """Write the matrix to disk in one go."""
     import msgspec
 
-    from ..codec import write_atomically
-    from ..findings import OutputError
+    from ..findings.store import OutputError
+    from ..traces.files import write_atomically
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -221,8 +221,8 @@ def save(path: Path, result: Mapping[str, object]) -> None:
 
 def write_document(options: argparse.Namespace, rows: Sequence[Row]) -> str:
     """The maintained table; says so."""
-    from ..codec import write_atomically
-    from ..detection_tables import markdown
+    from ..detection.tables import markdown
+    from ..traces.files import write_atomically
 
     command = f"hybridfuzz mutants --time {options.time:g}s --seeds {options.seeds} --seed {options.seed} --write-docs"
     write_atomically(DOCUMENT, markdown(rows, options.target, options.time, command).encode())

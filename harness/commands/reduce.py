@@ -26,10 +26,10 @@ def run(options: argparse.Namespace) -> int:
     """Reduce; a line for each improvement that drops events."""
     from ...targets.base.trace import Trace, TraceError
     from ..cli import CLEAN
-    from ..codec import load_trace, save_trace
-    from ..findings import OutputError, replay_command
-    from ..outcome import Outcome
-    from ..reduce import reduce_trace
+    from ..findings.store import OutputError, replay_command
+    from ..traces.files import load_trace, save_trace
+    from ..traces.outcome import Outcome
+    from ..traces.reduce import reduce_trace
     from ..units import plural
     from .common import open_worker, print_json, say
 

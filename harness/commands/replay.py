@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
-    from ..supervisor import Worker
-    from ..violation import Violation
+    from ..traces.violation import Violation
+    from ..workers.client import Worker
 
 EXAMPLES = """\
 Every clean trace is run twice: both runs must look the same. Exit status 1 if any trace fails, 2 if one is refused.
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Replay; one line for each trace, and why it fails if that is wanted."""
     from ..cli import CLEAN, USAGE, VIOLATION
-    from ..codec import load_trace
+    from ..traces.files import load_trace
     from ..units import plural
     from .common import open_worker, print_json, say, trace_files
 
@@ -66,9 +66,9 @@ def run(options: argparse.Namespace) -> int:
 def replayed(worker: Worker, file: Path, read: Trace, options: argparse.Namespace, *, alone: bool) -> dict[str, object]:
     """Run one trace and say what came of it. TraceError if the only one is refused."""
     from ...targets.base.trace import TraceError
-    from ..messages import Ported
-    from ..ranks import on_ranks
+    from ..lockstep.ranks import on_ranks
     from ..units import plural
+    from ..workers.messages import Ported
     from .common import say
 
     line = say(options.json)
@@ -102,8 +102,8 @@ def show_why(worker: Worker, trace: Trace, violation: Violation, on_stderr: bool
     import msgspec
     from rich.console import Console
 
-    from ..explain import explain
-    from ..show import show_history
+    from ..explain.explain import explain
+    from ..explain.terminal import show_history
 
     history = worker.explain(trace)[1]
     explanation = explain(history)

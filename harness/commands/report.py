@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     from ...reports.data import load_folder
     from ...reports.page import write_report
     from ..cli import CLEAN
-    from ..findings import OutputError
+    from ..findings.store import OutputError
     from .common import print_json, say
 
     folder: Path = options.path if options.path.is_dir() else options.path.parent
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 def run_trace(options: argparse.Namespace) -> Data:
     """Run one trace and take notes."""
     from ...reports.data import one_finding
-    from ..codec import load_trace
+    from ..traces.files import load_trace
     from .common import open_worker
 
     trace = load_trace(options.path)

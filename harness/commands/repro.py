@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from ...targets.base.launch import Launch
     from ...targets.base.repro import Script
     from ...targets.base.trace import Trace
-    from ..history import History
-    from ..repro import Verdict
-    from ..violation import Violation
+    from ..explain.history import History
+    from ..reproduce.script import Verdict
+    from ..traces.violation import Violation
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's own package), test_repro.py, REPORT.md, timeline.svg and trace.json.
@@ -37,9 +37,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the trace, write the script, run the script, write the rest."""
     from ...targets.base.trace import TraceError
     from ..cli import CLEAN, INTERNAL
-    from ..codec import load_trace
-    from ..findings import OutputError
-    from ..repro_folder import Case, write_folder
+    from ..findings.store import OutputError
+    from ..reproduce.folder import Case, write_folder
+    from ..traces.files import load_trace
     from .common import launch_target, open_worker, print_json, say
 
     trace, line, folder = load_trace(options.trace), say(options.json), options.out
@@ -84,9 +84,9 @@ def tried(
     """The first script that fails as it promises, or else the last one; (None, None) where there is none."""
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import write_scripts
-    from ..codec import write_atomically
-    from ..ranks import ranks_of
-    from ..repro import failure_of, run_script
+    from ..lockstep.ranks import ranks_of
+    from ..reproduce.script import failure_of, run_script
+    from ..traces.files import write_atomically
 
     trace, _, _ = case
     try:

@@ -65,9 +65,9 @@ def describe(options: argparse.Namespace) -> int:
     import msgspec
 
     from ..cli import CLEAN
+    from ..lockstep.state_catalogue import required_oracles, required_states
     from ..oracles import applicable
-    from ..states import required_oracles, required_states
-    from ..supervisor import Worker
+    from ..workers.client import Worker
     from .common import launch_target, print_json
 
     launch = launch_target(options.target)

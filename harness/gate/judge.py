@@ -21,15 +21,15 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.registry import parse
 from ...targets.base.trace import Trace, TraceError, check_config
-from ..codec import load_trace
-from ..findings import OutputError, Store, replay_command
-from ..investigate import Case
-from ..messages import Fuzz
-from ..outcome import Outcome
-from ..overrides import check_overrides
-from ..show import finding_text
-from ..supervisor import Worker
-from ..violation import Violation
+from ..campaign.confirm import Case
+from ..explain.terminal import finding_text
+from ..findings.store import OutputError, Store, replay_command
+from ..generate.overrides import check_overrides
+from ..traces.files import load_trace
+from ..traces.outcome import Outcome
+from ..traces.violation import Violation
+from ..workers.client import Worker
+from ..workers.messages import Fuzz
 from .settings import PACKAGED_CORPUS, GateSettings
 
 OVERTIME = 5

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...targets.base.registry import parse
-from ..known import Known, load_known, reason_for
+from ..findings.known import Known, load_known, reason_for
 from .settings import PACKAGED_CORPUS, GateSettings
 
 

@@ -19,7 +19,7 @@ import pytest
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.trace import TraceError
-from ..states import missing_states, required_oracles
+from ..lockstep.state_catalogue import missing_states, required_oracles
 from ..units import plural
 from .items import GateCollector, TraceItem
 from .judge import Judge, corpus_files

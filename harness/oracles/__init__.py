@@ -8,11 +8,12 @@ from __future__ import annotations
 from ...targets.base.protocol import Capabilities
 from .base import HOOKS, Context, Oracle
 from .cache import Commit, Hash, HitValidity
+from .device_order import Order
+from .liveness import Liveness, Publication
 from .memory import Poison, Taint
 from .numeric import Numbers
+from .output import Output
 from .pool import Capacity, Leak, Partition
-from .progress import Liveness, Order, Output
-from .publication import Publication
 from .state import Checkpoint, Continuation
 from .tables import DeadRows, TableMirror, Writer
 

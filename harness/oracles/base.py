@@ -33,7 +33,7 @@ from ...targets.base.observe import (
     Zeroed,
 )
 from ...targets.base.protocol import Target
-from ..violation import Violation
+from ..traces.violation import Violation
 
 RECORD_HOOKS = {
     Planned: "on_planned",

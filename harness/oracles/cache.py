@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ...reference.layout import cached_columns, cdiv
 from ...reference.prefix_cache import Key, attention_match, keys_needed, longest_hit
 from ...targets.base.observe import Planned, PlannedRow, Table, View
-from ..violation import Violation
+from ..traces.violation import Violation
 from .base import Context, Oracle
 
 

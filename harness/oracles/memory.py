@@ -6,7 +6,7 @@ from ...reference.layout import cdiv
 from ...reference.request import Life
 from ...reference.tokens import VOCABULARY
 from ...targets.base.observe import ForwardRow, SlotRead, StateRead
-from ..violation import Violation
+from ..traces.violation import Violation
 from .base import Context, Oracle
 
 

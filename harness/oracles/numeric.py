@@ -16,7 +16,7 @@ from ...reference.tokens import Truth
 from ...targets.base.numbers import Bytes, LayerOutput, NumericRow
 from ...targets.base.observe import Numeric, StateWrite, View
 from ...targets.base.protocol import NumericTarget
-from ..violation import Violation
+from ..traces.violation import Violation
 from .base import Context, Oracle
 from .provenance import explain
 

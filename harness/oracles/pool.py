@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...reference.layout import peak_blocks
 from ...reference.pool import count_owners, is_partition, partition_faults
 from ...targets.base.observe import Planned, View
-from ..violation import Violation
+from ..traces.violation import Violation
 from .base import Context, Oracle
 
 

@@ -15,7 +15,7 @@ from ...targets.base.observe import (
     StateRead,
     View,
 )
-from ..violation import Violation
+from ..traces.violation import Violation
 from .base import Context, Oracle, first_difference, name_tag
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...targets.base.observe import Copied, Forward, Loaded, Outside, SlotRead, SlotWrite, StateRead, StateWrite
-from ..violation import Violation
+from ..traces.violation import Violation
 from .base import Context, Oracle
 
 

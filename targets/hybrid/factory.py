@@ -130,7 +130,7 @@ class NumericFactory(HybridFactory):
     def supports(self, config: Config) -> str:
         """Data types and mixers that exist, pages that can be laid out as asked."""
         from .layout import build_layout
-        from .numeric.machine import build_model
+        from .numeric.device_state import build_model
         from .numeric.paging import Paging
 
         for option, values in NUMERIC_OPTIONS.items():

@@ -7,6 +7,9 @@ from math import gcd
 from ...reference.layout import Layout
 from ..base.trace import Config
 
+NULL_BLOCK = 0
+"""The placeholder in block tables: never handed out, never written by a request."""
+
 
 def build_layout(config: Config) -> Layout:
     """Groups, pool and features of one trace. Keys inside blocks are for mode align."""

@@ -13,10 +13,13 @@ from ..base.repro import Failure, Script
 from ..base.trace import Arrive, Event, Trace
 
 PLACES = {
-    "M": ("targets/hybrid/scheduler.py, cache.py, groups.py: what is handed out and published",),
-    "M3": ("targets/hybrid/batch.py: the worker's table",),
-    "M4": ("targets/hybrid/batch.py: rows of ended requests", "targets/hybrid/runner.py: padding and dummy rows"),
-    "S": ("targets/hybrid/states.py, runner.py: where states lie, and how they move",),
+    "M": ("targets/hybrid/host/ (scheduler.py, cache_manager.py, block_tables.py): what is handed out and published",),
+    "M3": ("targets/hybrid/worker/input_batch.py: the worker's table",),
+    "M4": (
+        "targets/hybrid/worker/input_batch.py: rows of ended requests",
+        "targets/hybrid/worker/model_runner.py: padding and dummy rows",
+    ),
+    "S": ("targets/hybrid/worker/state_slots.py, model_runner.py: where states lie, and how they move",),
 }
 IMPORTS = """\
 from hybridfuzz.reference.tokens import Truth

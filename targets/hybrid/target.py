@@ -41,21 +41,20 @@ from ..base.trace import (
     Wake,
     fits,
 )
-from .batch import NULL_INDICES, Batch
-from .cache import CacheManager
-from .connector import Connector
-from .drafter import Drafter
-from .kernels import Kernels
+from .host.block_pool import BlockPool
+from .host.cache_manager import CacheManager
+from .host.scheduler import Scheduler
 from .layout import build_layout
-from .leftovers import count_leftovers
-from .memory import Memory
+from .offload.connector import Connector
+from .offload.external_store import Store
 from .plan import Plan
-from .pool import BlockPool
-from .runner import Runner
-from .scheduler import Scheduler
-from .states import States
-from .store import Store
-from .turns import Turns
+from .session_events import SessionEvents
+from .tag_memory import Memory
+from .worker.drafter import Drafter
+from .worker.input_batch import NULL_INDICES, Batch
+from .worker.model_runner import Runner
+from .worker.state_slots import States
+from .worker.tag_kernels import Kernels
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -73,7 +72,7 @@ class HybridTarget:
     store_class: ClassVar[type[Store]] = Store
     connector_class: ClassVar[type[Connector]] = Connector
     runner_class: ClassVar[type[Runner]] = Runner
-    turns_class: ClassVar[type[Turns]] = Turns
+    session_events_class: ClassVar[type[SessionEvents]] = SessionEvents
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -120,7 +119,7 @@ class HybridTarget:
             Wake: self.wake,
             ExternalLoad: self.external_load,
             MoveTier: self.move_tier,
-            **self.turns_class(self).handlers,
+            **self.session_events_class(self).handlers,
         }
 
     def apply(self, event: Event) -> Effect:
@@ -282,11 +281,26 @@ class HybridTarget:
             waiting=[request.name for request in scheduler.waiting],
             running=[request.name for request in scheduler.running],
             pins=dict(self.cache.partial.pins),
-            leftovers={} if scheduler.requests else count_leftovers(self),
+            leftovers={} if scheduler.requests else self.count_leftovers(),
             drained={"blocks to zero": len(self.cache.to_zero)},
             stored=self.store.pages.copy(),
             parked=[request.name for request in scheduler.sessions.parked],
         )
+
+    def count_leftovers(self) -> dict[str, int]:
+        """Sizes of everything that is kept for single requests: all 0 once no request is alive."""
+        groups = self.cache.groups
+        return {
+            "requests": len(self.scheduler.requests),
+            "tables": sum(len(group.tables) for group in groups),
+            "publication counters": sum(len(group.num_published) for group in groups),
+            "worker rows": len(self.batch.names),
+            "worker requests": len(self.runner.requests),
+            "state columns": len(self.states.columns),
+            "kept accepted counts": len(self.batch.accepted.kept),
+            "drafter slots": len(self.drafter.slots),
+            "mirrored tables": len(self.connector.mirror),
+        }
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """What a page holds."""

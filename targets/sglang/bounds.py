@@ -8,14 +8,11 @@ end. Neither says what the batch said.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ..base.observe import Outside
-from .bringup import ATTENTION, STATES, Engine
-
-if TYPE_CHECKING:
-    from .device import Row
-    from .snapshots import Plan
+from .batch_rows import Row
+from .compat.engine import ATTENTION, STATES, Engine
+from .snapshots import Plan
 
 
 class Bounds:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -23,7 +23,6 @@ from ..base.observe import (
     Copied,
     Forward,
     ForwardRow,
-    Outside,
     Record,
     SlotRead,
     SlotWrite,
@@ -32,30 +31,14 @@ from ..base.observe import (
     Zeroed,
 )
 from ..base.shadow import POISON, POISON_TOKEN, join, run_chain, sample
-from . import compat, compat_old, compat_tree, snapshots
+from . import snapshots
+from .batch_rows import Row
 from .bounds import Bounds
-from .bringup import ATTENTION, STATES, Engine
-from .immediate import Immediate
+from .compat import old_releases, releases, tree_api
+from .compat.engine import ATTENTION, STATES, Engine
+from .compat.immediate import Immediate
 
 _PADDING_TOKEN = 0
-
-
-class Row(NamedTuple):
-    """One row of a batch. `tokens` is None if the token is the one that the row's last forward sampled; a row that is
-    sent outside of something (`outside`) takes no part."""
-
-    name: str | None
-    pool_row: int
-    prefix: int
-    num_tokens: int
-    tokens: tuple[int, ...] | None
-    samples: bool
-    slot: int
-    slots: tuple[int, ...]
-    locations: Sequence[int]
-    written: Sequence[int]
-    drafts: int = 0
-    outside: Outside | None = None
 
 
 class Launch:
@@ -101,7 +84,7 @@ class Device:
         self.pad_to = 0
         self._relay: dict[int, int] = {}
         """Request row -> token that its last forward sampled."""
-        self.has_sink_row = compat_old.has_sink_row()
+        self.has_sink_row = old_releases.has_sink_row()
         self.immediate = Immediate(engine.rows, engine.states.clears_what_is_freed)
 
     def drain(self) -> None:
@@ -112,13 +95,13 @@ class Device:
     def launch(self, batch: Any) -> Any:
         """Read what is shared, put the rest off."""
         launch = self.prepare(batch, self.execute)
-        compat_old.note_sampled(batch, launch.sampled)
-        return compat.make_result(launch.sampled, launch)
+        old_releases.note_sampled(batch, launch.sampled)
+        return releases.make_result(launch.sampled, launch)
 
     def prepare(self, batch: Any, execute: Callable[[Launch], None]) -> Launch:
         """A launch of a batch, with what it reads of tables shared with the scheduler."""
         verify, extend = batch.forward_mode.is_target_verify(), batch.forward_mode.is_extend()
-        tokens = compat_old.prefill_tokens(batch) if extend else None
+        tokens = old_releases.prefill_tokens(batch) if extend else None
         rows, first = [], 0
         written = batch.out_cache_loc.tolist()
         for index, request in enumerate(batch.reqs):
@@ -154,9 +137,9 @@ class Device:
             prefix=length - count,
             num_tokens=count,
             tokens=None if tokens is None else tuple(tokens[first : first + count]),
-            samples=tokens is None or length >= compat_old.length_to_compute(request),
+            samples=tokens is None or length >= old_releases.length_to_compute(request),
             slot=int(pools.req_index_to_mamba_index_mapping[pool_row]) if exists else -1,
-            slots=compat_tree.slots_of(request),
+            slots=tree_api.slots_of(request),
             locations=pools.req_to_token[pool_row, : max(length, 0)].tolist() if exists else [],
             written=written[first : first + count],
         )
@@ -170,7 +153,7 @@ class Device:
         """The clears and copies that SGLang's model runner executes before the forward of an extend batch."""
         pools = self.engine.rows
         launch.clears, launch.copies = self.immediate.take([row.slot for row in launch.rows if row.name])
-        clears, sources, destinations = compat.deferred(batch)
+        clears, sources, destinations = releases.deferred(batch)
         mode = batch.forward_mode
         if not mode.is_extend() or mode.is_target_verify() or (clears is None and sources is None):
             return
@@ -182,7 +165,7 @@ class Device:
             if clears is not None:
                 pools.mamba_pool.clear_slots(clears)
             if sources is not None:
-                compat.copy_states(pools, sources, destinations)
+                releases.copy_states(pools, sources, destinations)
 
         launch.moves = moves
 

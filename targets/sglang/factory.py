@@ -108,20 +108,21 @@ def make_factory(variant: str) -> SglangFactory:
 
     Imports SGLang: ten seconds and more, to be spent before a campaign's clock runs.
     """
-    from . import compat, compat_old, compat_sessions, compat_tree, stubs
+    from . import stubs
+    from .compat import old_releases, releases, session_api, tree_api
 
     try:
         stubs.install()
         from . import target
 
-        tree_cores, strategies, reaches = compat_tree.tree_cores(), compat_old.strategies(), compat_old.reaches()
-        drafts = DRAFTS if compat.speculates() else 0
+        tree_cores, strategies, reaches = tree_api.tree_cores(), old_releases.strategies(), old_releases.reaches()
+        drafts = DRAFTS if releases.speculates() else 0
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error
     del target
     known = tree_cores, drafts, strategies, reaches
     if variant != SESSIONS:
         return SglangFactory("sglang", variant, *known)
-    if not compat_sessions.has_sessions():
+    if not session_api.has_sessions():
         raise TargetError("this SGLang has no sessions that can be driven; say sglang:sessions@0.5.23")
     return SglangFactory(f"sglang:{SESSIONS}", "", *known, sessions=True)

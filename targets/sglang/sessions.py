@@ -16,8 +16,8 @@ from sglang.srt.session.session_controller import SessionController
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from ..base.trace import Arrive, Resume
-from . import compat, compat_sessions
-from .bringup import SPARE_PAGES, Engine
+from .compat import releases, session_api
+from .compat.engine import SPARE_PAGES, Engine
 
 TIMED_OUT = -1.0
 """A timeout that is always over."""
@@ -42,7 +42,7 @@ class Sessions:
 
     def known(self, name: str) -> int:
         """Tokens that a parked session's client knows."""
-        return len(self.requests[name].origin_input_ids) + len(compat.client_tokens(self.requests[name]))
+        return len(self.requests[name].origin_input_ids) + len(releases.client_tokens(self.requests[name]))
 
     def go_on(self, event: Resume) -> Any:
         """The next turn of a parked session."""
@@ -53,8 +53,8 @@ class Sessions:
 
     def _turn(self, name: str, tokens: list[int], max_new_tokens: int) -> Any:
         if name not in self.controller:
-            self.controller.open(compat_sessions.open_session(name))
-        request = compat_sessions.make_turn(self.controller.get(name), name, tokens, max_new_tokens)
+            self.controller.open(session_api.open_session(name))
+        request = session_api.make_turn(self.controller.get(name), name, tokens, max_new_tokens)
         # The pop keeps the order of parking: oldest first.
         self.requests.pop(name, None)
         self.requests[name] = request
@@ -64,7 +64,7 @@ class Sessions:
         """The client is done. A turn that still runs ends first."""
         self.requests.pop(name, None)
         if name in self.controller:
-            self.controller.close(compat_sessions.close_session(name))
+            self.controller.close(session_api.close_session(name))
 
     def parked(self) -> list[str]:
         """Sessions between two turns."""

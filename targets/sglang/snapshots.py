@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import compat, compat_tree, parts
-from .bringup import Engine
+from .compat import parts, releases, tree_api
+from .compat.engine import Engine
 
 Chain = tuple[int, tuple[int, ...]]
 """The tag that a row starts from, and those after each of its tokens."""
@@ -47,9 +47,9 @@ class Tracker:
         depths = [row.prefix + row.num_tokens for row in rows]
         metadata = seen = None
         if batch.forward_mode.is_extend():
-            seen = compat.backend_batch(batch)
+            seen = releases.backend_batch(batch)
             metadata = self.backend._forward_metadata(seen)
-            depths = [compat_tree.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
+            depths = [tree_api.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
         tracked = [(index, slots[index], depths[index]) for index, marked in enumerate(mask) if marked]
         return Plan(tracked, [row.slot for row in rows], metadata, seen) if tracked else None
 

@@ -26,8 +26,9 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from ...reference.tokens import VOCABULARY, Truth, draft_tokens
 from ..base.observe import Outside, StateWrite
 from ..base.trace import Step
-from . import compat, kernels, parts
-from .bringup import STATES, Engine
+from . import kernels
+from .compat import parts, releases
+from .compat.engine import STATES, Engine
 from .device import Device, Launch
 
 RESULTS = ("logits_output", "next_token_ids", "accept_lens", "new_seq_lens", "next_draft_input", "can_run_cuda_graph")
@@ -141,7 +142,7 @@ class Worker(NGRAMWorker):
         launch = self.device_model.prepare(
             pinned, lambda launch: self.scheduler.launch_batch_sample_if_needed(result, pinned)
         )
-        verify = compat.verify_batch(batch) if batch.forward_mode.is_target_verify() else None
+        verify = releases.verify_batch(batch) if batch.forward_mode.is_target_verify() else None
         metadata = verify and self.commit.linear_attn_backend._forward_metadata(verify)
         result.delay_sample_func = partial(self._forward, result, launch, metadata, pinned, on_publish)
         if not self.enable_overlap:

@@ -8,8 +8,8 @@ from typing import Any
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
-from . import compat, compat_sessions, compat_tree
-from .bringup import STATES, Engine
+from .compat import releases, session_api, tree_api
+from .compat.engine import STATES, Engine
 from .device import Device
 from .scheduling import Skeleton
 from .views import Host
@@ -41,7 +41,7 @@ class SglangTarget:
 
     def _sessions(self) -> Any:
         """None where a release has no sessions that own their records."""
-        if not compat_sessions.has_sessions():
+        if not session_api.has_sessions():
             return None
         from .sessions import Sessions
 
@@ -61,7 +61,7 @@ class SglangTarget:
             self._queue(event.name, truth, self.sessions.begin(event, truth))
         else:
             tokens = truth.tokens[: truth.prompt_length]
-            self._queue(event.name, truth, compat.make_request(event.name, tokens, event.max_new_tokens))
+            self._queue(event.name, truth, releases.make_request(event.name, tokens, event.max_new_tokens))
         return []
 
     def resume(self, event: Resume) -> list[Record]:
@@ -140,7 +140,7 @@ class SglangTarget:
     def abort(self, event: Abort) -> list[Record]:
         """A client gives up. A waiting request ends at once, a running one with its next result."""
         if event.name in self.host.requests:
-            self.scheduler.abort_request(compat.abort_message(event.name))
+            self.scheduler.abort_request(releases.abort_message(event.name))
             self.scheduler.client.take()
         # A session that timed out holds nothing any more, but its client could still come back.
         if self.sessions is not None:
@@ -150,12 +150,12 @@ class SglangTarget:
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
         """SGLang flushes its cache only when it is idle."""
         if not self.scheduler.busy:
-            compat.flush(self.scheduler)
+            releases.flush(self.scheduler)
         return []
 
     def evict(self, event: Evict) -> list[Record]:
         """Pool pressure: so many pages' worth of tokens, and as many states."""
-        compat_tree.evict(self.engine.cache, event.blocks * self.engine.sizes.page, event.blocks)
+        tree_api.evict(self.engine.cache, event.blocks * self.engine.sizes.page, event.blocks)
         return []
 
     def view(self) -> View:

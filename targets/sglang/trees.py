@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, chain
-from . import compat_tree
-from .bringup import ATTENTION, STATES, Engine
+from .compat import tree_api
+from .compat.engine import ATTENTION, STATES, Engine
 
 SOME = -1
 """Lock count: more than none, how many is not shown."""
@@ -46,16 +46,16 @@ class NodeTree:
 
     def owned(self) -> Iterator[Owned]:
         """Everything that the tree owns."""
-        root = compat_tree.root_of(self.cache)
+        root = tree_api.root_of(self.cache)
         pending: list[tuple[Any, int, int]] = [(child, 0, EMPTY) for child in root.children.values()]
         while pending:
             node, depth, tag = pending.pop()
-            tags = chain(tag, compat_tree.tokens_of(node))
+            tags = chain(tag, tree_api.tokens_of(node))
             yield from self._blocks(node, depth, tags)
             pending += [(child, depth + len(tags), tags[-1]) for child in node.children.values()]
 
     def _blocks(self, node: Any, depth: int, tags: tuple[int, ...]) -> Iterator[Owned]:
-        kv, kv_locks, state, state_locks = compat_tree.values_of(node)
+        kv, kv_locks, state, state_locks = tree_api.values_of(node)
         if kv is not None:
             for index, location in enumerate(kv.tolist()[:: self.page]):
                 end = (index + 1) * self.page

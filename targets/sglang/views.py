@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..base.observe import Table, View
-from . import compat, compat_old, compat_tree
-from .bringup import STATES, Engine
+from .compat import old_releases, releases, tree_api
+from .compat.engine import STATES, Engine
 from .trees import HIDDEN, SOME, Owned, tree_of
 
 
@@ -31,17 +31,17 @@ class Host:
         """Slots by role, pages by column. A finished request that gave its row back owns nothing, whatever it still
         names: it may have given its working slot to the tree."""
         owner = self.owner(request)
-        if request.finished() and compat_tree.row_of(owner) is None:
+        if request.finished() and tree_api.row_of(owner) is None:
             return ((), ())
         return self._held(owner)
 
     def _held(self, owner: Any) -> Table:
-        sizes, row = self.engine.sizes, compat_tree.row_of(owner)
+        sizes, row = self.engine.sizes, tree_api.row_of(owner)
         pages: Iterable[int] = ()
         if row is not None:
-            locations = self.engine.rows.req_to_token[row, : compat_tree.allocated(owner) : sizes.page].tolist()
+            locations = self.engine.rows.req_to_token[row, : tree_api.allocated(owner) : sizes.page].tolist()
             pages = [sizes.first_page + location // sizes.page for location in locations]
-        return (compat_tree.slots_of(owner), tuple(pages))
+        return (tree_api.slots_of(owner), tuple(pages))
 
     def owner(self, request: Any) -> Any:
         """Who has a request's KV record and lock: itself, or its session."""
@@ -64,8 +64,8 @@ class Host:
         engine, sizes = self.engine, self.engine.sizes
         tables = self._tables()
         owned = list(self.tree.owned())
-        free = compat_old.free_slots(engine.rows)
-        free += [sizes.first_page + page for page in compat.free_pages(engine.allocator)]
+        free = old_releases.free_slots(engine.rows)
+        free += [sizes.first_page + page for page in releases.free_pages(engine.allocator)]
         pins = self._pins(owned)
         return View(
             free=free,
@@ -101,7 +101,7 @@ class Host:
         if self.sessions is not None:
             owners += self.sessions.apart(self.requests).values()
         for owner in owners:
-            node = compat_tree.state_lock_of(owner)
+            node = tree_api.state_lock_of(owner)
             if node in states:
                 pins[states[node]] += 1
         return pins

@@ -7,12 +7,9 @@ end. Neither says what the metadata said.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..base.observe import Outside
-
-if TYPE_CHECKING:
-    from .metadata import StateRow
+from .layer_rows import StateRow
 
 
 class Bounds:

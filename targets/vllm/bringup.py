@@ -32,7 +32,7 @@ from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
 from .options import drafts_on_device, has_graphs, is_v2
-from .worker import Worker, WorkerV1, WorkerV2
+from .runner_adapter import Worker, WorkerV1, WorkerV2
 
 _CPU = torch.device("cpu")
 _MEMORY = 1 << 30

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .bounds import Bounds
-from .metadata import NULL, Columns, Inner, StateRow, speculative_row, state_rows
+from .layer_rows import Inner, StateRow
+from .metadata import NULL, Columns, speculative_row, state_rows
 
 
 class Contract(NamedTuple):

@@ -14,7 +14,8 @@ from typing import Any
 from ..base.observe import Access, Copied, Forward, ForwardRow, Record, Zeroed
 from . import compat
 from .bounds import Bounds
-from .metadata import Batch, Columns, SlotRow, StateRow, slot_rows, writing_order
+from .layer_rows import SlotRow, StateRow
+from .metadata import Batch, Columns, slot_rows, writing_order
 
 
 class Recorder:

@@ -26,7 +26,7 @@ from ..base.shadow import combine, join
 from . import compat
 from .contracts import Contract
 from .hooks import Recorder
-from .metadata import SlotRow
+from .layer_rows import SlotRow
 from .state_layers import ShadowMamba
 
 Tags = tuple[int, ...]

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .bounds import Bounds
+from .layer_rows import SlotRow, StateRow
 
 NULL = 0
 
@@ -28,52 +29,6 @@ class Batch(NamedTuple):
     names: Sequence[str | None]
     starts: Sequence[int]
     lengths: Sequence[int]
-
-
-class Inner(NamedTuple):
-    """A state that a prefill leaves at a boundary inside it.
-
-    folded  tokens of the row folded in
-    inputs  positions in the batch of the inputs that make the window
-    last    position in the batch of the token after which the recurrent state is taken
-    """
-
-    folded: int
-    block: int
-    column: int
-    inputs: Sequence[int]
-    last: int
-
-
-class StateRow(NamedTuple):
-    """One row of a state layer.
-
-    tokens     positions of the row's tokens in the batch
-    conv       block of the convolution buffer; offset of the window in it
-    temporal   block of the initial temporal state
-    columns    of `conv`, `temporal` and of each of `outputs`; -1 where unknown
-    outputs    blocks to write: one per token (speculative), else one for the last
-    has_conv, has_temporal  whether there is an initial window and state
-    prefill    True if the recurrence runs in the prefill kernel
-    folded     tokens in the state that a prefill stores, None for all
-    inner      a state inside a prefill
-    """
-
-    row: int
-    tokens: Sequence[int]
-    speculative: bool
-    prefill: bool
-    conv: int
-    conv_column: int
-    offset: int
-    temporal: int
-    temporal_column: int
-    has_conv: bool
-    has_temporal: bool
-    outputs: Sequence[int]
-    output_columns: Sequence[int]
-    folded: int | None = None
-    inner: Inner | None = None
 
 
 class Columns:
@@ -201,27 +156,6 @@ def _decode_rows(
             StateRow(row, (token,), False, False, block, column, 0, block, column, True, True, [block], [column])
         )
     return rows
-
-
-class SlotRow(NamedTuple):
-    """One row of an attention layer.
-
-    start    first position that the row computes; negative in a dummy run whose row is shorter than its query
-    tokens   positions of the row's tokens in the batch
-    pages    blocks that hold the row's whole context, own tokens included
-    context  number of positions in the context
-    blocks, slots  where each token's key and value go; only stored tokens
-    stored   which tokens are stored (a slot of -1 drops one)
-    """
-
-    row: int
-    start: int
-    tokens: range
-    pages: Sequence[int]
-    context: int
-    blocks: Sequence[int]
-    slots: Sequence[int]
-    stored: Sequence[int]
 
 
 def slot_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds) -> list[SlotRow]:

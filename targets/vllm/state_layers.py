@@ -22,7 +22,8 @@ from ..base.observe import Content, StateContent, StateRead, StateWrite
 from ..base.shadow import combine
 from .contracts import Contract
 from .hooks import Recorder
-from .metadata import NULL, StateRow
+from .layer_rows import StateRow
+from .metadata import NULL
 
 Tags = tuple[int, ...]
 _prefill = attrgetter("prefill")

@@ -9,7 +9,7 @@ import types
 from typing import Any
 
 import torch
-from hybridfuzz.targets.hybrid.device import compiled as ops
+from hybridfuzz.targets.hybrid.device import triton_kernels as ops
 from hybridfuzz.targets.hybrid.device.metadata import Regions, Rows, Stops, ZeroPlan
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver

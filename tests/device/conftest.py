@@ -1,9 +1,9 @@
-"""Each test body runs three times: on the twins, in Triton's interpreter (small), compiled (where there is a GPU)."""
+"""Each test body runs three times: on the torch_reference, in Triton's interpreter (small), compiled (where there is a GPU)."""
 
 import pytest
 
-SEEDS = {"twins": 8, "interpreter": 2, "compiled": 24}
-MARKS = {"twins": (), "interpreter": (pytest.mark.interpreter,), "compiled": (pytest.mark.gpu,)}
+SEEDS = {"torch_reference": 8, "interpreter": 2, "compiled": 24}
+MARKS = {"torch_reference": (), "interpreter": (pytest.mark.interpreter,), "compiled": (pytest.mark.gpu,)}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

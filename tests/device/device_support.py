@@ -11,7 +11,8 @@ from hybridfuzz.reference import numeric
 
 torch = pytest.importorskip("torch")
 
-from hybridfuzz.targets.hybrid.device.ops import Ops, implementation  # noqa: E402
+from hybridfuzz.targets.hybrid.device.implementations import implementation  # noqa: E402
+from hybridfuzz.targets.hybrid.device.ops import Ops  # noqa: E402
 
 FORMATS = {
     torch.float32: numeric.FLOAT32,
@@ -42,7 +43,7 @@ def moved(tensor: Any, device: Any) -> Any:
 
 def backend(name: str) -> Backend:
     """Skips, with the reason, where an implementation cannot run."""
-    if name == "twins":
+    if name == "torch_reference":
         return Backend(name, implementation("cpu"), "cpu")
     if name == "compiled":
         if not HAS_GPU:

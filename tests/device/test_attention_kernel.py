@@ -22,7 +22,7 @@ from device_support import (
 from hybridfuzz.reference import numeric
 from hybridfuzz.targets.hybrid.device.metadata import Rows
 from hybridfuzz.targets.hybrid.device.ops import Masking
-from hybridfuzz.targets.hybrid.device.twins.moves import stored_as
+from hybridfuzz.targets.hybrid.device.torch_reference.moves import stored_as
 
 
 class Case:

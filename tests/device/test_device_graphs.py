@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from device_support import HAS_GPU, ints, normal, torch
-from hybridfuzz.targets.hybrid.device import twins
+from hybridfuzz.targets.hybrid.device import torch_reference
+from hybridfuzz.targets.hybrid.device.implementations import implementation
 from hybridfuzz.targets.hybrid.device.metadata import Rows, Stops
-from hybridfuzz.targets.hybrid.device.ops import Ops, implementation
+from hybridfuzz.targets.hybrid.device.ops import Ops
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="no GPU here")]
 
@@ -85,7 +86,7 @@ class Model:
 
 
 def test_a_replayed_graph_follows_its_buffers() -> None:
-    compiled, plain = Model(implementation("cuda"), "cuda"), Model(twins, "cpu")
+    compiled, plain = Model(implementation("cuda"), "cuda"), Model(torch_reference, "cpu")
     compiled.forward()  # compiles; all rows are padding
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from device_support import HAS_GPU, Arena, ints, normal, torch
-from hybridfuzz.targets.hybrid.device import twins
+from hybridfuzz.targets.hybrid.device import torch_reference
+from hybridfuzz.targets.hybrid.device.implementations import implementation
 from hybridfuzz.targets.hybrid.device.metadata import Regions, Rows, Stops, ZeroPlan
-from hybridfuzz.targets.hybrid.device.ops import Ops, implementation
+from hybridfuzz.targets.hybrid.device.ops import Ops
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("large"), pytest.mark.skipif(not HAS_GPU, reason="no GPU here")]
 BLOCKS, PAGE, PITCH = 9000, 4096, 1 << 20  # 2.4 * 2**30 elements of 4 bytes
@@ -33,7 +34,7 @@ def compare(pools: tuple[Arena, Arena], launch: Launch) -> None:
     near, far = pools
     far.pages.copy_(near.pages)
     before = near.copy()
-    expected, actual = launch(twins, near, "cpu"), launch(implementation("cuda"), far, "cuda")
+    expected, actual = launch(torch_reference, near, "cpu"), launch(implementation("cuda"), far, "cuda")
     assert not torch.equal(near.bytes(), before.bytes()) or expected is not None
     one, other = (arena.pages.cpu().view(torch.float32) for arena in pools)
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)

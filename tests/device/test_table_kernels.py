@@ -1,4 +1,4 @@
-"""Table look-ups: integers, so kernels and twins agree exactly; the twins agree with the symbolic target's rules."""
+"""Table look-ups: integers, so kernels and torch_reference agree exactly; the torch_reference agree with the symbolic target's rules."""
 
 import random
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from device_support import Backend, ints, torch
 from hybridfuzz.reference.layout import cdiv
-from hybridfuzz.targets.hybrid.device import twins
+from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.device.metadata import NO_SLOT, Rows
 from hybridfuzz.targets.hybrid.device.ops import CacheMode
 
@@ -32,7 +32,7 @@ class Case:
     def both(self, backend: Backend, name: str, inputs: list[Any], outputs: list[Any], **options: Any) -> list[Any]:
         """Outputs of the twin, after those of the implementation were found equal."""
         expected = [output.clone() for output in outputs]
-        getattr(twins, name)(*inputs, *expected, **options)
+        getattr(torch_reference, name)(*inputs, *expected, **options)
         moved = [one.to(backend.device) if isinstance(one, torch.Tensor) else one for one in inputs]
         for index, one in enumerate(inputs):
             if isinstance(one, Rows):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli, Ran, command
-from hybridfuzz.harness.codec import load_trace
+from hybridfuzz.harness.traces.files import load_trace
 
 MUTANT = "hybrid:null-as-state-slot"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
-from hybridfuzz.harness.bisect_releases import Tried, bisect, changes
-from hybridfuzz.harness.outcome import Outcome
-from hybridfuzz.harness.violation import Violation
+from hybridfuzz.harness.reproduce.bisect import Tried, bisect, changes
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.pip import versions_between
 from hybridfuzz.targets.base.protocol import TargetError
 

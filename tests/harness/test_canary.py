@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from cli_process import Cli
-from hybridfuzz.harness import canary
-from hybridfuzz.harness.campaign import Campaign, Settings
-from hybridfuzz.harness.canary import Cage, applying, canaries, known_traces, share
+from hybridfuzz.harness.campaign.campaign import Campaign, Settings
 from hybridfuzz.harness.commands import fuzz
-from hybridfuzz.harness.console import canary_line, verdict
-from hybridfuzz.harness.matrix import mutants_of
-from hybridfuzz.harness.records import Canary, CanaryDone, Ended, Summary
-from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.harness.detection import canary
+from hybridfuzz.harness.detection.canary import Cage, applying, canaries, known_traces, share
+from hybridfuzz.harness.detection.matrix import mutants_of
+from hybridfuzz.harness.events import Canary, CanaryDone, Ended, Summary
+from hybridfuzz.harness.outputs.console import canary_line, verdict
+from hybridfuzz.harness.workers.client import Worker
 from hybridfuzz.targets.base.registry import prepare
 from support import CLEAN
 

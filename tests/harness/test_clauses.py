@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from hybridfuzz.harness.clauses import Blocks, Status, clause, turn_clause
-from hybridfuzz.harness.explain import FIRST_SHOWN, LAST_SHOWN, SUBJECTS_MAX, explain, subject_blocks
-from hybridfuzz.harness.history import History, Mark, Moment, Turn, What
-from hybridfuzz.harness.violation import Violation
+from hybridfuzz.harness.explain.clauses import Blocks, Status, clause, turn_clause
+from hybridfuzz.harness.explain.explain import FIRST_SHOWN, LAST_SHOWN, SUBJECTS_MAX, explain, subject_blocks
+from hybridfuzz.harness.explain.history import History, Mark, Moment, Turn, What
+from hybridfuzz.harness.traces.violation import Violation
 
 HISTORY = History(groups=(("mamba", 16), ("attention", 16)), null_block=0)
 

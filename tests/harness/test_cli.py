@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cli_process import Cli
 from hybridfuzz.harness import units
-from hybridfuzz.harness.codec import load_trace
+from hybridfuzz.harness.traces.files import load_trace
 
 MUTANT = "hybrid:null-as-state-slot"
 SMALL = ["fuzz", "--seed", "7", "--traces", "12", "--no-canary", "--json"]

@@ -11,9 +11,9 @@ import pytest
 from cli_process import Cli, command
 from hybridfuzz.harness import cli
 from hybridfuzz.harness.cli import COMMANDS
-from hybridfuzz.harness.codec import encode_trace
 from hybridfuzz.harness.commands.targets import listing
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.traces.files import encode_trace
 from hybridfuzz.targets.base.registry import load_factory
 
 MUTANT = "hybrid:null-as-state-slot"
@@ -199,7 +199,7 @@ def test_interrupted_while_importing(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_an_interrupted_reduction_names_what_it_has(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("hybridfuzz.harness.reduce.reduce_trace", interrupt)
+    monkeypatch.setattr("hybridfuzz.harness.traces.reduce.reduce_trace", interrupt)
     [file] = (Path(__file__).parents[2] / "corpus").glob("null-as-state-slot--*.json")
     small = str(tmp_path / "small.json")
     assert cli.main(["reduce", str(file), "--target", MUTANT, "-o", small]) == 0

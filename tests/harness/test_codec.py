@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybridfuzz.harness import codec
-from hybridfuzz.harness.codec import decode_trace, encode_trace, load_trace, save_trace
+from hybridfuzz.harness.traces.files import decode_trace, encode_trace, load_trace, save_trace
 from hybridfuzz.targets.base.trace import (
     Abort,
     CaptureGraphs,

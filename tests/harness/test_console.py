@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from hybridfuzz.harness.console import counts
+from hybridfuzz.harness.outputs.console import counts
 from rich.console import Console
 
 

@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from hybridfuzz.harness.detection import Detection, compare, overall, ratio, spread, summarise
-from hybridfuzz.harness.detection_tables import change_lines, markdown, number, plain_line
+from hybridfuzz.harness.detection.statistics import Detection, compare, overall, ratio, spread, summarise
+from hybridfuzz.harness.detection.tables import change_lines, markdown, number, plain_line
 
 
 def found(traces: int, seed: int = 0, mutant: str = "m", signature: str = "S1-step-mamba-temporal") -> Detection:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from hybridfuzz.harness.differential import difference, witness
+from hybridfuzz.harness.lockstep.differential import difference, witness
 from hybridfuzz.targets.base.observe import Delivered, Effect, Planned
 from support import CLEAN, arrive, make_trace, steps
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.explain import FIRST_SHOWN, LAST_SHOWN, contract, explain
-from hybridfuzz.harness.history import History, Mark, Moment, Turn
+from hybridfuzz.harness.explain.explain import FIRST_SHOWN, LAST_SHOWN, contract, explain
+from hybridfuzz.harness.explain.history import History, Mark, Moment, Turn
+from hybridfuzz.harness.explain.recorder import record_history
+from hybridfuzz.harness.explain.terminal import finding_text
+from hybridfuzz.harness.explain.timeline import BLOCKS_MAX, MOMENTS_MAX, build_timeline, plain_text
 from hybridfuzz.harness.oracles import ORACLES
-from hybridfuzz.harness.recorder import record_history
-from hybridfuzz.harness.show import finding_text
-from hybridfuzz.harness.timeline import BLOCKS_MAX, MOMENTS_MAX, build_timeline, plain_text
-from hybridfuzz.harness.violation import Violation
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.registry import load_factory
 from support import CLEAN, drawn
 

@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
-from hybridfuzz.harness.clauses import Blocks
-from hybridfuzz.harness.history import History
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.naming import Names
-from hybridfuzz.harness.recorder import record_history
+from hybridfuzz.harness.explain.clauses import Blocks
+from hybridfuzz.harness.explain.history import History
+from hybridfuzz.harness.explain.recorder import record_history
+from hybridfuzz.harness.explain.tag_names import Names
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.tokens import NO_INPUT, Truth
 from hybridfuzz.targets.base.trace import Abort, DummyRun, Preempt
 from support import CLEAN, arrive, drawn, make_trace, steps, watch

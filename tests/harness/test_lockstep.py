@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep import Lockstep, run_trace
+from hybridfuzz.harness.lockstep.lockstep import Lockstep
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Delivered, Effect, Forward, ForwardRow, Planned, PlannedRow, Record
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import (
@@ -26,9 +27,9 @@ from hybridfuzz.targets.base.trace import (
     TraceError,
     Wake,
 )
-from hybridfuzz.targets.hybrid.runner import Runner
-from hybridfuzz.targets.hybrid.scheduler import Scheduler
+from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
+from hybridfuzz.targets.hybrid.worker.model_runner import Runner
 from msgspec.structs import replace
 from support import CLEAN, Tampered, arrive, broken, change_view, check_sentence, drawn, make_trace, steps, watch
 

@@ -9,9 +9,9 @@ import unittest
 from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.machine import PROFILE_VARIABLE, HybridCacheMachine, ViolationError, profile
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Step
 from hypothesis import settings

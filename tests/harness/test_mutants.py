@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli, command
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.matrix import Matrix, MatrixSettings, chosen_mutants, mutants_of
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.detection.matrix import Matrix, MatrixSettings, chosen_mutants, mutants_of
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.reports.data import load_folder
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory, prepare

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.overrides import check_overrides
-from hybridfuzz.harness.port import port, refusal
+from hybridfuzz.harness.generate.overrides import check_overrides
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.adapt import port, refusal
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Arrive, Config, ExternalLoad, Group, Step, Trace, TraceError, check_config

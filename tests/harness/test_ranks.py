@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
-from hybridfuzz.harness.codec import encode_trace
-from hybridfuzz.harness.lockstep import Lockstep, run_trace
-from hybridfuzz.harness.port import port
-from hybridfuzz.harness.ranks import Ranks, home, on_ranks, run_ranks
-from hybridfuzz.harness.recorder import record_history
-from hybridfuzz.harness.reduce import reduce_trace
+from hybridfuzz.harness.explain.recorder import record_history
+from hybridfuzz.harness.lockstep.lockstep import Lockstep
+from hybridfuzz.harness.lockstep.ranks import Ranks, home, on_ranks, run_ranks
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.adapt import port
+from hybridfuzz.harness.traces.files import encode_trace
+from hybridfuzz.harness.traces.reduce import reduce_trace
 from hybridfuzz.targets.base.observe import Delivered, Effect, Forward
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Event, TraceError

@@ -5,9 +5,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.lockstep.state_catalogue import (
+    REQUIRES,
+    features,
+    missing_states,
+    required_oracles,
+    required_states,
+)
 from hybridfuzz.harness.oracles import applicable, titles
-from hybridfuzz.harness.states import REQUIRES, features, missing_states, required_oracles, required_states
 from hybridfuzz.targets.base.trace import (
     Abort,
     Arrive,

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.outcome import Outcome
-from hybridfuzz.harness.reduce import reduce_trace, simpler_events, smaller_numbers
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.traces.reduce import reduce_trace, simpler_events, smaller_numbers
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import (
@@ -24,7 +24,7 @@ from hybridfuzz.targets.base.trace import (
     check_config,
 )
 from hybridfuzz.targets.hybrid.mutants import MUTANTS
-from hybridfuzz.targets.hybrid.runner import Runner
+from hybridfuzz.targets.hybrid.worker.model_runner import Runner
 from support import CLEAN, arrive, broken, drawn, make_trace, steps
 
 FIRST_MUTANTS = (

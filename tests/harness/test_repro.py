@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.recorder import record_history
-from hybridfuzz.harness.repro import Verdict, failure_of, run_script
-from hybridfuzz.harness.repro_folder import Case, write_folder
+from hybridfuzz.harness.explain.recorder import record_history
+from hybridfuzz.harness.reproduce.folder import Case, write_folder
+from hybridfuzz.harness.reproduce.script import Verdict, failure_of, run_script
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory, write_scripts

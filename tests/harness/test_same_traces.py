@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.differential import Sight
-from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.harness.lockstep.differential import Sight
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.workers.client import Worker
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Abort, Arrive, Config, Group, Preempt, Step, Trace
 

@@ -2,9 +2,9 @@
 
 import msgspec
 import pytest
-from hybridfuzz.harness.outcome import Outcome
-from hybridfuzz.harness.reduce import Reducer, renamed, simpler_configurations, simpler_events
-from hybridfuzz.harness.violation import Violation
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.traces.reduce import Reducer, renamed, simpler_configurations, simpler_events
+from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import (
     Abort,

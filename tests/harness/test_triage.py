@@ -4,9 +4,19 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
-from hybridfuzz.harness.known import Known, load_known
-from hybridfuzz.harness.records import Finding, Summary
-from hybridfuzz.harness.triage import Book, Bug, book_key, bugs_of, is_news, load_book, merge, retried, save_book
+from hybridfuzz.harness.events import Finding, Summary
+from hybridfuzz.harness.findings.known import Known, load_known
+from hybridfuzz.harness.findings.triage import (
+    Book,
+    Bug,
+    book_key,
+    bugs_of,
+    is_news,
+    load_book,
+    merge,
+    retried,
+    save_book,
+)
 from hybridfuzz.targets.base.trace import TraceError
 
 MUTANT = "hybrid:null-as-state-slot"

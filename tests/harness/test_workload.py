@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hybridfuzz.harness.choices import RandomChoices
-from hybridfuzz.harness.configurations import draw_config
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.overrides import apply_overrides
-from hybridfuzz.harness.states import missing_states
-from hybridfuzz.harness.workload import Grammar, draw_trace
+from hybridfuzz.harness.generate.choices import RandomChoices
+from hybridfuzz.harness.generate.configurations import draw_config
+from hybridfuzz.harness.generate.grammar import Grammar, draw_trace
+from hybridfuzz.harness.generate.overrides import apply_overrides
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.lockstep.state_catalogue import missing_states
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.trace import Arrive, Config, Step, Trace, TraceError, check_config, fits
 from support import CLEAN, drawn

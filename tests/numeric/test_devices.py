@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import DummyRun, Group, Sleep, Step, Trace, Wake

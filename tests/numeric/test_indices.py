@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, DummyRun, Group, Step, Trace
-from hybridfuzz.targets.hybrid.device import twins
+from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.device.metadata import Rows
-from hybridfuzz.targets.hybrid.numeric import forward, machine
+from hybridfuzz.targets.hybrid.numeric import forward
 from hybridfuzz.targets.hybrid.numeric.indices import Told, differing, slot_rule, state_rule, stop_rule
 from support import ATTENTION, MAMBA, arrive, make_trace, steps
 
@@ -85,7 +85,7 @@ def last_entry_elsewhere(kernel: Callable[..., None], output: int) -> Callable[.
 def test_a_wrong_kernel_is_found_by_comparison(
     kernel: str, output: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(twins, kernel, last_entry_elsewhere(getattr(twins, kernel), output))
+    monkeypatch.setattr(torch_reference, kernel, last_entry_elsewhere(getattr(torch_reference, kernel), output))
     violation = run_trace(load_factory("hybrid@cpu"), busy(mode)).violation
     assert violation is not None
     assert (violation.oracle, violation.field) == ("M3", "indices")
@@ -106,11 +106,11 @@ def test_layers_use_what_the_device_computed(
     """Without the comparison the wrong entry shows in numbers, or between the fills."""
 
     def wrong(*arguments: Any, **options: Any) -> None:
-        getattr(twins.tables, kernel)(*arguments, **options)
+        getattr(torch_reference.tables, kernel)(*arguments, **options)
         arguments[output].clamp_(max=arguments[output].max() - 1)
 
     monkeypatch.setattr(machine, "differing", lambda expected, found: [])
-    monkeypatch.setattr(twins, kernel, wrong)
+    monkeypatch.setattr(torch_reference, kernel, wrong)
     violation = run_trace(load_factory("hybrid@cpu-bytes"), busy(mode)).violation
     assert violation is not None
     assert violation.field in ("numbers", "fills", "nan", "state-bytes", "key-bytes", "guard")
@@ -187,7 +187,7 @@ def test_the_rule_of_states_is_that_of_the_kernels(drawn: dict[str, Any], size: 
     rule = state_rule(*(drawn[name] for name in drawn), size=size, width=3)
     outputs = torch.empty((len(drawn["rows"]), 3), dtype=torch.int32)
     sources, windows = (torch.empty(len(drawn["rows"]), dtype=torch.int32) for _ in range(2))
-    twins.state_indices(
+    torch_reference.state_indices(
         *as_tensors(drawn, *drawn), sources, windows, outputs, mode="align" if size else "none", block_size=size or 1
     )
     for ruled, given in zip(rule, (sources, windows, outputs), strict=True):
@@ -199,7 +199,7 @@ def test_the_rule_of_stops_is_that_of_the_kernels(drawn: dict[str, Any]) -> None
     names = ("table", "rows", "positions", "counts")
     rule = stop_rule(*(drawn[name] for name in names), size=4, capacity=4)
     counts, blocks = (torch.empty((len(drawn["rows"]), 4), dtype=torch.int32) for _ in range(2))
-    twins.boundary_stops(*as_tensors(drawn, *names), counts, blocks, block_size=4)
+    torch_reference.boundary_stops(*as_tensors(drawn, *names), counts, blocks, block_size=4)
     assert np.array_equal(rule[0], counts.numpy())
     assert np.array_equal(rule[1], blocks.numpy())
 
@@ -209,7 +209,7 @@ def test_the_rule_of_slots_is_that_of_the_kernels(drawn: dict[str, Any]) -> None
     rule = slot_rule(drawn["table"], drawn["rows"], drawn["positions"], drawn["counts"], 4, tokens)
     slots = torch.empty(tokens, dtype=torch.int64)
     table, rows, positions = as_tensors(drawn, "table", "rows", "positions")
-    twins.slot_mapping(table, rows, Rows.of(drawn["counts"].tolist()), positions, slots, block_size=4)
+    torch_reference.slot_mapping(table, rows, Rows.of(drawn["counts"].tolist()), positions, slots, block_size=4)
     assert np.array_equal(rule, slots.numpy())
 
 

@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Step, Trace
 from hybridfuzz.targets.hybrid.numeric import mixers

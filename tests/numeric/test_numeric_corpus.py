@@ -6,8 +6,8 @@ MUTANT--SIGNATURE.json, as in the corpus of the symbolic run.
 from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.codec import encode_trace, load_trace
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.files import encode_trace, load_trace
 from hybridfuzz.targets.base.registry import load_factory
 
 FOLDER = Path(__file__).parents[2] / "corpus" / "numeric"

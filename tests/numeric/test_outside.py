@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Evict, ExternalLoad, Group, MoveTier, Preempt, Sleep, Trace, Wake
 from hybridfuzz.targets.hybrid.factory import NumericFactory
-from hybridfuzz.targets.hybrid.mutants.parts import mutant
+from hybridfuzz.targets.hybrid.mutants.registry import mutant
 from hybridfuzz.targets.hybrid.numeric.moves import Arrival, Moves
-from hybridfuzz.targets.hybrid.store import Store
+from hybridfuzz.targets.hybrid.offload.external_store import Store
 from support import arrive, make_trace, steps
 
 CUDA = pytest.param(

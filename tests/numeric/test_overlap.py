@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Config, ResetPrefixCache, Step
 from hybridfuzz.targets.hybrid.device.staging import Receipt, Slot, Staging
 from hybridfuzz.targets.hybrid.factory import NumericFactory
-from hybridfuzz.targets.hybrid.numeric.ahead import Ahead
-from hybridfuzz.targets.hybrid.numeric.machine import Machine
+from hybridfuzz.targets.hybrid.numeric.device_state import Machine
 from hybridfuzz.targets.hybrid.numeric.moves import Moves
 from hybridfuzz.targets.hybrid.numeric.pool import obituary
+from hybridfuzz.targets.hybrid.numeric.prefetch import Ahead
 from hybridfuzz.targets.hybrid.target import HybridTarget
 from support import arrive, make_trace, steps
 

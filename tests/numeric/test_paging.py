@@ -6,15 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.tiny_model import TinyModel
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import ExternalLoad, Trace
 from hybridfuzz.targets.base.trace import Group as TraceGroup
-from hybridfuzz.targets.hybrid.device import twins
-from hybridfuzz.targets.hybrid.numeric import machine
+from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.numeric.paging import PageLayout, Paging, group_bytes
 from hybridfuzz.targets.hybrid.numeric.pool import BytePool, parts_of
 from support import arrive, make_trace, steps
@@ -125,8 +124,8 @@ def test_a_drawn_trace_is_clean(overrides: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("compares", "found"), [(True, {"indices"}), (False, {"numbers", "nan", "fills"})])
 def test_tables_that_are_not_split_are_found(compares: bool, found: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = twins.gather_columns
-    monkeypatch.setattr(twins, "gather_columns", lambda *arguments, **options: gather(*arguments))
+    gather = torch_reference.gather_columns
+    monkeypatch.setattr(torch_reference, "gather_columns", lambda *arguments, **options: gather(*arguments))
     if not compares:
         monkeypatch.setattr(machine, "differing", lambda expected, indices: [])
     violation = run_trace(load_factory("hybrid@cpu-bytes"), paged(kernel_block="4")).violation

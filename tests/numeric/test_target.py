@@ -4,16 +4,16 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory, on_device
 from hybridfuzz.targets.hybrid.factory import NumericFactory
-from hybridfuzz.targets.hybrid.mutants.parts import mutant
-from hybridfuzz.targets.hybrid.states import States
+from hybridfuzz.targets.hybrid.mutants.registry import mutant
+from hybridfuzz.targets.hybrid.session_events import SessionEvents
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.turns import Turns
+from hybridfuzz.targets.hybrid.worker.state_slots import States
 from support import arrive, make_trace, steps
 
 MODES = pytest.mark.parametrize("mode", ["align", "all", "none"])
@@ -69,7 +69,7 @@ def test_what_a_fork_copies_between_two_steps_stays(mode: str, drafts: int) -> N
     assert outcome.exercised["S7"]
 
 
-class StatesStayBehind(Turns):
+class StatesStayBehind(SessionEvents):
     """A fork gets a block for its states, and nothing is copied into it."""
 
     def __init__(self, target: HybridTarget) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.trace import Evict, Step
-from hybridfuzz.targets.hybrid.groups import AttentionGroup, MambaGroup
-from hybridfuzz.targets.hybrid.kernels import Kernels
-from hybridfuzz.targets.hybrid.pool import BlockPool
+from hybridfuzz.targets.hybrid.host.block_pool import BlockPool
+from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup, MambaGroup
+from hybridfuzz.targets.hybrid.worker.tag_kernels import Kernels
 from support import (
     Case,
     HitsOneUnitLess,

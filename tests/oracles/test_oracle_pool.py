@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from hybridfuzz.targets.base.trace import Abort, Preempt
-from hybridfuzz.targets.hybrid.batch import Batch
-from hybridfuzz.targets.hybrid.cache import CacheManager
-from hybridfuzz.targets.hybrid.groups import AttentionGroup
-from hybridfuzz.targets.hybrid.pool import NULL_BLOCK, BlockPool
-from hybridfuzz.targets.hybrid.runner import Runner
+from hybridfuzz.targets.hybrid.host.block_pool import BlockPool
+from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup
+from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager
+from hybridfuzz.targets.hybrid.layout import NULL_BLOCK
+from hybridfuzz.targets.hybrid.worker.input_batch import Batch
+from hybridfuzz.targets.hybrid.worker.model_runner import Runner
 from support import ATTENTION, Case, arrive, broken, change_view, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 12, new=3), *steps(6))

@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.tokens import other_token
 from hybridfuzz.targets.base.observe import Copied, Forward, Record, Zeroed
 from hybridfuzz.targets.base.trace import Abort, Preempt, Step
-from hybridfuzz.targets.hybrid.runner import Runner
-from hybridfuzz.targets.hybrid.scheduler import Scheduler
+from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
+from hybridfuzz.targets.hybrid.worker.model_runner import Runner
 from support import (
     CLEAN,
     Case,

@@ -9,11 +9,11 @@ import pytest
 from hybridfuzz.targets.base.observe import Forward, Record, StateRead
 from hybridfuzz.targets.base.shadow import POISON, POISON_TOKEN
 from hybridfuzz.targets.base.trace import Evict, Group, Preempt
-from hybridfuzz.targets.hybrid.kernels import Kernels
-from hybridfuzz.targets.hybrid.memory import Memory
-from hybridfuzz.targets.hybrid.runner import Runner
-from hybridfuzz.targets.hybrid.states import States
+from hybridfuzz.targets.hybrid.tag_memory import Memory
 from hybridfuzz.targets.hybrid.target import HybridTarget
+from hybridfuzz.targets.hybrid.worker.model_runner import Runner
+from hybridfuzz.targets.hybrid.worker.state_slots import States
+from hybridfuzz.targets.hybrid.worker.tag_kernels import Kernels
 from support import ATTENTION, MAMBA, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import (
     Copied,
     Forward,
@@ -18,11 +18,11 @@ from hybridfuzz.targets.base.observe import (
     StateWrite,
 )
 from hybridfuzz.targets.base.trace import Abort, DummyRun, Step
-from hybridfuzz.targets.hybrid.batch import NULL_INDICES, Batch
-from hybridfuzz.targets.hybrid.kernels import Kernels
-from hybridfuzz.targets.hybrid.pool import NULL_BLOCK
-from hybridfuzz.targets.hybrid.runner import Runner
-from hybridfuzz.targets.hybrid.states import States
+from hybridfuzz.targets.hybrid.layout import NULL_BLOCK
+from hybridfuzz.targets.hybrid.worker.input_batch import NULL_INDICES, Batch
+from hybridfuzz.targets.hybrid.worker.model_runner import Runner
+from hybridfuzz.targets.hybrid.worker.state_slots import States
+from hybridfuzz.targets.hybrid.worker.tag_kernels import Kernels
 from support import ATTENTION, CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))

@@ -8,7 +8,7 @@ import test_oracle_pool
 import test_oracle_progress
 import test_oracle_state
 import test_oracle_tables
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.oracles import ORACLES, Oracle, applicable
 from support import CLEAN, ORACLE_IDS, drawn
 

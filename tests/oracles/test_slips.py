@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.trace import Config, Evict, ExternalLoad, Step
-from hybridfuzz.targets.hybrid.cache import CacheManager
-from hybridfuzz.targets.hybrid.groups import AttentionGroup, MambaGroup
-from hybridfuzz.targets.hybrid.scheduler import Scheduler
+from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup, MambaGroup
+from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager
+from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
 from support import ATTENTION, CLEAN, HitsOneUnitLess, NeverHits, arrive, broken, make_trace, steps
 

@@ -10,15 +10,15 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from hybridfuzz.harness.codec import load_trace, save_trace
-from hybridfuzz.harness.detection import Detection, summarise
-from hybridfuzz.harness.findings import HISTORY_SUFFIX, STATE_FILE
-from hybridfuzz.harness.history import History
-from hybridfuzz.harness.known import Known
-from hybridfuzz.harness.rates import Rates, load_samples
-from hybridfuzz.harness.recorder import record_history
-from hybridfuzz.harness.records import Canary, Finding, Summary, Tick
-from hybridfuzz.harness.triage import merge, save_book
+from hybridfuzz.harness.detection.statistics import Detection, summarise
+from hybridfuzz.harness.events import Canary, Finding, Summary, Tick
+from hybridfuzz.harness.explain.history import History
+from hybridfuzz.harness.explain.recorder import record_history
+from hybridfuzz.harness.findings.known import Known
+from hybridfuzz.harness.findings.store import HISTORY_SUFFIX, STATE_FILE
+from hybridfuzz.harness.findings.triage import merge, save_book
+from hybridfuzz.harness.outputs.rates import Rates, load_samples
+from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.reports.data import load_folder, one_finding
 from hybridfuzz.reports.markup import Markup, join, tag
 from hybridfuzz.reports.page import render

@@ -9,7 +9,7 @@ import torch
 from hybridfuzz.targets.base.observe import Outside
 from hybridfuzz.targets.sglang import kernels
 from hybridfuzz.targets.sglang.bounds import Bounds
-from hybridfuzz.targets.sglang.bringup import ATTENTION, STATES
+from hybridfuzz.targets.sglang.compat.engine import ATTENTION, STATES
 from hybridfuzz.targets.sglang.snapshots import Plan
 
 

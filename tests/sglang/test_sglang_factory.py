@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from hybridfuzz.harness.port import refusal
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.traces.adapt import refusal
 from hybridfuzz.targets.base.trace import Config, Group, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.outcome import Outcome
-from hybridfuzz.harness.supervisor import Worker
-from hybridfuzz.harness.workload import draw_trace
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.workers.client import Worker
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.sglang.factory import SglangFactory
 

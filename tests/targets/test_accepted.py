@@ -1,6 +1,6 @@
 """Accepted counts reach the row that their request has now, whatever rows did in between."""
 
-from hybridfuzz.targets.hybrid.accepted import AcceptedCounts
+from hybridfuzz.targets.hybrid.worker.accepted_counts import AcceptedCounts
 
 
 def counts_of(names: list[str], sampled: list[int]) -> AcceptedCounts:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import Forward, Planned, SlotRead, SlotWrite
 from hybridfuzz.targets.base.trace import DummyRun, Group, Trace, TraceError, check_config
-from hybridfuzz.targets.hybrid.groups import WindowGroup
+from hybridfuzz.targets.hybrid.host.block_tables import WindowGroup
 from support import ATTENTION, MAMBA, arrive, broken, make_trace, steps, watch
 
 WINDOW = Group("attention", 8, window=6)

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import Copied, Planned
 from hybridfuzz.targets.base.trace import AnyEvent, Group, Preempt
-from hybridfuzz.targets.hybrid.partial import PartialHits
-from hybridfuzz.targets.hybrid.states import States
+from hybridfuzz.targets.hybrid.host.partial_hits import PartialHits
+from hybridfuzz.targets.hybrid.worker.state_slots import States
 from support import ATTENTION, MAMBA, Watching, arrive, broken, make_trace, steps, watch
 
 FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hybridfuzz.harness.lockstep import run_trace
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Delivered, Planned, PlannedRow
 from hybridfuzz.targets.base.trace import (
     Abort,
@@ -21,10 +21,10 @@ from hybridfuzz.targets.base.trace import (
     Truncate,
     Wake,
 )
-from hybridfuzz.targets.hybrid.groups import AttentionGroup
+from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup
 from hybridfuzz.targets.hybrid.plan import Request
+from hybridfuzz.targets.hybrid.session_events import SessionEvents
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.turns import Turns
 from support import ATTENTION, Watching, arrive, broken, make_trace, steps, watch
 
 FORK = Fork("r1", "r0")
@@ -236,7 +236,7 @@ def test_a_fork_needs_a_new_name_and_a_parked_parent(event: AnyEvent) -> None:
     assert set(view_after(watched, event).parked) == {"r0"}
 
 
-class SharesEverything(Turns):
+class SharesEverything(SessionEvents):
     """The partial block of attention is shared, too: the first to go on writes into the other's."""
 
     def __init__(self, target: HybridTarget) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hybridfuzz.targets.base.observe import Outside
 from hybridfuzz.targets.vllm.bounds import Bounds
 from hybridfuzz.targets.vllm.contracts import mamba2_rows
-from hybridfuzz.targets.vllm.metadata import Columns, Inner
+from hybridfuzz.targets.vllm.layer_rows import Inner
+from hybridfuzz.targets.vllm.metadata import Columns
 
 WINDOW = 3
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hybridfuzz.targets.base.observe import Outside
 from hybridfuzz.targets.vllm.bounds import Bounds
-from hybridfuzz.targets.vllm.metadata import Columns, SlotRow, slot_rows, state_rows, writing_order
+from hybridfuzz.targets.vllm.layer_rows import SlotRow
+from hybridfuzz.targets.vllm.metadata import Columns, slot_rows, state_rows, writing_order
 
 
 def state_metadata(**changes: object) -> SimpleNamespace:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.messages import Fuzz
-from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.workers.client import Worker
+from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Preempt, Step, Trace
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybridfuzz.harness.codec import load_trace
-from hybridfuzz.harness.repro import failure_of, run_script
-from hybridfuzz.harness.supervisor import Worker
+from hybridfuzz.harness.reproduce.script import failure_of, run_script
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.workers.client import Worker
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Failure

@@ -1,4 +1,4 @@
-"""The contract of the operations, and which implementation a device gets.
+"""The contract of the device operations; `implementations` has one for each kind of device.
 
 Tensors may have any strides, except one-dimensional index tensors, which are contiguous (ValueError). Offsets are 64
 bits wide, so a pool may exceed 2**31 bytes.
@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from .metadata import Regions, Rows, Stops, ZeroPlan
@@ -265,17 +264,3 @@ class Ops(Protocol):
 
         With starts = arange(R + 1) * capacity they make a Stops.
         """
-
-
-def implementation(device: torch.device | str, *, interpret: bool = False) -> Ops:
-    """The Triton kernels on a GPU (with `interpret`, in Triton's interpreter on a CPU: slow), else the twins.
-
-    Whether triton interprets is settled when it is first imported: TRITON_INTERPRET=1 has to be set by then.
-    """
-    if interpret or str(device).startswith("cuda"):
-        from . import compiled
-
-        return compiled
-    from . import twins
-
-    return twins

@@ -1,14 +1,11 @@
-"""Requests of several turns: what a session owns, and what it gives back."""
+"""Broken sessions: what a turn leaves, and what closing one gives back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...base.observe import Record
-from ...base.trace import Truncate
+from ..host.sessions import Sessions
 from ..plan import Plan, Request
-from ..sessions import Sessions
-from ..turns import Turns
 
 
 class RevertFreesSessionOwnedSlot(Sessions):
@@ -54,28 +51,8 @@ class IgnoredRefusal(Sessions):
         return True
 
 
-class TrimReset(Turns):
-    """A state that cannot be rolled back is zeroed, and the attention content in front of it kept.
-
-    mlx-lm #1253, #1254: a cache of arrays was declared trimmable by resetting it.
-    """
-
-    def truncate(self, event: Truncate) -> list[Record]:
-        records = super().truncate(event)
-        request = self.target.scheduler.requests.get(event.name)
-        if request is None or not self.target.refused:
-            return records
-        self.target.refused = ""
-        request.truncate(event.length, event.length)
-        for group in self.target.cache.groups:
-            for block in group.tables[event.name] if group.kind == "mamba" else ():
-                self.target.memory.zero(block)
-        return records
-
-
 PARTS: dict[str, type] = {
     "revert-frees-session-owned-slot": RevertFreesSessionOwnedSlot,
     "session-close-leak": SessionCloseLeak,
     "ignored-seq-rm-false": IgnoredRefusal,
-    "trim-reset": TrimReset,
 }

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ....reference.tiny_model import embedding_row
-from ..kernels import RowInput
-from .calls import Calls, Layer, WriteCall
+from ..worker.tag_kernels import RowInput
 from .indices import NO_SLOT, Told, slot_rule
+from .kernel_calls import Calls, Layer, WriteCall
 from .pool import FILLS, NO_PAGE, BytePool
 from .state_arrays import StateArrays
 from .tables import COLUMN_UNIT, NO_ROW, Ints, Tables, look_up

@@ -18,7 +18,7 @@ from ....reference.tiny_model import HEADS, TinyModel
 from ..device.metadata import Rows, Stops
 from ..device.ops import Masking, Ops
 from .arrays import Shape
-from .calls import Layer
+from .kernel_calls import Layer
 from .metadata import Arrays, Metadata, settled
 from .mixers import INNER, MIXERS, Part
 from .pool import FILLS, BytePool

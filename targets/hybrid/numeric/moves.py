@@ -19,9 +19,9 @@ from ..device.metadata import Regions, ZeroPlan
 from ..device.ops import Ops
 from ..device.staging import Lanes
 from ..device.streams import Fence
-from .ahead import Ahead
-from .outside import Outside
+from .offloaded_pages import Outside
 from .pool import FILLS, BytePool
+from .prefetch import Ahead
 
 
 class Move(NamedTuple):

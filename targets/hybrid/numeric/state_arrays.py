@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..kernels import RowInput
-from .calls import Calls, StateCall
+from ..worker.tag_kernels import RowInput
 from .indices import NO_STOP, StateRule, Stop, Told, state_rule, stop_rule
+from .kernel_calls import Calls, StateCall
 from .pool import NO_PAGE, BytePool
 from .tables import Ints, Tables
 

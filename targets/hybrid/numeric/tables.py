@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....reference.layout import Layout, required_columns
-from ..batch import Batch
-from ..drafter import Drafter
-from ..pool import NULL_BLOCK
+from ..layout import NULL_BLOCK
+from ..worker.drafter import Drafter
+from ..worker.input_batch import Batch
 from .pool import FILLS, NO_PAGE, BytePool
 
 Ints = NDArray[np.int32]

@@ -11,8 +11,8 @@ from ...base.observe import Effect, Record
 from ...base.trace import Config, Event, Sleep
 from ..target import HybridTarget
 from .backend import Device
-from .machine import Machine, Promise
-from .parts import NumericKernels, NumericMemory, NumericPool, NumericRunner, NumericScheduler, NumericStore
+from .device_state import Machine, Promise
+from .shadows import NumericKernels, NumericMemory, NumericPool, NumericRunner, NumericScheduler, NumericStore
 from .tables import Tables
 
 PARTS: dict[str, type] = {

@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
-from . import reductions
 from .emit import Emitter
 from .language import FUNCTIONS, METHODS
 from .operators import SYMBOLS, binary, unary

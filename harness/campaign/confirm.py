@@ -1,0 +1,100 @@
+"""What happens to a new finding: does it show again, and how short can its trace be?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+
+from ...targets.base.trace import Trace
+from ..events import Improved, Record
+from ..findings.store import Store
+from ..traces.outcome import Outcome
+from ..traces.reduce import reduce_trace
+from ..traces.violation import Violation
+from ..workers.client import Worker
+
+HANG_PATIENCE = 0.1
+"""Part of the time limit after which a candidate for a shorter hang counts as one."""
+HANG_SECONDS_MIN = 2.0
+CONFIRMATIONS = 2
+"""How often the reduced trace is run again, to learn its reproduction rate."""
+
+
+class Case:
+    """Confirms and reduces one finding on one worker. Its best trace is on disk at any moment."""
+
+    def __init__(
+        self,
+        store: Store,
+        lock: Lock,
+        worker: Worker,
+        say: Callable[[Record], None],
+        seconds: float,
+    ) -> None:
+        self._store = store
+        self._lock = lock
+        self._worker = worker
+        self._say = say
+        self._seconds = seconds
+        self._signature = ""
+        self._twice = False
+        self._times_shown = self._times_tried = 0
+        """How often a trace that had shown it before showed it again: the reproduction rate."""
+        self._shown: tuple[Trace, Violation] | None = None
+
+    def investigate(self, violation: Violation, trace: Trace, *, earlier: Trace | None) -> None:
+        """Run the trace again; if it shows the violation, reduce it, or a shorter one from an
+        earlier campaign.
+        """
+        self._signature = violation.signature
+        self._twice = violation.oracle == "DETERMINISM"
+        worker, patience = self._worker, self._worker.trace_seconds
+        if violation.oracle == "HANG":
+            worker.trace_seconds = max(patience * HANG_PATIENCE, min(HANG_SECONDS_MIN, patience))
+        try:
+            reproduced = self._shows(trace)
+            if earlier and self._shows(earlier):
+                trace, reproduced = earlier, True
+                self._better(earlier)
+            if reproduced:
+                best = reduce_trace(trace, self._signature, self._run, seconds=self._seconds, on_better=self._better)
+                if violation.oracle not in ("HANG", "DETERMINISM"):
+                    self._explain(best)
+        finally:
+            worker.trace_seconds = patience
+        with self._lock:
+            finding = self._store.settle(
+                self._signature, reproduced=reproduced, shown=self._times_shown, tried=self._times_tried
+            )
+        self._say(Improved(finding))
+
+    def _explain(self, trace: Trace) -> None:
+        """Keep how the best trace breaks what it breaks, and see whether it does so every time."""
+        outcome, history = self._worker.explain(trace)
+        if self._count(outcome) and outcome.violation:
+            with self._lock:
+                self._store.explain(self._signature, outcome.violation, history)
+        for _ in range(CONFIRMATIONS if history.moments else 0):  # a lost process is dear
+            self._shows(trace)
+
+    def _run(self, trace: Trace) -> Outcome:
+        outcome = self._worker.run(trace, twice=self._twice)
+        if outcome.violation and outcome.violation.signature == self._signature:
+            self._shown = trace, outcome.violation
+        return outcome
+
+    def _shows(self, trace: Trace) -> bool:
+        return self._count(self._run(trace))
+
+    def _count(self, outcome: Outcome) -> bool:
+        shown = outcome.violation is not None and outcome.violation.signature == self._signature
+        self._times_tried += 1
+        self._times_shown += shown
+        return shown
+
+    def _better(self, trace: Trace) -> None:
+        """A shorter trace: to disk. Its text is renewed if its violation is the last one seen."""
+        violation = self._shown[1] if self._shown and self._shown[0] == trace else None
+        with self._lock:
+            finding = self._store.improve(self._signature, trace, violation)
+        self._say(Improved(finding))

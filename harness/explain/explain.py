@@ -1,0 +1,154 @@
+"""Why a violation is one, in prose with the shape of a proof: the rule, what happened, where the two accounts part.
+
+The subject is the block that the violation names (and those that content was copied from, or where the missing state
+lies), or else the blocks of the request that it names. Everything is said from a history: no sentence knows an oracle,
+a target or a bug.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from ..oracles import ORACLES
+from ..traces.violation import Violation
+from .clauses import Blocks, clause, turn_clause
+from .history import History, Mark, Turn
+
+FIRST_SHOWN, LAST_SHOWN = 4, 12
+"""Sentences of a long story that are told."""
+SUBJECTS_MAX = 6
+_RULES = {
+    "CRASH": "The target serves every legal trace without an exception, and its process stays alive.",
+    "HANG": "The target answers every event within the time limit.",
+    "PROTOCOL": "Only the worker speaks on its channel.",
+    "DETERMINISM": "The same trace on a fresh engine in the same process looks the same.",
+}
+
+
+class Explanation(Struct, frozen=True):
+    """What must hold, what happened (one sentence for each step), what was found instead."""
+
+    rule: str
+    story: tuple[str, ...]
+    apart: str
+
+    def text(self, indent: str = "") -> str:
+        """Lines for people."""
+        story = [f"{indent}{number}. {sentence}" for number, sentence in enumerate(self.story, 1)]
+        return "\n".join([f"{indent}What must hold: {self.rule}", *story, f"{indent}{self.apart}"])
+
+
+def contract(oracle: str) -> str:
+    """The rule behind an oracle's name: what follows "S3: " in the docstrings of its classes, the one that judges
+    the fewest other rules first.
+    """
+    judges = sorted((one for one in ORACLES if oracle in one.ids), key=lambda one: len(one.ids))
+    rules = [rule for one in judges for rule in _rules(oracle, one.__doc__ or "")]
+    return f"{oracle} {judges[0].title}: {' '.join(rules)}" if rules else _RULES.get(oracle, oracle)
+
+
+def _rules(oracle: str, docstring: str) -> Iterator[str]:
+    parts = re.split(r"\b([MS]\d(?:, [MS]\d)*)(?: \([^)]*\))?: ", " ".join(docstring.split()))
+    for names, rule in zip(parts[1::2], parts[2::2], strict=True):
+        if oracle in names.split(", "):
+            said = (rule[0].upper() + rule[1:]).strip()
+            yield said if said.endswith((".", ".)")) else f"{said}."
+
+
+def explain(history: History) -> Explanation | None:
+    """The proof; None for a run without a violation."""
+    violation = history.violation
+    if violation is None:
+        return None
+    subjects = subject_blocks(history, violation)
+    sentences = list(_story(history, subjects, violation))
+    if not sentences and violation.request:
+        sentences.append(f"No step computed a token of {violation.request} or gave it a block.")
+    if violation.block == history.null_block >= 0:
+        sentences.insert(0, f"The null block, block {violation.block}, is a placeholder in tables and holds nothing.")
+    if len(sentences) > FIRST_SHOWN + LAST_SHOWN:
+        left_out = len(sentences) - FIRST_SHOWN - LAST_SHOWN
+        sentences[FIRST_SHOWN:-LAST_SHOWN] = [f"({left_out} more steps.)"]
+    return Explanation(contract(violation.oracle), tuple(sentences), _apart(history, violation))
+
+
+def subject_blocks(history: History, violation: Violation) -> list[int]:
+    """Blocks that the story is about, the violation's own first."""
+    if violation.block >= 0:
+        subjects = {violation.block: None}
+        for mark in history.marks:
+            if mark.what == "copy" and mark.block == violation.block:
+                subjects[mark.other] = None
+        if match := re.fullmatch(r"block (\d+)", violation.expected):
+            subjects[int(match[1])] = None
+        subjects |= {mark.block: None for mark in _holding_wanted(history)[-1:]}
+        return list(subjects)[:SUBJECTS_MAX]
+    held = {
+        mark.block: None
+        for mark in history.marks
+        if mark.what in ("alloc", "hit") and mark.who == violation.request and violation.group in (-1, mark.group)
+    }
+    return list(held)[:SUBJECTS_MAX]
+
+
+def _holding_wanted(history: History) -> list[Mark]:
+    return [
+        mark for mark in history.marks if history.wanted and mark.what == "write" and mark.content == history.wanted
+    ]
+
+
+def _story(history: History, subjects: Sequence[int], violation: Violation) -> Iterator[str]:
+    """One sentence for each moment and step that touched a subject or ran the violation's request."""
+    blocks = Blocks(history)
+    last = len(history.moments) - 1
+    marks: dict[tuple[int, int], list[Mark]] = {}
+    for mark in history.marks:
+        marks.setdefault((mark.moment, mark.step), []).append(mark)
+    turns: dict[tuple[int, int], list[Turn]] = {}
+    for turn in history.turns:
+        if turn.request == violation.request or not (subjects or violation.request):
+            turns.setdefault((turn.moment, turn.step), []).append(turn)
+    for moment, step in sorted(marks.keys() | turns.keys()):
+        clauses = [turn_clause(turn) for turn in turns.get((moment, step), ())]
+        for mark in marks.get((moment, step), ()):
+            status = blocks.take(mark)
+            wanted = mark.block in subjects and (mark.what != "read" or moment == last)
+            if wanted and (words := clause(mark, status, history)):
+                clauses.append(words)
+        if clauses:
+            yield f"{_head(history, moment, step)} {'; '.join(dict.fromkeys(clauses))}."
+
+
+def _head(history: History, moment: int, step: int) -> str:
+    there = history.moments[moment]
+    if there.kind == "step":
+        return f"Step {step}:"
+    if there.kind == "dummy_run":
+        return f"Step {step}, a dummy run:"
+    return f"Then {there.label.replace('_', ' ')}:"
+
+
+def _apart(history: History, violation: Violation) -> str:
+    said = violation.message.partition(": ")[2] or violation.message
+    parts = [f"Here the accounts part: {said}."]
+    holding = _holding_wanted(history)
+    if holding:
+        last = holding[-1]
+        after = [
+            mark
+            for mark in history.marks[history.marks.index(last) + 1 :]
+            if mark.block == last.block and mark.what in ("write", "dead write", "zero", "alloc")
+        ]
+        fate = f"; step {after[0].step} then {_FATES[after[0].what]} it" if after else ", and still does"
+        place = "That block held" if last.block == violation.block else f"Block {last.block} held"
+        column = f" (column {last.column})" if last.column >= 0 else ""
+        parts.append(f"{place} {history.wanted}{column} after step {last.step}{fate}.")
+    elif history.wanted:
+        parts.append(f"No step ever wrote {history.wanted}.")
+    return " ".join(parts)
+
+
+_FATES = {"write": "overwrote", "dead write": "overwrote", "zero": "zeroed", "alloc": "handed out"}

@@ -1,0 +1,93 @@
+"""The lives of blocks in one run, as plain data: who got, wrote, published, hit, zeroed, copied and freed each block.
+
+Everything is derived from records and views (`notes`); nothing here knows an oracle, a target or a bug. Explanations
+and timelines are made of this and of nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from ..traces.violation import Violation
+
+What = Literal[
+    "alloc",
+    "hit",
+    "release",
+    "free",
+    "hash",
+    "drop",
+    "write",
+    "read",
+    "dead write",
+    "zero",
+    "copy",
+    "copied",
+    "load",
+    "violation",
+]
+
+
+class Moment(Struct, frozen=True):
+    """One event of the run, draining steps included. `steps` are those it planned or executed."""
+
+    event: int
+    kind: str
+    label: str
+    steps: tuple[int, ...] = ()
+
+
+class Mark(Struct, frozen=True):
+    """Something that happened to a block.
+
+    moment   index into `History.moments`
+    step     the step that planned it
+    who      the request, or "padding row 3"
+    content  what was written, read or published, in words
+    other    the other block of a copy
+    """
+
+    moment: int
+    step: int
+    block: int
+    what: What
+    who: str = ""
+    group: int = -1
+    column: int = -1
+    content: str = ""
+    other: int = -1
+
+
+class Turn(Struct, frozen=True):
+    """One request in one step. `accepted` counts sampled tokens, -1 if the step was planned and never executed."""
+
+    moment: int
+    step: int
+    request: str
+    start: int
+    num_tokens: int
+    drafts: int
+    admitted: bool
+    hit: int
+    accepted: int = -1
+    kept: int = 0
+
+
+class History(Struct, frozen=True):
+    """A whole run.
+
+    groups      (kind, block size) each
+    null_block  -1 where the target has none
+    wanted      the state that the violation misses, in the words of `Mark.content`
+    """
+
+    num_blocks: int = 0
+    groups: tuple[tuple[str, int], ...] = ()
+    null_block: int = -1
+    moments: tuple[Moment, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    turns: tuple[Turn, ...] = ()
+    violation: Violation | None = None
+    wanted: str = ""

@@ -1,0 +1,108 @@
+"""Tags in words: whose state after how many tokens.
+
+A tag identifies a prefix, so every tag that some request of the trace can legally hold has a name. A tag that no
+prefix has was written by somebody all the same: the first writer is remembered and named instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...reference.tokens import NO_INPUT, Truth
+from ...targets.base.trace import Arrive, Event, Resume
+
+
+class Names:
+    """Names for the tags of one trace. `note` and `say` are called in the order of the device's work."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._holders: dict[int, list[tuple[str, int]]] = {}
+        self._arrivals: dict[str, Arrive] = {}
+        self._turns: dict[str, Truth] = {}
+        """The latest turn of each request."""
+        self._known: dict[str, int] = {}
+        """Tokens that its client has seen."""
+        self._origins: dict[int, str] = {}
+        for event in events:
+            if isinstance(event, Arrive) and event.name not in self._arrivals:
+                self._arrivals[event.name] = event
+                truth = Truth(event.prompt)
+                truth.reach(truth.prompt_length + event.max_new_tokens)
+                self._hold(event.name, truth)
+
+    def _hold(self, name: str, truth: Truth) -> None:
+        self._turns[name], self._known[name] = truth, truth.prompt_length
+        for depth, tag in enumerate(truth.tags):
+            holders = self._holders.setdefault(tag, [])
+            if (name, depth) not in holders:
+                holders.append((name, depth))
+
+    def deliver(self, request: str, tokens: int) -> None:
+        """A client got so many tokens."""
+        self._known[request] = self._known.get(request, 0) + tokens
+
+    def knows(self, request: str) -> bool:
+        """Whether a request of this name ever arrived."""
+        return request in self._turns
+
+    def fork(self, name: str, parent: str) -> None:
+        """`name` is a copy of a session."""
+        self._turns[name], self._known[name] = self._turns[parent], self._known[parent]
+        self._arrivals[name] = self._arrivals[parent]
+
+    def truncate(self, request: str, length: int) -> None:
+        """A client's session forgets its tokens from `length` on."""
+        self._known[request] = min(self._known[request], length) or self._known[request]
+
+    def resume(self, event: Resume) -> None:
+        """A session goes on: everything that its client has seen, then the new prompt."""
+        truth = self._turns[event.name].continued(self._known[event.name], event.prompt)
+        truth.reach(truth.prompt_length + event.max_new_tokens)
+        self._hold(event.name, truth)
+
+    def note(self, tag: int, writer: str) -> None:
+        """`writer` stored `tag`: its origin, if no prefix has it."""
+        if tag not in self._holders:
+            self._origins.setdefault(tag, writer)
+
+    def of(self, request: str, depth: int) -> str:
+        """What `say` calls the state of a request after `depth` tokens; "" for an unknown one."""
+        truth = self._turns.get(request)
+        return "" if truth is None else self.say(truth.tag(depth))
+
+    def say(self, tag: int, unknown: str = "") -> str:
+        """A tag as "state@16 of document a", "state@7 of r0", "what padding row 0 wrote in step 5", ...
+
+        `unknown` instead of the last two for one that no prefix has.
+        """
+        if holders := self._holders.get(tag):
+            name, depth = holders[0]
+            if not depth:
+                return "the empty state"
+            return f"state@{depth} of {name if len(holders) == 1 else self._document(name, depth)}"
+        if tag == NO_INPUT:
+            return "zeroed memory"
+        if tag < 0:
+            return "bytes of another dtype"
+        origin = self._origins.get(tag)
+        return unknown or (f"what {origin}" if origin else "bytes that nobody wrote")
+
+    def span(self, position: int, tags: Sequence[int], unknown: str = "") -> str:
+        """Attention slots of consecutive positions, the first at `position`."""
+        last = position + len(tags) - 1
+        where = f"KV of position {position}" if last == position else f"KV of positions {position} to {last}"
+        for index, tag in enumerate(tags):
+            if not any(depth == position + index + 1 for _, depth in self._holders.get(tag, ())):
+                return f"{where} ({self.say(tag, unknown)})"
+        name = self.say(tags[-1]).partition(" of ")[2]
+        return f"{where} of {name}"
+
+    def _document(self, name: str, depth: int) -> str:
+        """The path of documents down to `depth`, or the request if it goes on behind its prompt."""
+        path = []
+        for document, length in self._arrivals[name].prompt:
+            path.append(document)
+            depth -= length
+            if depth <= 0:
+                return f"document {'+'.join(path)}"
+        return name

@@ -1,0 +1,67 @@
+"""Fields of a configuration that somebody fixed, as with `--config key=value`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+import msgspec
+
+from ...targets.base.protocol import Capabilities
+from ...targets.base.trace import Config, TraceError
+
+RANKS = "dp"
+"""Data-parallel ranks, as an option: every target has it, since the harness runs them (`ranks`)."""
+FIELDS = {field.name: field.type for field in msgspec.structs.fields(Config)}
+
+
+def apply_overrides(config: Config, overrides: Mapping[str, object]) -> Config:
+    """`config` with fields replaced, as from `--config key=value`; unknown keys are options of the target.
+
+    Values may be strings, which are converted to the field's type. TraceError names the key that does not fit.
+    """
+    if not overrides:
+        return config
+    options = {key: str(value) for key, value in overrides.items() if key not in FIELDS}
+    return msgspec.structs.replace(config, **converted(overrides), options={**config.options, **options})
+
+
+def converted(overrides: Mapping[str, object]) -> dict[str, object]:
+    """The overrides that are fields, each with a value of its type. TraceError names the one that does not fit."""
+    values: dict[str, object] = {}
+    for key, value in overrides.items():
+        try:
+            if key in FIELDS:
+                values[key] = msgspec.convert(value, FIELDS[key], strict=False)
+        except msgspec.ValidationError as error:
+            raise TraceError(f"configuration: {key}={value}: {error}") from None
+    return values
+
+
+def check_overrides(overrides: Mapping[str, object], capabilities: Capabilities) -> None:
+    """TraceError if an override is neither a field of the configuration nor an option of the
+    target, or has a value that does not fit.
+    """
+    converted(overrides)
+    known = [*FIELDS, *capabilities.options, RANKS]
+    for key in overrides:
+        if key not in known:
+            close = get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            raise TraceError(f"configuration: there is no {key!r}; {hint}")
+    options = {key: str(value) for key, value in overrides.items() if key in capabilities.options}
+    if reason := foreign_option(options, capabilities):
+        raise TraceError(f"configuration: {reason}")
+
+
+def foreign_option(options: Mapping[str, str], capabilities: Capabilities) -> str:
+    """Why a target does not take one of these options; empty if it takes all."""
+    for name, value in options.items():
+        if name == RANKS:
+            continue
+        values = (*capabilities.options.get(name, ()), *capabilities.accepts.get(name, ()))
+        if not values:
+            return f"there is no option {name!r}; known: {', '.join([*capabilities.options, RANKS])}"
+        if value not in values:
+            return f"there is no {name}={value}; known: {', '.join(dict.fromkeys(values))}"
+    return ""

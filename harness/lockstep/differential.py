@@ -1,0 +1,121 @@
+"""D1: two targets that ought to behave alike, on the same trace.
+
+What must agree is what a scheduler decided and what its clients got: rows with start, length, drafts and hit, in
+order, preemptions, outputs and ends. Block numbers may differ. Two releases, or two implementations of one part, are
+compared this way; engines that schedule differently by design are not.
+
+The first event at which two accounts differ is the finding. If the first target violates an oracle itself, that is
+reported instead; a violation of the second one alone is a difference, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from ...targets.base.observe import Content, Delivered, Effect, Planned, Record, View
+from ...targets.base.protocol import Target, TargetFactory
+from ...targets.base.trace import Config, Event, Step, Trace
+from ..traces.outcome import Outcome
+from ..traces.violation import Violation
+from .run import run_trace
+
+ORACLE = "D1"
+
+
+class Sight(Struct, frozen=True):
+    """What one event showed, as words: the decision, and what clients got."""
+
+    planned: str = ""
+    delivered: str = ""
+
+
+def sight_of(records: Sequence[Record]) -> Sight:
+    """The comparable part of an event's records."""
+    planned, delivered = [], []
+    for record in records:
+        if isinstance(record, Planned):
+            for row in record.rows:
+                hit = (f" kept {row.kept}" if row.kept else f" hit {row.hit}") if row.admitted else ""
+                drafts = f" drafts {row.drafts}" if row.drafts else ""
+                planned.append(f"{row.name}[{row.start}:{row.start + row.num_tokens}{drafts}{hit}]")
+            planned += [f"preempted {name}" for name in record.preempted]
+        elif isinstance(record, Delivered):
+            delivered += [f"{name} {list(tokens)}" for name, tokens in sorted(record.outputs)]
+            delivered += [f"{name} ended" for name in sorted(record.finished)]
+    return Sight(", ".join(planned), ", ".join(delivered))
+
+
+class Witness:
+    """A factory that stands before the real one; `sights` after the run, one for each event, draining included."""
+
+    def __init__(self, factory: TargetFactory) -> None:
+        self.name = factory.name
+        self.capabilities = factory.capabilities
+        self.supports = factory.supports
+        self.sights: list[Sight] = []
+        self._factory = factory
+
+    def open(self, config: Config) -> Target:
+        """A watched target."""
+        return _Watched(self._factory.open(config), self.sights)
+
+
+class _Watched:
+    def __init__(self, target: Target, sights: list[Sight]) -> None:
+        self.layout = target.layout
+        self._target = target
+        self._sights = sights
+
+    def apply(self, event: Event) -> Effect:
+        effect = self._target.apply(event)
+        self._sights.append(sight_of(effect.records))
+        return effect
+
+    def view(self) -> View:
+        return self._target.view()
+
+    def read(self, group: int, layer: int, block: int) -> Content:
+        return self._target.read(group, layer, block)
+
+    def close(self) -> None:
+        self._target.close()
+
+
+def witness(factory: TargetFactory, trace: Trace) -> tuple[Outcome, list[Sight]]:
+    """Run a trace as `run_trace` does, and say what it showed."""
+    watched = Witness(factory)
+    outcome = run_trace(watched, trace)
+    return outcome, watched.sights
+
+
+def difference(
+    trace: Trace, names: tuple[str, str], one: tuple[Outcome, list[Sight]], other: tuple[Outcome, list[Sight]]
+) -> Violation | None:
+    """What the first target's own oracles say, else the first event at which the two differ."""
+    if one[0].violation:
+        return one[0].violation
+    for index, (first, second) in enumerate(zip(one[1], other[1], strict=False)):
+        for field in ("planned", "delivered"):
+            seen, wanted = getattr(second, field), getattr(first, field)
+            if seen != wanted:
+                return _differ(trace, names, index, field, wanted, seen)
+    if violation := other[0].violation:
+        return _differ(trace, names, violation.event, "violation", "is silent", violation.message)
+    if len(one[1]) == len(other[1]):
+        return None
+    return _differ(trace, names, min(len(one[1]), len(other[1])), "events", len(one[1]), len(other[1]))
+
+
+def _differ(trace: Trace, names: tuple[str, str], index: int, field: str, wanted: object, seen: object) -> Violation:
+    event = trace.events[index] if index < len(trace.events) else Step()
+    return Violation(
+        oracle=ORACLE,
+        field=field,
+        message=f"{ORACLE}: in event {index} {names[0]} {field} {wanted or 'nothing'}, {names[1]} {seen or 'nothing'}",
+        expected=str(wanted),
+        observed=str(seen),
+        event=index,
+        event_kind=str(event.__struct_config__.tag),
+    )

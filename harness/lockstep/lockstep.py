@@ -1,0 +1,244 @@
+"""Drives one target and the reference through one trace, and lets the oracles judge every record.
+
+The order within one record: the reference enters the step if it is the first device work of it; oracles judge the
+record against the reference as it was before; then the reference takes the record over. The first violation ends
+the trace: what follows a broken invariant proves nothing.
+
+After the last event the trace is *drained*: plain steps until every request has ended, in a bounded number.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+from msgspec import msgpack
+
+from ...reference.request import Life
+from ...targets.base.observe import (
+    Delivered,
+    Forward,
+    ForwardRow,
+    Numeric,
+    Planned,
+    Record,
+    SlotWrite,
+    StateWrite,
+    View,
+)
+from ...targets.base.protocol import Target, TargetError
+from ...targets.base.trace import (
+    Abort,
+    Config,
+    Event,
+    Sleep,
+    Step,
+    TraceError,
+    Wake,
+)
+from ..oracles import ORACLES, OVERRIDES
+from ..oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
+from ..traces.outcome import Outcome
+from ..traces.violation import Violation
+from .client_events import announce, confirm
+from .crash import crash_violation, ended_request
+from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
+from .reached_states import ReachedStates
+
+DRAIN_STEPS_PER_TOKEN = 3
+"""Steps allowed for draining, per token of the unfinished requests; plenty, since each step computes at least one."""
+
+_encode = msgpack.Encoder(enc_hook=repr).encode
+"""What is observed in bytes, several times faster than `repr`, which serves for foreign numbers."""
+
+
+def unobserved(index: int) -> None:
+    """Nobody wants to know which event is about to happen."""
+
+
+class Lockstep:
+    """One target, one reference, all applicable oracles."""
+
+    def __init__(self, target: Target, config: Config, observes: frozenset[str]) -> None:
+        self.target = target
+        self.config = config
+        self.context = Context(target, target.view())
+        self.oracles = [oracle() for oracle in ORACLES if oracle.needs <= observes]
+        self.reached = ReachedStates(target.layout)
+        self.violation: Violation | None = None
+        self.steps = 0
+        self.digest = 0
+        self._names: set[str] = set()
+        self.asleep = False
+        self._planned_view: View | None = None
+        self._planned_step = -1
+        self._hooks = {name: self._overriders(name) for name in HOOKS}
+        self._access_hooks = {kind: self._hooks[name].copy() for kind, name in ACCESS_HOOKS.items()}
+        self._access_hooks[StateWrite].append(take_over_state)
+        self._access_hooks[SlotWrite].append(take_over_slots)
+
+    def _overriders(self, name: str) -> list[Callable[..., Violation | None]]:
+        return [getattr(one, name) for one in self.oracles if name in OVERRIDES[type(one)]]
+
+    def apply(self, event: Event, index: int) -> Violation | None:
+        """Let one event happen in target and reference; returns the first violation."""
+        assert self.violation is None, "a trace ends at its first violation"
+        context = self.context
+        context.event_index, context.event_kind = index, str(event.__struct_config__.tag)
+        announce(event, context.reference, self.config, self._names)
+        self.asleep = isinstance(event, Sleep) or (self.asleep and not isinstance(event, Wake))
+        try:
+            self.violation = self._happen(event)
+        except (TargetError, TraceError):
+            raise
+        except Exception as error:  # whatever a target raises is a finding, not the end of the campaign
+            self.violation = crash_violation(context, error)
+        return self.violation
+
+    def _happen(self, event: Event) -> Violation | None:
+        context = self.context
+        effect = self.target.apply(event)
+        for record in effect.records:
+            violation = self._record(record)
+            if violation:
+                return violation
+        view = self.target.view()
+        confirm(event, context.reference, view, effect.refused, self._names)
+        context.refused = effect.refused
+        if self._planned_view == view:
+            view = self._planned_view  # what was judged already is known by its identity
+        else:
+            # Published outside of planning: by whatever was planned last, which may still be in flight.
+            context.reference.note_published(view.published, self._planned_step)
+        violation = self._first("on_view", view)
+        self.reached.after_event(event, context, view)
+        context.before = view
+        return violation
+
+    def _first(self, hook: str, record: object) -> Violation | None:
+        context = self.context
+        for judge in self._hooks[hook]:
+            violation = judge(context, record)
+            if violation:
+                return violation
+        return None
+
+    def _record(self, record: Record) -> Violation | None:
+        context, reference = self.context, self.context.reference
+        context.step = record.step
+        if isinstance(record, Planned):
+            for row in record.rows:
+                life = reference.lives.get(row.name)
+                if life is None or life.parked:
+                    return ended_request(context, row.name)
+            self._plan(record)
+        elif not isinstance(record, Delivered):
+            context.facts = reference.enter(record.step)
+        if isinstance(record, Forward):
+            violation = self._forward(record)
+        else:
+            violation = self._first(RECORD_HOOKS[type(record)], record)
+        if violation:
+            return violation
+        self.reached.after_record(record, context)
+        if type(record) in MOVES:
+            take_over(reference.ledger, record)
+        if isinstance(record, Numeric):
+            self._note([output.values.tobytes() for output in record.outputs])
+        elif isinstance(record, Delivered):
+            self._note(record.outputs)
+            for name in record.finished:
+                reference.end(name)
+        return None
+
+    def _plan(self, planned: Planned) -> None:
+        view = planned.view
+        rows: list[tuple[str, int | None, int | None]] = [
+            (row.name, row.kept or row.hit + row.external, None if row.kept else row.hit)
+            if row.admitted
+            else (row.name, None, None)
+            for row in planned.rows
+        ]
+        self.context.reference.plan(planned.step, rows, view.tables, view.references, view.published)
+        self.context.reference.note_published(view.published, planned.step)
+        self._planned_view, self._planned_step = view, planned.step
+        self.steps += 1
+        self._note((planned.rows, planned.preempted, view.free))
+
+    def _forward(self, forward: Forward) -> Violation | None:
+        context = self.context
+        context.seat([row.request for row in forward.rows])
+        live = [(row, life) for row, life in zip(forward.rows, context.lives, strict=True) if life is not None]
+        violation = self._accesses(forward) or self._first("on_forward", forward) or self._rows(live)
+        if violation:
+            return violation
+        for row, life in live:
+            life.advance(len(row.tokens), row.drafts, len(row.sampled))
+        if forward.dummy:
+            self.steps += 1
+        else:
+            context.reference.executed(forward.step)
+        self._note([(row.request, row.position, row.sampled) for row in forward.rows])
+        return None
+
+    def _accesses(self, forward: Forward) -> Violation | None:
+        """Each access is judged, and then taken over, before the next one: a kernel may read what another wrote."""
+        context, hooks = self.context, self._access_hooks
+        for access in forward.accesses:
+            for judge in hooks[type(access)]:
+                violation = judge(context, access)
+                if violation:
+                    return violation
+        return None
+
+    def _rows(self, live: list[tuple[ForwardRow, Life]]) -> Violation | None:
+        for row, life in live:
+            for judge in self._hooks["on_row"]:
+                violation = judge(self.context, row, life)
+                if violation:
+                    return violation
+        return None
+
+    def _note(self, observed: object) -> None:
+        self.digest = zlib.crc32(_encode(observed), self.digest)
+
+    def drain(self, first_index: int, on_event: Callable[[int], None] = unobserved) -> Violation | None:
+        """Step until nothing is left to do, close what is parked, then judge what remains. A sleeping engine is woken
+        first."""
+        on_event(first_index)
+        if self.asleep and self.apply(Wake(), first_index):
+            return self.violation
+        lives: list[Life] = list(self.context.reference.lives.values())
+        bound = DRAIN_STEPS_PER_TOKEN * sum(life.total_length for life in lives) + 4
+        for index in range(bound):
+            view = self.context.before
+            if not view.running and not view.waiting and not self.context.reference.pending:
+                break
+            on_event(first_index + index)
+            if self.apply(Step(), first_index + index):
+                return self.violation
+        else:
+            self.violation = self._stuck(bound)
+            return self.violation
+        for life in lives:
+            if life.parked and self.apply(Abort(life.name), first_index):
+                return self.violation
+        # One more step lets the worker drop the rows of the requests that ended last.
+        if self.apply(Step(), first_index) is None:
+            self.violation = self._first("on_idle", self.context.before)
+        return self.violation
+
+    def _stuck(self, bound: int) -> Violation:
+        view = self.context.before
+        names = ", ".join([*view.running, *view.waiting]) or "what is in flight"
+        return self.oracles[0].violation(
+            self.context, "drain", f"{names} did not end within {bound} plain steps", oracle="M8"
+        )
+
+    def outcome(self, events: int) -> Outcome:
+        """What this run showed."""
+        exercised: dict[str, int] = {}
+        for oracle in self.oracles:
+            for name, times in oracle.exercised.items():
+                exercised[name] = exercised.get(name, 0) + times
+        return Outcome(self.violation, self.steps, events, exercised, dict(+self.reached.counts), self.digest)

@@ -1,0 +1,281 @@
+"""Counts the reached states of one trace (the catalogue is in `states.py`).
+
+Every state is read off the records and views that the oracles see, too, so it means the same for every target.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ...reference.layout import Layout
+from ...reference.prefix_cache import Key
+from ...reference.request import Life
+from ...targets.base.observe import (
+    Copied,
+    Forward,
+    ForwardRow,
+    Loaded,
+    Planned,
+    PlannedRow,
+    Record,
+    SlotWrite,
+    StateWrite,
+    View,
+    Zeroed,
+)
+from ...targets.base.trace import Abort, Event, Fork, MoveTier, Park, ResetPrefixCache, Step, Truncate
+from ..oracles.base import Context
+
+
+class ReachedStates:
+    """Counts states of one trace."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.counts: Counter[str] = Counter()
+        self._windows = [index for index, group in enumerate(layout.groups) if group.window]
+        self._drafting = [index for index, group in enumerate(layout.groups) if group.draft]
+        self._computed: Counter[str] = Counter()
+        """Steps executed for each request."""
+        self._preempted: Counter[str] = Counter()
+        self._evicted: set[Key] = set()
+        self._parked_with: dict[str, int] = {}
+        """Tokens that a session had in memory when its last turn ended."""
+        self._seats: list[str] = []
+        """Who sat in which row of the last batch."""
+
+    def after_record(self, record: Record, context: Context) -> None:
+        """Called once the oracles are content with a record and before the reference takes it over."""
+        if isinstance(record, Planned):
+            self._planned(record, context)
+        elif isinstance(record, Forward):
+            self._forward(record, context)
+        elif isinstance(record, Copied):
+            self._copied(record)
+        elif isinstance(record, Zeroed):
+            self.counts["blocks zeroed"] += 1
+        elif isinstance(record, Loaded):
+            self.counts["loaded from outside the pool"] += 1
+
+    def _planned(self, planned: Planned, context: Context) -> None:
+        counts, rows, lives = self.counts, planned.rows, context.reference.lives
+        if len(context.reference.pending) > 1:
+            counts["planned ahead of execution"] += 1
+        if len(rows) >= 3:
+            counts["batch of three or more"] += 1
+        if not rows and planned.view.waiting:
+            counts["nothing could be scheduled"] += 1
+        if max(planned.view.references, default=0) > 1:
+            counts["block shared by two requests"] += 1
+        if planned.view.published != context.before.published:
+            self._published(planned.view, context)
+        admitted = prompts = 0
+        for row in rows:
+            life = lives[row.name]
+            for index in self._windows:
+                passed = planned.view.tables[row.name][index][:1] == (context.null,)
+                state = "hit behind a sliding window" if row.admitted else "columns left of a window given back"
+                counts[state] += passed
+            if row.anew:
+                admitted += 1
+                self._admitted(row, life, context)
+            if row.kept:
+                counts["turn resumed with kept caches"] += 1
+                counts["turn resumed from a checkpoint"] += row.kept < self._parked_with.get(row.name, 0)
+            if row.start < life.truth.prompt_length:
+                prompts += 1
+                self._prompt(row, life, context)
+        if admitted > 1:
+            counts["two admitted in one step"] += 1
+        if not planned.view.tables.keys().isdisjoint(planned.view.waiting):
+            counts["resumed turn waits with kept caches"] += 1
+        if 0 < prompts < len(rows):
+            counts["prompts and decodes in one step"] += 1
+            counts["prompts and drafts in one step"] += any(row.drafts for row in rows)
+
+    def _published(self, view: View, context: Context) -> None:
+        counts, before, now = self.counts, context.before.published, view.published
+        keys = set(now.values())
+        counts["duplicate key"] += len(keys) < len(now)
+        if before.keys() - now.keys():
+            counts["cached block evicted"] += 1
+            self._evicted |= set(before.values()) - keys
+        if self._evicted & keys:
+            counts["evicted content computed again"] += 1
+            self._evicted -= keys
+
+    def _admitted(self, row: PlannedRow, life: Life, context: Context) -> None:
+        counts, resumed = self.counts, bool(self._computed[row.name])
+        counts["first chunk of one token"] += row.num_tokens == 1 and not row.hit and life.truth.prompt_length > 1
+        counts["prompt as long as a step of drafts"] += (
+            not row.hit and 1 < row.num_tokens == context.layout.num_speculative_tokens + 1
+        )
+        counts["resumed without a hit"] += resumed and not row.hit
+        deeper = {
+            context.layout.groups[key.group].kind
+            for key in context.before.published.values()
+            if row.hit < key.depth < life.known and life.truth.tag(key.depth) == key.tag
+        }
+        counts["attention cached beyond the hit"] += "attention" in deeper
+        counts["state cached beyond the hit"] += "mamba" in deeper
+        counts["hit inside a block"] += any(row.hit % group.block_size for group in context.layout.groups)
+        counts["hit extended by a load"] += row.hit > 0 and row.external > 0
+        if not row.hit:
+            return
+        counts["prefix hit"] += 1
+        counts["resumed from a hit"] += resumed
+        tag = life.truth.tag(row.hit)
+        for key, truth in context.reference.truths.items():
+            if key.depth == row.hit and key.tag == tag and truth.prompt_length < row.hit:
+                counts["hit on content written by decoding"] += 1
+                break
+        since, published = context.reference.published_since, context.before.published
+        first = min(context.reference.pending)
+        counts["hit on content still in flight"] += any(
+            key.tag == tag and since[block][1] >= first for block, key in published.items() if block in since
+        )
+
+    def _prompt(self, row: PlannedRow, life: Life, context: Context) -> None:
+        counts, end = self.counts, row.start + row.num_tokens
+        unfinished = end < life.truth.prompt_length
+        counts["chunked prefill"] += unfinished
+        counts["chunk shorter than the convolution window"] += (
+            unfinished and row.num_tokens < context.layout.conv_width - 1
+        )
+        counts["prompt continued by one token"] += row.num_tokens == 1 and not row.admitted
+        for group in context.layout.groups:
+            past = end % group.block_size
+            if group.kind == "mamba":
+                counts["chunk over two state boundaries"] += end // group.block_size > row.start // group.block_size + 1
+                counts["chunk ends on a state boundary"] += not past
+                counts["chunk ends one token before a state boundary"] += past == group.block_size - 1
+                counts["chunk ends one token after a state boundary"] += past == 1
+
+    def _copied(self, copied: Copied) -> None:
+        if copied.shift:
+            self.counts["window moved by accepted drafts"] += 1
+        if copied.destination_column < 0:
+            self.counts["state kept when its request went on"] += 1
+        if copied.source_column < 0:
+            self.counts["state copied out of the cache"] += 1
+            return
+        if copied.destination_column < copied.source_column:
+            self.counts["boundary state copied back"] += 1
+        else:
+            self.counts["state copied to the running column"] += 1
+
+    def _forward(self, forward: Forward, context: Context) -> None:
+        counts, rows = self.counts, forward.rows
+        seats = [row.request for row in rows if row.request is not None]
+        if forward.dummy:
+            counts["dummy run after requests"] += bool(self._computed)
+        else:
+            if len(seats) < len(rows):
+                counts["padding rows"] += 1
+                counts["padding over a vacated row"] += len(seats) < min(len(rows), len(self._seats))
+            if seats != self._seats:
+                counts["request moved to another row"] += any(
+                    name in seats and seats.index(name) != row for row, name in enumerate(self._seats)
+                )
+            if context.layout.num_speculative_tokens:
+                counts["different numbers of drafts in one step"] += len({row.drafts for row in rows if row.drafts}) > 1
+            self._seats = seats
+        for row, life in zip(rows, context.lives, strict=True):
+            if life is not None:
+                self._computed[life.name] += 1
+                if row.drafts:
+                    self._verified(row, life, context)
+        if context.layout.mode == "slots":
+            beside = any(isinstance(access, StateWrite) and access.column for access in forward.accesses)
+            counts["snapshot written beside the working state"] += beside
+        if context.reference.handed_out:
+            self._handed_out(context)
+        if self._drafting:
+            self._drafter(forward, context)
+
+    def _drafter(self, forward: Forward, context: Context) -> None:
+        if forward.dummy:
+            self.counts["dummy run beside a drafter"] += (
+                bool(self._computed) and context.layout.num_speculative_tokens > 1
+            )
+        rows = forward.rows
+        self.counts["proposals written by the drafter"] += any(
+            isinstance(one, SlotWrite)
+            and one.group in self._drafting
+            and one.position >= rows[one.row].position + len(rows[one.row].tokens) - rows[one.row].drafts
+            and one.position > rows[one.row].position
+            for one in reversed(forward.accesses)  # a drafter works last
+        )
+
+    def _verified(self, row: ForwardRow, life: Life, context: Context) -> None:
+        counts, accepted = self.counts, len(row.sampled) - 1
+        counts["all drafts accepted"] += accepted == row.drafts
+        counts["draft rejected"] += accepted < row.drafts
+        counts["ended in the middle of accepted drafts"] += life.known + len(row.sampled) > life.total_length
+        after = row.position + 1 + accepted
+        if any(
+            after // group.block_size > row.position // group.block_size
+            for group in context.layout.groups
+            if group.kind == "mamba"
+        ):
+            counts["boundary crossed in a step with a rejection"] += accepted < row.drafts
+            counts["boundary crossed in a step without a rejection"] += accepted == row.drafts
+
+    def _handed_out(self, context: Context) -> None:
+        groups, facts = context.layout.groups, context.reference.ledger.facts
+        pairs = {
+            (facts[block].previous_group, facts[block].group)
+            for block in context.reference.handed_out
+            if facts[block].previous_group >= 0
+        }
+        kinds = [(old == new, groups[old].kind == groups[new].kind) for old, new in pairs]
+        self.counts["block reused by another kind of group"] += (False, False) in kinds
+        self.counts["block reused by another group of its kind"] += (False, True) in kinds
+
+    def after_event(self, event: Event, context: Context, view: View) -> None:
+        """Called after the oracles judged the view at the end of an event; `context.before` is the one before."""
+        counts, running = self.counts, context.before.running
+        if context.before.published and not view.published:
+            self._evicted.update(context.before.published.values())
+        gone = [name for name in running if name in view.waiting]
+        if gone:
+            counts["preempted"] += 1
+            counts["preempted with a step in flight"] += bool(context.reference.pending)
+            for name in gone:
+                self._lost_its_blocks(name, context)
+        if len(view.stored) > len(context.before.stored):
+            counts["stored outside the pool"] += isinstance(event, Step)
+            counts["cached content moved to another tier"] += isinstance(event, MoveTier)
+        if view.parked or context.before.parked:
+            self._parked(event, context, view)
+        if isinstance(event, Abort) and event.name in running:
+            counts["aborted while running"] += 1
+            counts["aborted with a step in flight"] += bool(context.reference.pending)
+        if isinstance(event, ResetPrefixCache) and context.before.published and not view.published:
+            counts["prefix cache reset"] += 1
+            counts["prefix cache reset while requests run"] += bool(running)
+
+    def _parked(self, event: Event, context: Context, view: View) -> None:
+        counts, before = self.counts, context.before
+        parked = [name for name in view.parked if name not in before.parked]
+        self._parked_with.update((name, context.reference.lives[name].settled) for name in parked)
+        if isinstance(event, Truncate) and event.name in view.parked:
+            counts["truncation refused" if context.refused else "session truncated"] += 1
+        counts["session forked"] += isinstance(event, Fork) and event.name in parked
+        counts["session parked"] += bool(parked)
+        counts["turn ended by its client"] += isinstance(event, Park) and event.name in parked
+        counts["session parked between drafts"] += any(context.reference.lives[name].speculated for name in parked)
+        counts["parked session loses its caches"] += any(
+            name in before.parked and name in before.tables and name not in view.tables for name in view.parked
+        )
+        counts["session closed while parked"] += isinstance(event, Abort) and event.name in before.parked
+
+    def _lost_its_blocks(self, name: str, context: Context) -> None:
+        counts, life = self.counts, context.reference.lives.get(name)
+        self._preempted[name] += 1
+        counts["preempted twice"] += self._preempted[name] > 1
+        if life is not None:
+            counts["preempted with a partial block"] += any(
+                life.settled % group.block_size for group in context.layout.groups
+            )
+            counts["preempted in its prompt"] += life.settled < life.truth.prompt_length
+            counts["preempted between drafts"] += life.speculated

@@ -1,0 +1,167 @@
+"""The catalogue of reached states: semantic situations that a campaign must have been in before its silence means
+anything.
+
+Each state has a name, and what a target must be able to do for the state to be required of it. Counting happens in
+lockstep (`reached.py`); a required state with count 0 makes a campaign vacuous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+from ...targets.base.protocol import Capabilities, Usual
+from ..generate.overrides import converted
+from ..oracles import applicable
+
+REQUIRES: dict[str, str] = {
+    # prompts and their chunks
+    "chunked prefill": "chunked-prefill",
+    "first chunk of one token": "chunked-prefill",
+    "prompt continued by one token": "chunked-prefill",
+    "chunk shorter than the convolution window": "chunked-prefill",
+    "chunk ends on a state boundary": "",
+    "chunk ends one token before a state boundary": "",
+    "chunk ends one token after a state boundary": "",
+    "chunk over two state boundaries": "",
+    # batches
+    "batch of three or more": "",
+    "two admitted in one step": "",
+    "prompts and decodes in one step": "block-tables",
+    "request moved to another row": "",
+    "nothing could be scheduled": "continued",
+    "padding rows": "padding",
+    "padding over a vacated row": "padding",
+    "dummy run after requests": "dummy_run",
+    # preemption and other ends
+    "preempted": "preemption",
+    "preempted with a partial block": "preemption",
+    "preempted in its prompt": "chunked-prefill preemption block-tables",
+    "preempted twice": "preemption",
+    "aborted while running": "abort",
+    # sessions
+    "session parked": "resume",
+    "session parked between drafts": "resume speculation",
+    "turn ended by its client": "park",
+    "turn resumed with kept caches": "resume",
+    "resumed turn waits with kept caches": "resume",
+    "parked session loses its caches": "resume block-tables",
+    "session closed while parked": "resume",
+    "session forked": "fork",
+    "session truncated": "truncate",
+    "truncation refused": "truncate block-tables",
+    "turn resumed from a checkpoint": "truncate block-tables",
+    # the prefix cache
+    "prefix hit": "caching",
+    "resumed from a hit": "preemption caching",
+    "resumed without a hit": "preemption caching",
+    "hit on content written by decoding": "caching",
+    "attention cached beyond the hit": "caching",
+    "state cached beyond the hit": "caching block-tables",
+    "block shared by two requests": "caching",
+    "duplicate key": "caching block-tables",
+    "cached block evicted": "caching",
+    "evicted content computed again": "caching",
+    "prefix cache reset": "reset_prefix_cache caching",
+    "prefix cache reset while requests run": "reset_prefix_cache preemption caching block-tables",
+    # blocks and states
+    "blocks zeroed": "zeroing",
+    "block reused by another kind of group": "block-tables",
+    "block reused by another group of its kind": "twins",
+    "state copied to the running column": "align",
+    "boundary state copied back": "speculation align",
+    "state copied out of the cache": "slots",
+    "snapshot written beside the working state": "snapshots caching",
+    "columns left of a window given back": "sliding-window",
+    "hit behind a sliding window": "sliding-window caching",
+    # hits inside a block
+    "hit inside a block": "partial-hits align",
+    "state kept when its request went on": "partial-hits align",
+    # content outside the pool
+    "loaded from outside the pool": "external_load caching",
+    "hit extended by a load": "external_load caching",
+    "stored outside the pool": "stores caching",
+    "cached content moved to another tier": "move_tier caching",
+    # speculation
+    "window moved by accepted drafts": "speculation align",
+    "all drafts accepted": "speculation",
+    "draft rejected": "speculation",
+    "boundary crossed in a step with a rejection": "speculation",
+    "boundary crossed in a step without a rejection": "speculation",
+    "ended in the middle of accepted drafts": "speculation",
+    "prompt as long as a step of drafts": "speculation",
+    "prompts and drafts in one step": "speculation block-tables",
+    "different numbers of drafts in one step": "drafts",
+    "preempted between drafts": "preemption speculation",
+    "proposals written by the drafter": "draft-group speculation",
+    "dummy run beside a drafter": "draft-group dummy_run speculation",
+    # steps in flight
+    "planned ahead of execution": "async",
+    "hit on content still in flight": "async caching",
+    "preempted with a step in flight": "preemption async",
+    "aborted with a step in flight": "async abort",
+}
+"""State -> features (space separated) without which it cannot occur."""
+ORACLES_REQUIRE = {
+    "M2": "caching",
+    "M4": "dead-rows",
+    "M6": "caching",
+    "S1": "kept",
+    "S2": "continued",
+    "S5": "caching",
+}
+"""The same for oracles that have nothing to judge without."""
+
+
+def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set[str]:
+    """The features of `REQUIRES` that a target has and that fixed configuration fields do not switch off."""
+    fixed = converted(overrides)
+    modes = {str(fixed["mamba_cache_mode"])} if "mamba_cache_mode" in fixed else set(capabilities.modes)
+    if not fixed.get("enable_prefix_caching", True):
+        modes = {"none"}
+    has = set(capabilities.events) | set(capabilities.reaches) | set(get_args(Usual)) - capabilities.lacks | modes
+    if capabilities.windows:
+        has.add("sliding-window")
+    if capabilities.draft_block_sizes:
+        has.add("draft-group")
+    if "groups" in overrides:
+        has -= {"sliding-window", "draft-group"}
+    if has & {"align", "all", "slots"}:
+        has.add("caching")
+    if has & {"padding", "dummy_run"}:
+        has.add("dead-rows")
+    if has & {"caching", "stores"}:
+        has.add("kept")
+    if has & {"caching", "external_load", "resume"}:
+        has.add("continued")
+    if "slots" not in capabilities.modes:
+        has.add("block-tables")
+    if fixed.get("num_speculative_tokens", capabilities.max_speculative_tokens):
+        has.add("speculation")
+        if capabilities.variable_drafts:
+            has.add("drafts")
+    if fixed.get("async_depth", capabilities.max_async_depth):
+        has.add("async")
+    if "groups" not in overrides and any(count > 1 for counts in capabilities.group_counts for count in counts):
+        has.add("twins")
+    return has
+
+
+def required_states(capabilities: Capabilities, overrides: Mapping[str, object] | None = None) -> list[str]:
+    """States that a campaign over everything the target can do has to reach, as far as `overrides` leave it open."""
+    has = features(capabilities, overrides or {})
+    return [state for state, needs in REQUIRES.items() if set(needs.split()) <= has]
+
+
+def required_oracles(capabilities: Capabilities, overrides: Mapping[str, object] | None = None) -> list[str]:
+    """Oracles that such a campaign has to exercise: those that its observations allow and that have something to
+    judge."""
+    has = features(capabilities, overrides or {})
+    return [oracle for oracle in applicable(capabilities) if set(ORACLES_REQUIRE.get(oracle, "").split()) <= has]
+
+
+def missing_states(
+    capabilities: Capabilities, reached: Mapping[str, int], overrides: Mapping[str, object] | None = None
+) -> list[str]:
+    """Required states that were never reached."""
+    return [state for state in required_states(capabilities, overrides) if not reached.get(state)]

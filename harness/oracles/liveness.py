@@ -1,0 +1,144 @@
+"""M8 liveness: the engine goes on, and what a request has computed is published for others.
+
+A hit can only be as long as what was published, so an engine that publishes nothing never breaks a promise about hits
+(vLLM #54360: hits stay 0). `Publication` therefore asks for the publication itself.
+"""
+
+from __future__ import annotations
+
+from ...reference.layout import cdiv
+from ...reference.prefix_cache import Key
+from ...reference.request import Life
+from ...targets.base.observe import Delivered, ForwardRow, Planned, View
+from ..traces.violation import Violation
+from .base import Context, Oracle
+
+STALL_STEPS_MAX = 8
+"""Planned steps in a row without a single token while requests wait."""
+
+
+class Liveness(Oracle):
+    """M8: while requests are unfinished, some step within a bounded number makes progress."""
+
+    ids = ("M8",)
+    title = "liveness"
+    needs = frozenset()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stalled = 0
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        self.exercised["M8"] += 1
+        self._stalled = 0 if planned.rows else self._stalled + 1
+        return None
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        unfinished = [*view.running, *view.waiting]
+        if not unfinished:
+            self._stalled = 0
+        if self._stalled <= STALL_STEPS_MAX:
+            return None
+        return self.violation(
+            context,
+            "stall",
+            f"nothing was scheduled in {self._stalled} steps while {', '.join(unfinished)} could run",
+            expected="progress",
+            observed="none",
+            request=unfinished[0],
+        )
+
+    def on_idle(self, context: Context, view: View) -> Violation | None:
+        for life in context.reference.lives.values():
+            if life.aborted:
+                continue
+            return self.violation(
+                context,
+                "lost",
+                f"{life.name} neither runs nor waits, but its client got only {life.delivered} of "
+                f"{life.max_new_tokens} tokens",
+                expected=life.max_new_tokens,
+                observed=life.delivered,
+                request=life.name,
+            )
+        return None
+
+
+class Publication(Oracle):
+    """M8 (publication): when a request whose results are known is planned again, every boundary that it has computed
+    and whose block it still holds is published. Attention and mode all: every boundary; mode align: those at which a
+    step ended or which verified drafts crossed. Once is enough: what was published may be evicted later."""
+
+    ids = ("M8",)
+    title = "publication"
+    needs = frozenset({"pool", "tables"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[str, int] = {}
+        """Settled tokens by request, as far as the engine has been told."""
+        self._checked: dict[str, int] = {}
+        """How far publication was judged already, or came with a hit."""
+        self._certain: dict[str, int] = {}
+        """Where the last executed step of a request would have ended with every draft rejected."""
+
+    def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
+        self._certain[life.name] = row.position + len(row.tokens) - row.drafts
+        return None
+
+    def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
+        for name in context.facts.lives if context.facts else ():
+            if name in context.reference.lives:
+                self._known[name] = context.reference.certain(name)
+        return None
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        if not context.layout.prefix_caching or context.layout.mode not in ("align", "all"):
+            return None
+        for row in planned.rows:
+            if row.anew:
+                self._known[row.name] = self._checked[row.name] = row.hit
+                continue
+            if row.kept:  # a truncated session goes on from less
+                for counts in (self._known, self._checked):
+                    counts[row.name] = min(counts.get(row.name, 0), row.kept)
+            known, checked = self._known.get(row.name, 0), self._checked.get(row.name, 0)
+            if known <= checked:
+                continue
+            self._checked[row.name] = known
+            for index in range(len(context.layout.groups)):
+                violation = self._published(context, planned, row.name, index, checked, known)
+                if violation:
+                    return violation
+        return None
+
+    def _published(
+        self, context: Context, planned: Planned, name: str, index: int, checked: int, known: int
+    ) -> Violation | None:
+        group, tags = context.layout.groups[index], context.reference.lives[name].truth
+        size, table, published = group.block_size, planned.view.tables[name][index], planned.view.published
+        first = (checked // size + 1) * size
+        if group.kind == "mamba" and context.layout.mode == "align":
+            first = max(first, self._certain.get(name, known))
+            first = cdiv(first, size) * size
+        if group.kind == "mamba" and not context.layout.keeps_every_state:
+            return None
+        for depth in range(first, known + 1, size):
+            block = table[depth // size - 1]
+            if block == context.null:
+                continue
+            self.exercised["M8"] += 1
+            key = Key(index, depth, tags.tag(depth))
+            if published.get(block) != key and key not in published.values():
+                return self.violation(
+                    context,
+                    "unpublished",
+                    f"{name} has computed {known} tokens, but nobody can hit state@{depth} of it, in block {block} of "
+                    f"{group.kind} group {index}",
+                    expected=f"block {block} published as depth {depth}",
+                    observed=published.get(block, "not published"),
+                    request=name,
+                    group=index,
+                    block=block,
+                )
+        return None

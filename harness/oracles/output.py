@@ -1,0 +1,67 @@
+"""S6 output: the tokens that come out are the language model's."""
+
+from __future__ import annotations
+
+from ...reference.request import Life
+from ...targets.base.observe import Delivered, ForwardRow
+from ..traces.violation import Violation
+from .base import Context, Oracle
+
+
+class Output(Oracle):
+    """S6: a request's inputs and outputs are those of the language model on its prompt, whatever is cached, chunked,
+    speculated or batched with it; accepted drafts are exactly the right ones, up to the end of a session's turn."""
+
+    ids = ("S6",)
+    title = "output"
+    needs = frozenset()
+
+    def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
+        self.exercised["S6"] += 1
+        truth, known = life.truth, len(row.tokens) - row.drafts
+        if row.position != life.settled:
+            return self._differs(context, life, "position", life.settled, row.position)
+        end = row.position + known
+        if end > len(truth.tokens):
+            truth.reach(end)
+        inputs = list(row.tokens[:known])
+        if inputs != truth.tokens[row.position : end]:
+            return self._differs(context, life, "input", truth.tokens[row.position : end], inputs)
+        if row.sampled:
+            wanted = life.sampled_truth(end, row.tokens[known:])
+            if life.session and len(row.sampled) < len(wanted):
+                wanted = wanted[: life.total_length - end]
+            if list(row.sampled) != wanted:
+                return self._differs(context, life, "sampled", wanted, list(row.sampled))
+        return None
+
+    def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
+        for name, tokens in delivered.outputs:
+            life = context.reference.lives.get(name)
+            if life is None:
+                continue
+            self.exercised["S6"] += 1
+            truth = life.truth
+            start = truth.prompt_length + life.delivered
+            end = start + len(tokens)
+            if end > len(truth.tokens):
+                truth.reach(end)
+            wanted = truth.tokens[start:end]
+            if list(tokens) != wanted:
+                return self._differs(context, life, "delivered", wanted, list(tokens))
+            life.delivered += len(tokens)
+        for name in delivered.finished:
+            life = context.reference.lives.get(name)
+            if life is not None and not life.aborted and life.delivered != life.max_new_tokens:
+                return self._differs(context, life, "length", life.max_new_tokens, life.delivered)
+        return None
+
+    def _differs(self, context: Context, life: Life, field: str, wanted: object, seen: object) -> Violation:
+        return self.violation(
+            context,
+            field,
+            f"{life.name}, {life.settled} tokens computed: {field} is {seen}, expected {wanted}",
+            expected=wanted,
+            observed=seen,
+            request=life.name,
+        )

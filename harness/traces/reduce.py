@@ -1,0 +1,236 @@
+"""Cuts a failing trace down to what matters, keeping its signature.
+
+Names make this cheap: an event that refers to a missing request is a no-op, so every sub-list of events is legal and
+nothing has to be re-pointed. Passes, repeated until none helps or the time is up:
+
+    cut        drop what comes after the failing event
+    events     delta debugging: drop ever smaller slices, from the end
+    requests   drop one request with all its uses
+    simplify   one event at a time: shorter prompts, fewer tokens, default steps
+    configure  fewer features, groups, rows and blocks
+    rename     requests r0, r1, ..., documents a, b, ...
+
+A candidate counts only if it fails with the *same signature*: otherwise a reduction slides into another bug.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from ...reference.tokens import CONTINUATION
+from ...targets.base.protocol import TargetError
+from ...targets.base.trace import AnyEvent, Arrive, Config, Fork, Resume, Step, Trace, TraceError
+from ..generate.overrides import RANKS
+from .outcome import Outcome
+
+Run = Callable[[Trace], Outcome]
+
+
+class Reducer:
+    """One reduction; `best` always fails with the wanted signature."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        signature: str,
+        run: Run,
+        seconds: float,
+        on_better: Callable[[Trace], None],
+    ) -> None:
+        self.best = trace
+        self.signature = signature
+        self.tries = 0
+        self._run = run
+        self._deadline = time.monotonic() + seconds
+        self._on_better = on_better
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the budget is spent."""
+        return time.monotonic() >= self._deadline
+
+    def attempt(self, candidate: Trace) -> bool:
+        """Run a candidate; it becomes the best one if it fails in the same way."""
+        if candidate == self.best or self.out_of_time:
+            return False
+        self.tries += 1
+        try:
+            outcome = self._run(candidate)
+        except (TraceError, TargetError):
+            return False
+        if outcome.violation is None or outcome.violation.signature != self.signature:
+            return False
+        # Whatever stands behind the failing event was never looked at.
+        self.best = with_events(candidate, candidate.events[: outcome.violation.event + 1])
+        self._on_better(self.best)
+        return True
+
+    def reduce(self) -> Trace:
+        """All passes to a fixed point."""
+        self.attempt(with_events(self.best, self.best.events[:-1]))
+        while not self.out_of_time:
+            before = self.best
+            self.drop_events()
+            self.drop_requests()
+            self.simplify_events()
+            self.simplify_configuration()
+            if self.best == before:
+                break
+        self.attempt(renamed(self.best))
+        return self.best
+
+    def drop_events(self) -> None:
+        """Delta debugging from the end."""
+        size = max(len(self.best.events) // 2, 1)
+        while size and not self.out_of_time:
+            stop = len(self.best.events)
+            while stop > 0:
+                start = max(stop - size, 0)
+                events = self.best.events
+                self.attempt(with_events(self.best, events[:start] + events[stop:]))
+                stop = min(start, len(self.best.events))
+            size //= 2
+
+    def drop_requests(self) -> None:
+        """A request and everything that names it."""
+        for name in [event.name for event in self.best.events if isinstance(event, Arrive)]:
+            events = tuple(event for event in self.best.events if getattr(event, "name", None) != name)
+            self.attempt(with_events(self.best, events))
+
+    def simplify_events(self) -> None:
+        """Each event in turn, the boldest simplification first."""
+        index = 0
+        while index < len(self.best.events) and not self.out_of_time:
+            improved = True
+            while improved and index < len(self.best.events):
+                events = self.best.events
+                improved = any(
+                    self.attempt(with_events(self.best, (*events[:index], simpler, *events[index + 1 :])))
+                    for simpler in simpler_events(events[index])
+                )
+            index += 1
+
+    def simplify_configuration(self) -> None:
+        """Fewer features first, then smaller numbers."""
+        improved = True
+        while improved and not self.out_of_time:
+            improved = any(
+                self.attempt(msgspec.structs.replace(self.best, config=config))
+                for config in simpler_configurations(self.best.config)
+            )
+
+
+def with_events(trace: Trace, events: tuple[AnyEvent, ...]) -> Trace:
+    """The trace with other events."""
+    return msgspec.structs.replace(trace, events=events)
+
+
+def renamed(trace: Trace) -> Trace:
+    """Requests r0, r1, ... in order of arrival, documents a, b, ...; nothing else changes."""
+    requests: dict[str, str] = {}
+    documents = {CONTINUATION: CONTINUATION}
+    events: list[AnyEvent] = []
+    for event in trace.events:
+        changes: dict[str, object] = {}
+        if isinstance(event, Arrive | Resume | Fork):
+            requests.setdefault(event.name, f"r{len(requests)}")
+        if isinstance(event, Fork):
+            changes["parent"] = requests.get(event.parent, event.parent)
+        if isinstance(event, Arrive | Resume):
+            for document, _ in event.prompt:
+                documents.setdefault(document, chr(ord("a") + (len(documents) - 1) % 26))
+            changes["prompt"] = tuple((documents[document], length) for document, length in event.prompt)
+        elif isinstance(event, Step):
+            changes["chunks"] = {requests.get(name, name): limit for name, limit in event.chunks.items()}
+            changes["per_request"] = {requests.get(name, name): pair for name, pair in event.per_request.items()}
+        if hasattr(event, "name"):
+            changes["name"] = requests.get(event.name, event.name)
+        events.append(msgspec.structs.replace(event, **changes))
+    return with_events(trace, tuple(events))
+
+
+def smaller_numbers(value: int, least: int) -> list[int]:
+    """Candidates below `value`, smallest first."""
+    return sorted({least, (least + value) // 2, value - 1} - {value}) if value > least else []
+
+
+def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
+    """Simpler events that might do."""
+    if isinstance(event, Step):
+        yield Step()
+        defaults = Step()
+        for field in Step.__struct_fields__:
+            yield msgspec.structs.replace(event, **{field: getattr(defaults, field)})
+        for field, least in (("drafts", 0), ("right", 0), ("budget", 1)):
+            for number in smaller_numbers(getattr(event, field) or least, least):
+                yield msgspec.structs.replace(event, **{field: number})
+    if isinstance(event, Arrive) and event.priority:
+        yield msgspec.structs.replace(event, priority=0)
+    if isinstance(event, Arrive) and event.session:
+        yield msgspec.structs.replace(event, session=False)
+    if isinstance(event, Arrive | Resume):
+        for number in smaller_numbers(event.max_new_tokens, 1):
+            yield msgspec.structs.replace(event, max_new_tokens=number)
+        for index in range(len(event.prompt)):
+            if len(event.prompt) > 1:
+                yield msgspec.structs.replace(event, prompt=event.prompt[:index] + event.prompt[index + 1 :])
+        for index, (document, length) in enumerate(event.prompt):
+            for number in smaller_numbers(length, 1):
+                path = (*event.prompt[:index], (document, number), *event.prompt[index + 1 :])
+                yield msgspec.structs.replace(event, prompt=path)
+
+
+def simpler_configurations(config: Config) -> Iterator[Config]:
+    """Simpler configurations that might do; contradictory ones are refused when they are run."""
+    replace = msgspec.structs.replace
+    if RANKS in config.options:
+        yield replace(config, options={name: value for name, value in config.options.items() if name != RANKS})
+    for index in range(len(config.groups)):
+        if len(config.groups) > 1:
+            yield replace(config, groups=config.groups[:index] + config.groups[index + 1 :])
+    for field, default in (
+        ("async_depth", 0),
+        ("policy", "fcfs"),
+        ("eagle_block_drop", False),
+        ("long_prefill_token_threshold", 0),
+        ("graph_sizes", ()),
+    ):
+        if getattr(config, field) != default:
+            yield replace(config, **{field: default})
+    for index, group in enumerate(config.groups):
+        for field, default in (("layers", 1), ("draft", False), ("window", 0)):
+            if getattr(group, field) != default:
+                simpler = replace(group, **{field: default})
+                yield replace(config, groups=(*config.groups[:index], simpler, *config.groups[index + 1 :]))
+    for field, least in (
+        ("num_speculative_tokens", 0),
+        ("async_depth", 0),
+        ("max_num_seqs", 1),
+        ("conv_width", 2),
+        ("max_model_len", 4),
+    ):
+        for number in smaller_numbers(getattr(config, field), least):
+            yield replace(config, **{field: number})
+    # Fewer chunks make fewer steps: the one field that may grow.
+    if config.max_num_batched_tokens < config.max_model_len:
+        yield replace(config, max_num_batched_tokens=config.max_model_len)
+    for number in smaller_numbers(config.num_blocks, config.smallest_pool()):
+        yield replace(config, num_blocks=number)
+
+
+def reduce_trace(
+    trace: Trace,
+    signature: str,
+    run: Run,
+    *,
+    seconds: float,
+    on_better: Callable[[Trace], None] = lambda trace: None,
+) -> Trace:
+    """The smallest trace found within `seconds` that still fails with `signature`.
+
+    `on_better` gets each improvement at once, so that the best so far can be kept on disk.
+    """
+    return Reducer(trace, signature, run, seconds, on_better).reduce()

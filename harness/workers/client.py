@@ -1,0 +1,276 @@
+"""A worker that never goes away: whenever its process is lost, the loss becomes an outcome and a
+new one starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from threading import Event
+
+from msgspec import Struct, structs
+
+from ...targets.base.launch import Launch
+from ...targets.base.protocol import TargetError
+from ...targets.base.trace import Step, Trace, TraceError
+from ..explain.history import History
+from ..lockstep.differential import Sight
+from ..traces.outcome import Outcome
+from ..traces.violation import Violation
+from .messages import (
+    Began,
+    Done,
+    Draw,
+    Drawn,
+    Explain,
+    Explained,
+    Failed,
+    Fuzz,
+    Overrides,
+    Port,
+    Ported,
+    Ready,
+    Reply,
+    Request,
+    Run,
+    Testified,
+    Testify,
+)
+from .process import Lost, Process
+
+START_SECONDS = 600.0
+"""A cold engine on a busy machine imports for a minute; its very first start inspects and caches
+more.
+"""
+RESTART_WAITS = (1.0, 10.0)
+"""Seconds before the second and the third try to replace a lost process."""
+FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit", "memory-limit"})
+"""What a busy machine or another process can do to a worker.
+
+Counts against the target only if it happens again.
+"""
+
+
+class Stopped(Exception):
+    """The worker was told to stop."""
+
+
+class InternalError(Exception):
+    """hybridfuzz itself is wrong. `details` is the worker's traceback."""
+
+    def __init__(self, message: str, details: str) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Ran(Struct, frozen=True):
+    """One trace of a campaign.
+
+    `lost` says how its worker was lost, if that did not happen again. `seconds` is CPU time, or the
+    time waited where the worker was lost.
+    """
+
+    index: int
+    outcome: Outcome
+    trace: Trace | None = None
+    lost: str = ""
+    seconds: float = 0.0
+
+
+class Worker:
+    """Runs traces on one target, whatever the target does. Use as a context manager, from one
+    thread.
+
+    Only `stop` may be called from elsewhere: it kills the process, and whoever waits for it gets
+    `Stopped`.
+    """
+
+    def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int = 0) -> None:
+        self.spec = spec
+        self.launch = launch
+        self.trace_seconds = trace_seconds
+        self.memory_limit = memory_limit
+        self._process: Process | None = None
+        self._stopped = Event()
+        self._has_started = False
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the present process."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> Ready:
+        """A new process, instead of the old one if there is one; returns what the target says about
+        itself.
+
+        A target that has started before is given more than one try: a busy machine may have been short of something.
+        """
+        for wait in RESTART_WAITS if self._has_started else ():
+            try:
+                return self._start()
+            except TargetError:
+                self._stopped.wait(wait)
+        ready = self._start()
+        self._has_started = True
+        return ready
+
+    def _start(self) -> Ready:
+        if self._process:
+            self._process.close()
+        self._process = Process(self.spec, self.launch, self.memory_limit)
+        try:
+            reply = self._receive(START_SECONDS)
+        except Lost as lost:
+            last = lost.last_words.splitlines()[-1:] or ["it printed nothing"]
+            raise TargetError(f"target {self.spec!r}: its worker {lost.what} while starting: {last[0]}") from lost
+        assert isinstance(reply, Ready)
+        return reply
+
+    def stop(self) -> None:
+        """End it now, whatever it does."""
+        self._stopped.set()
+        if self._process:
+            self._process.kill()
+
+    def run(self, trace: Trace, *, twice: bool = False) -> Outcome:
+        """Run one trace. A lost process is an outcome, too, with the event at which it happened."""
+        event = 0
+        try:
+            self._send(Run(trace, twice))
+            while True:
+                reply = self._receive()
+                if isinstance(reply, Began):
+                    event = reply.event
+                elif isinstance(reply, Done):
+                    return reply.outcome
+        except Lost as lost:
+            outcome = lost_outcome(lost, trace, event)
+            self.start()
+            return outcome
+
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
+        """Run one trace and keep the lives of its blocks; of a lost process nothing but its violation is left."""
+        event = 0
+        try:
+            self._send(Explain(trace))
+            while True:
+                reply = self._receive()
+                if isinstance(reply, Began):
+                    event = reply.event
+                elif isinstance(reply, Explained):
+                    return reply.outcome, reply.history
+        except Lost as lost:
+            outcome = lost_outcome(lost, trace, event)
+            self.start()
+            return outcome, History(violation=outcome.violation)
+
+    def witness(self, trace: Trace) -> tuple[Outcome, list[Sight]]:
+        """Run one trace and say what each event showed; of a lost process nothing but its violation is left."""
+        try:
+            self._send(Testify(trace))
+            reply = self._receive()
+            assert isinstance(reply, Testified)
+            return reply.outcome, reply.sights
+        except Lost as lost:
+            outcome = lost_outcome(lost, trace, 0)
+            self.start()
+            return outcome, []
+
+    def fuzz(self, request: Fuzz) -> Iterator[Ran]:
+        """Draw and run many traces. Between two results the worker may be used for other things if
+        the earlier one is a violation: there the process pauses by itself.
+        """
+        first, end, waiting = request.first, request.first + request.count, time.monotonic()
+        while first < end:
+            asked = structs.replace(request, first=first, count=end - first)
+            try:
+                self._send(asked)
+                while first < end:
+                    waiting = time.monotonic()
+                    reply = self._receive()
+                    if isinstance(reply, Done):
+                        yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds)
+                        first += 1
+                        if reply.outcome.violation:
+                            break
+            except Lost as lost:
+                self.start()
+                ran = self._again(request, first, lost)
+                yield structs.replace(ran, seconds=time.monotonic() - waiting)
+                first += 1
+
+    def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:
+        """A trace of a campaign, without running it."""
+        self._send(Draw(seed, index, overrides))
+        reply = self._receive(START_SECONDS)  # no engine runs: it is no hang
+        assert isinstance(reply, Drawn)
+        return reply.trace
+
+    def port(self, trace: Trace) -> Ported:
+        """The trace as the target takes it. TraceError if nothing near it fits."""
+        self._send(Port(trace))
+        reply = self._receive(START_SECONDS)
+        assert isinstance(reply, Ported)
+        return reply
+
+    def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
+        """Run the trace that cost us a process alone, in a fresh one."""
+        trace = self.draw(request.seed, index, request.overrides)
+        outcome = self.run(trace)
+        if outcome.violation:
+            return Ran(index, outcome, trace)
+        what = f"{lost.kind}: the target {lost.what} and did not when the trace ran again, alone"
+        if lost.field in FROM_OUTSIDE:
+            return Ran(index, outcome, trace, lost=what)
+        violation = Violation(oracle=lost.kind, field=lost.field, message=what, observed=lost.last_words)
+        return Ran(index, Outcome(violation, outcome.steps, outcome.events, {}, {}, 0), trace)
+
+    def _send(self, request: Request) -> None:
+        assert self._process
+        self._process.send(request)
+
+    def _receive(self, seconds: float = 0.0) -> Reply:
+        """The next reply that is not a failure."""
+        assert self._process
+        if self._stopped.is_set():
+            self._process.kill()
+            raise Stopped
+        try:
+            reply = self._process.receive(seconds or self.trace_seconds)
+        except Lost:
+            if self._stopped.is_set():
+                raise Stopped from None
+            raise
+        if isinstance(reply, Failed):
+            if reply.kind == "internal":
+                raise InternalError(reply.message, reply.details)
+            raise (TargetError(reply.message) if reply.kind == "target" else TraceError(reply.message))
+        return reply
+
+
+def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:
+    """A lost process as a finding at one event. Draining counts as the last event."""
+    kind = ""
+    with suppress(IndexError):
+        kind = str(trace.events[event].__struct_config__.tag)
+    last = lost.last_words.splitlines()[-1:]
+    said = f"; its last words: {last[0][:200]}" if last else ""
+    violation = Violation(
+        oracle=lost.kind,
+        field=lost.field,
+        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){said}",
+        expected="an answer",
+        observed=lost.last_words,
+        event=event,
+        event_kind=kind,
+    )
+    steps = sum(isinstance(each, Step) for each in trace.events[: event + 1])
+    return Outcome(violation, steps, event + 1, {}, {}, 0)

@@ -1,0 +1,137 @@
+"""What coordinator and worker say to each other: one JSON object a line, tagged by kind.
+
+coordinator  draw · port · run · explain · testify · fuzz
+worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from ...targets.base.protocol import Capabilities
+from ...targets.base.trace import Trace
+from ..explain.history import History
+from ..lockstep.differential import Sight
+from ..traces.outcome import Outcome
+
+Overrides = dict[str, object]
+"""`--config key=value`: what is fixed in every drawn configuration."""
+
+
+class Draw(Struct, frozen=True, tag="draw"):
+    """Draw one trace and say it, without running it."""
+
+    seed: int
+    index: int
+    overrides: Overrides
+
+
+class Port(Struct, frozen=True, tag="port"):
+    """Make a trace one that the target takes, without running it."""
+
+    trace: Trace
+
+
+class Run(Struct, frozen=True, tag="run"):
+    """Run one trace; a `began` before each event, so that a death has an address."""
+
+    trace: Trace
+    twice: bool = False
+
+
+class Explain(Struct, frozen=True, tag="explain"):
+    """Run one trace and keep the lives of its blocks."""
+
+    trace: Trace
+
+
+class Testify(Struct, frozen=True, tag="testify"):
+    """Run one trace and say what each event showed, for a comparison."""
+
+    trace: Trace
+
+
+class Fuzz(Struct, frozen=True, tag="fuzz"):
+    """Draw and run up to `count` traces, ending with the first violation.
+
+    Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
+    back with its result.
+    """
+
+    seed: int
+    first: int
+    count: int
+    overrides: Overrides
+    twice_every: int = 0
+    wanted: Sequence[str] = ()
+
+
+class Ready(Struct, frozen=True, tag="ready"):
+    """The target is loaded."""
+
+    name: str
+    capabilities: Capabilities
+
+
+class Began(Struct, frozen=True, tag="began"):
+    """An event is about to happen."""
+
+    event: int
+
+
+class Done(Struct, frozen=True, tag="done"):
+    """A trace has ended. `trace` comes with a violation, or if it is wanted.
+
+    `seconds` is the CPU time that it took the worker to draw and to run it.
+    """
+
+    outcome: Outcome
+    trace: Trace | None = None
+    seconds: float = 0.0
+
+
+class Drawn(Struct, frozen=True, tag="drawn"):
+    """Answer to `draw`."""
+
+    trace: Trace
+
+
+class Ported(Struct, frozen=True, tag="ported"):
+    """Answer to `port`. `changes` says in lines what the trace lost, empty if nothing."""
+
+    trace: Trace
+    changes: tuple[str, ...]
+
+
+class Explained(Struct, frozen=True, tag="explained"):
+    """Answer to `explain`."""
+
+    outcome: Outcome
+    history: History
+
+
+class Testified(Struct, frozen=True, tag="testified"):
+    """Answer to `testify`."""
+
+    outcome: Outcome
+    sights: list[Sight]
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """The request cannot be served. "internal" is our own fault and comes with a traceback."""
+
+    kind: Literal["target", "trace", "internal"]
+    message: str
+    details: str = ""
+
+
+Request = Draw | Port | Run | Explain | Testify | Fuzz
+Reply = Ready | Began | Done | Drawn | Ported | Explained | Testified | Failed
+
+encode = msgspec.json.Encoder().encode
+decode_request = msgspec.json.Decoder(Request).decode
+decode_reply = msgspec.json.Decoder(Reply).decode

@@ -1,0 +1,155 @@
+"""One worker process, seen from the coordinator: start, ask, and notice every way in which it can
+be lost.
+
+A process is *lost* when it died (CRASH), did not answer in time (HANG) or answered nonsense
+(PROTOCOL). That is a `Lost`, never an ordinary error: it is a finding about the target until proved
+otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from ...targets.base.launch import Launch
+from .messages import Reply, Request, decode_reply, encode
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TAIL_BYTES = 4000
+GLANCE_SECONDS = 0.5
+"""How often memory is looked at while a reply is awaited."""
+
+
+class Lost(Exception):
+    """The worker process is gone.
+
+    `kind` is an oracle id, `field` a signal, exit status or the like.
+    """
+
+    def __init__(self, kind: str, field: str, what: str, last_words: str) -> None:
+        super().__init__(what)
+        self.kind = kind
+        self.field = field
+        self.what = what
+        self.last_words = last_words
+
+
+class Process:
+    """A worker process in a session of its own: Ctrl-C does not reach it, and its children die with
+    it.
+    """
+
+    def __init__(self, spec: str, launch: Launch, memory_limit: int = 0) -> None:
+        self.memory_limit = memory_limit
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._popen = subprocess.Popen(
+            [launch.python, "-m", "hybridfuzz.harness.workers.server", spec],
+            env={**os.environ, **launch.env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        assert self._popen.stdin and self._popen.stdout
+        self._input, self._output = self._popen.stdin.fileno(), self._popen.stdout.fileno()
+        self._buffer = b""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    def send(self, request: Request) -> None:
+        """Ask something. That the worker is gone shows when the answer is awaited."""
+        data = memoryview(encode(request) + b"\n")
+        with suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self._input, data) :]
+
+    def receive(self, seconds: float) -> Reply:
+        """The next reply; `Lost` if there is none within so many seconds."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self.kill()
+                raise Lost("HANG", "time-limit", f"did not end within {seconds:g} s", self._last_words())
+            self._check_memory()
+            if select.select([self._output], [], [], min(left, GLANCE_SECONDS))[0]:
+                data = os.read(self._output, 1 << 20)
+                if not data:
+                    raise self._died()
+                self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            reply: Reply = decode_reply(line)
+            return reply
+        except msgspec.DecodeError as error:
+            self.kill()
+            what = f"made its worker answer nonsense ({error}): {line[:80]!r}"
+            raise Lost("PROTOCOL", "reply", what, self._last_words()) from None
+
+    def kill(self) -> None:
+        """End it and its children now. Safe at any time and from any thread."""
+        if self._popen.returncode is None:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill, reap, and close all files."""
+        self.kill()
+        self._popen.wait()
+        for stream in (self._popen.stdin, self._popen.stdout, self._errors):
+            with suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+
+    def _check_memory(self) -> None:
+        if not self.memory_limit:
+            return
+        with (
+            suppress(OSError, IndexError),
+            Path(f"/proc/{self.pid}/statm").open() as file,
+        ):
+            used = int(file.read().split()[1]) * PAGE
+            if used > self.memory_limit:
+                self.kill()
+                what = f"took {used >> 20} MiB of memory (the limit is {self.memory_limit >> 20} MiB)"
+                raise Lost("CRASH", "memory-limit", what, self._last_words())
+
+    def _died(self) -> Lost:
+        """The output ended: find out why."""
+        try:
+            code = self._popen.wait(5)
+            self._kill_group()  # what it left behind
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return Lost("PROTOCOL", "closed", "closed its worker's standard output", self._last_words())
+        if code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal-{-code}"
+            return Lost("CRASH", name, f"died of {name}", self._last_words())
+        return Lost(
+            "CRASH",
+            f"exit-{code}",
+            f"ended its process with exit status {code}",
+            self._last_words(),
+        )
+
+    def _last_words(self) -> str:
+        """The end of what it wrote to standard error."""
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(size - TAIL_BYTES, 0))
+        return self._errors.read().decode(errors="replace").strip()

@@ -1,0 +1,96 @@
+"""Broken tables of one group of blocks: what a request is given, and what of it is published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....reference.prefix_cache import Key
+from ..host.block_tables import MambaGroup, Span
+from ..layout import NULL_BLOCK
+
+
+class LookaheadPageMissing(MambaGroup):
+    """The table ends one column before the last draft's.
+
+    vLLM #41884, #57605: allocation counted the main model's tokens only; the column that the accepted count selects
+    is beyond the list.
+    """
+
+    def columns(self, tokens: int) -> int:
+        return super().columns(tokens) - (self.speculative > 0)
+
+
+class RequiredBelowAllocated(MambaGroup):
+    """A request that needs fewer columns than it has gives the surplus back.
+
+    vLLM #39271, #43382: fewer drafts, or rejected ones, make the requirement shrink; that must change nothing, because
+    the worker's table only ever grows.
+    """
+
+    def extend(self, name: str, span: Span) -> list[int]:
+        table, required = self.tables[name], self.columns(span.high)
+        self.pool.release(reversed(table[required:]))
+        del table[required:]
+        return super().extend(name, span)
+
+
+class MinAcrossComponents(MambaGroup):
+    """A state is published under the longest prefix that all groups can name.
+
+    SGLang #38815: the inserted length was the minimum over the components, but a state cannot be sliced: a later
+    state stood under an earlier key.
+    """
+
+    def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
+        unit = self.layout.hit_unit
+        depth = (column + 1) * self.block_size // unit * unit
+        if self.mode != "none" and depth and block != NULL_BLOCK and block not in self.pool.labels:
+            self.pool.publish(block, Key(self.index, depth, tags[depth]))
+
+
+class HitBeforeCommit(MambaGroup):
+    """A state may be hit in the very step that is to write it.
+
+    vLLM #41400, #43569: the guard that defers such a hit was cleared too early.
+    """
+
+    def must_defer(self, blocks: Sequence[int]) -> bool:
+        return False
+
+
+class CommitAtWrongSemanticPosition(MambaGroup):
+    """The live state at the end of a chunk is committed as the state of the boundary before it.
+
+    SGLang #15653, #16598: the scheduler ignored the chunk points at which snapshots are taken.
+    """
+
+    def publish(self, name: str, tags: Sequence[int], tokens: int) -> None:
+        super().publish(name, tags, tokens)
+        column, beyond = divmod(tokens, self.block_size)
+        table = self.tables[name]
+        if self.mode != "none" and beyond and 0 < column < len(table):
+            block, depth = table[column], column * self.block_size
+            if block != NULL_BLOCK and block not in self.pool.labels:
+                self.pool.publish(block, Key(self.index, depth, tags[depth]))
+
+
+class AllGroupsEagleInsertsNothing(MambaGroup):
+    """Where no group belongs to the drafter, no boundary of a state is left to be inserted.
+
+    vLLM #57616, #54360: "none flagged" fell back to flagging all groups; the boundaries worth keeping were then
+    rounded down to nothing, and hits stayed 0. The other half of all-groups-eagle-fallback.
+    """
+
+    def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
+        if not self.layout.eagle_drop or any(group.draft for group in self.layout.groups):
+            super().publish_column(block, column, tags)
+
+
+PARTS: dict[str, type] = {
+    "lookahead-page-missing": LookaheadPageMissing,
+    "required-below-allocated": RequiredBelowAllocated,
+    "min-across-components-attaches-later-state": MinAcrossComponents,
+    "hit-before-commit": HitBeforeCommit,
+    "commit-at-wrong-semantic-position": CommitAtWrongSemanticPosition,
+    "all-groups-eagle-inserts-nothing": AllGroupsEagleInsertsNothing,
+}

@@ -1,0 +1,49 @@
+"""Broken movers between the pool and the store outside: tensors and layers that one of them leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..offload.external_store import Store
+
+
+class SideStateNotCarried(Store):
+    """One of the movers does not know a tensor that belongs to the state.
+
+    SGLang #39862, #39830: temporal states went to the host and came back, what is registered beside them did not, and
+    the slot kept the bytes of its last tenant.
+    """
+
+    def load_window(self, layer: int, block: int, window: tuple[int, ...]) -> None:
+        pass
+
+
+class LayerSpaceSizedByCount(Store):
+    """The transfer's table is as long as the number of its layers, but is indexed by their ids in the model.
+
+    SGLang #31745, #39876, #37870: layers of the two kinds alternate, so the ids of one kind exceed its count; the high
+    ones are never carried.
+    """
+
+    def layers(self, group: int) -> Sequence[int]:
+        groups = self.layout.groups
+        count = sum(one.layers for one in groups if one.kind == groups[group].kind)
+        return [layer for layer in super().layers(group) if layer * len(groups) + group < count]
+
+
+class Int8DtypeMismatchStride(Store):
+    """Slots are placed at the stride of the source, whose items are twice as long.
+
+    SGLang #36371: source and destination kept keys and values in different dtypes; the copy took the item length of
+    the source for both.
+    """
+
+    def load_slots(self, layer: int, block: int, tags: Sequence[int]) -> None:
+        self.memory.store_slots(layer, block, len(tags), 0, [tags[slot // 2] for slot in range(len(tags))])
+
+
+PARTS: dict[str, type] = {
+    "side-state-not-carried-by-one-mover": SideStateNotCarried,
+    "layer-space-sized-by-count": LayerSpaceSizedByCount,
+    "int8-dtype-mismatch-stride": Int8DtypeMismatchStride,
+}

@@ -1,0 +1,106 @@
+"""Broken model runners: zeroing, padding, dispatch of graphs, dummy runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...base.observe import Record
+from ..plan import Plan, ScheduledRow
+from ..worker.model_runner import Runner
+from ..worker.tag_kernels import RowInput
+
+
+class ZeroingWipesLoadedKv(Runner):
+    """Zeroing new attention blocks queues behind the running forward, loads into them do not.
+
+    vLLM #42182, #48481: what the connector had written was zeroed afterwards; states, which are never zeroed, were
+    kept, so that the output was half coherent.
+    """
+
+    def bring_in(self, plan: Plan, records: list[Record]) -> None:
+        attention = {index for index, group in enumerate(self.layout.groups) if group.kind == "attention"}
+        for row in plan.rows.values():
+            self.connector.load(plan.step, row, records)
+            plan.zero += [load.block for load in row.loads if load.group in attention]
+        self.zero_blocks(plan, records)
+
+
+class PaddedRowFakePrefill(Runner):
+    """Padding rows are asked whether they prefill, and answer with the counters of whoever left that row.
+
+    vLLM #41841, #41873: a vacated row of a request that was preempted in its prompt makes the batch one with
+    prefills; the buffer that the graph reads is then not refreshed, and live rows use the slots of an earlier step.
+    """
+
+    def prefilling_rows(self, inputs: Sequence[RowInput], padded: int) -> list[bool]:
+        rows = [one.table_row for one in inputs] + list(range(len(inputs), padded))
+        return [self.batch.is_prefill(row) for row in rows]
+
+
+class PrefillDispatchedAsUniformDecode(Runner):
+    """A batch is a uniform decode if its shape is that of one.
+
+    vLLM #53051, #49918, #47123: prompts of exactly 1 + k tokens match; the graph for verification is replayed with
+    index buffers that nobody refreshed.
+    """
+
+    def fits_graph(self, rows: Sequence[ScheduledRow], inputs: Sequence[RowInput]) -> bool:
+        uniform = all(len(one.tokens) == 1 + self.config.num_speculative_tokens for one in inputs)
+        return uniform and len(rows) <= max(self.config.graph_sizes, default=0)
+
+
+class PaddingAliasesParkedRequest(Runner):
+    """Padding rows keep the indices that their rows happen to hold.
+
+    SGLang #13151, #13278, #9873: padding reused arbitrary indices instead of a sentinel; a live request that is not
+    in this batch lost its state to them.
+    """
+
+    def live_mask(self, live: int, padded: int) -> list[bool]:
+        return [True] * padded
+
+
+class PaddingSkippedAtBatchOne(Runner):
+    """A batch with one live row is not masked.
+
+    transformers #46773: the mask was applied only to batches of more than one.
+    """
+
+    def live_mask(self, live: int, padded: int) -> list[bool]:
+        return [True] * padded if live == 1 else super().live_mask(live, padded)
+
+
+class StaleDummyMask(Runner):
+    """The mask of live rows is that of the batch before.
+
+    SGLang #17492: it was not computed again when the order or number of rows changed.
+    """
+
+    mask: Sequence[bool] = ()
+
+    def live_mask(self, live: int, padded: int) -> list[bool]:
+        now = super().live_mask(live, padded)
+        before, self.mask = self.mask, now
+        return [*before, *now[len(before) :]][:padded]
+
+
+class StaleFp32BytesNan(Runner):
+    """A recycled state block becomes an attention block without being zeroed.
+
+    vLLM #27264, #35219: its fp32 bytes read as NaN in the KV dtype, and attention multiplies masked slots by 0:
+    0 * NaN = NaN.
+    """
+
+    def zero_blocks(self, plan: Plan, records: list[Record]) -> None:
+        pass
+
+
+PARTS: dict[str, type] = {
+    "zeroing-wipes-loaded-kv": ZeroingWipesLoadedKv,
+    "padded-row-fake-prefill": PaddedRowFakePrefill,
+    "prefill-dispatched-as-uniform-decode": PrefillDispatchedAsUniformDecode,
+    "padding-aliases-parked-live-request": PaddingAliasesParkedRequest,
+    "padding-skipped-at-batch-1": PaddingSkippedAtBatchOne,
+    "stale-dummy-mask": StaleDummyMask,
+    "stale-fp32-bytes-nan": StaleFp32BytesNan,
+}

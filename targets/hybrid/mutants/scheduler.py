@@ -1,0 +1,64 @@
+"""Broken schedulers: where chunks end, and what happens around an admission."""
+
+from __future__ import annotations
+
+from ..host.cache_manager import Allocation, Hit
+from ..host.scheduler import Scheduler
+from ..plan import Load, Request
+
+
+class LoadBackAbortPublishesSlotEarly(Scheduler):
+    """A request is given its slots before the load into them is certain, and keeps them when it breaks off.
+
+    SGLang #30986: the destination was published on the request before the copy from the host was committed; after an
+    abort it went on from a slot with the content of a former tenant.
+    """
+
+    def commit_loads(self, request: Request, hit: Hit, allocation: Allocation) -> list[Load] | None:
+        return super().commit_loads(request, hit, allocation) if self.connector.commit(request.name) else []
+
+
+class SplitOnWrongGrid(Scheduler):
+    """Chunks end on the grid of the smallest blocks instead of that of the states.
+
+    vLLM #54076: the split used the cache's block size, which is the minimum over all groups; with a drafter's small
+    blocks the states of chunk ends are off their grid and are hashed as those of boundaries.
+    """
+
+    def find_chunk_grid(self) -> int:
+        return min(group.block_size for group in self.cache.groups)
+
+
+class ResumedRequestNotAligned(Scheduler):
+    """Only prompts are cut on the grid of states, not what a preempted request computes again.
+
+    vLLM #33706: a resumed request prefills prompt and outputs; its chunks ended anywhere, but were hashed on the grid.
+    """
+
+    def align_chunk(self, request: Request, count: int) -> int:
+        resumed = len(request.tokens) > request.prompt_length
+        return count if resumed else super().align_chunk(request, count)
+
+
+class AlignStarvation(Scheduler):
+    """A chunk that cannot reach the next boundary waits for a larger budget, even where none will come.
+
+    vLLM #40709, #45414: the end was rounded down to the grid whenever a block fits the largest prefill; a cap below
+    one block gives nothing, for ever.
+    """
+
+    def align_chunk(self, request: Request, count: int) -> int:
+        end, grid = request.high + count, self.chunk_grid
+        unfinished = end < max(request.prompt_length, len(request.tokens) - 1)
+        aligned = self.config.mamba_cache_mode == "align" and self.cache.layout.prefix_caching
+        if aligned and unfinished and end // grid * grid <= request.high and grid <= self.config.max_num_batched_tokens:
+            return 0
+        return super().align_chunk(request, count)
+
+
+PARTS: dict[str, type] = {
+    "load-back-abort-publishes-slot-early": LoadBackAbortPublishesSlotEarly,
+    "split-on-wrong-grid": SplitOnWrongGrid,
+    "resumed-request-not-aligned": ResumedRequestNotAligned,
+    "align-starvation": AlignStarvation,
+}

@@ -1,0 +1,170 @@
+"""Broken bookkeeping of states: how they move between columns, and which of them become checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from ...base.observe import Record
+from ..host.partial_hits import OF_THE_CACHE
+from ..plan import PageCopy, Plan
+from ..worker.input_batch import StateIndices
+from ..worker.state_slots import States
+from ..worker.tag_kernels import RowInput
+
+
+class ConvNotMovedAcrossBlock(States):
+    """Where the running column moves on, only the temporal state is copied.
+
+    vLLM #42792, #42406: with one index for reading and writing, the convolution's window is looked for in the new
+    column, where nobody put it.
+    """
+
+    def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
+        pass
+
+
+class DsConvLayoutSlice(States):
+    """A window is cut out of a channel-major buffer as if it were token-major.
+
+    vLLM #38898, #45682: "skip the first tokens" is not one contiguous range there; channels are mixed as soon as
+    drafts were accepted.
+    """
+
+    def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
+        channels, length = 2, self.window_length
+        flat = self.memory.conv(layer, source) * channels
+        self.memory.store_conv(layer, destination, flat[channels * offset :][:length])
+
+
+class BoundarySnapshotSkipped(States):
+    """The state of a boundary is saved only by a step that ends exactly on it.
+
+    oMLX #3228: several drafts accepted at once step over the boundary, and `position % block == 0` is never true.
+    """
+
+    def crossed_boundary(self, group: int, inputs: RowInput, computed: int) -> int | None:
+        depth = super().crossed_boundary(group, inputs, computed)
+        return depth if depth == computed else None
+
+
+class StaleTrackMaskInVerify(States):
+    """Verification uses the tracking mask that the prefill before it left behind.
+
+    SGLang #19415: preparing a verification did not reset the mask, so the boundaries that it crosses are not saved.
+    """
+
+    def crossed_boundary(self, group: int, inputs: RowInput, computed: int) -> int | None:
+        size = self.layout.groups[group].block_size
+        start = inputs.position // size * size
+        return super().crossed_boundary(group, inputs, start if start < inputs.position else computed)
+
+
+class MixedBatchDropsTrackMetadata(States):
+    """Where prefills and decodes share a batch, the boundaries to store on the way are lost.
+
+    SGLang #24613, #22867, #23075: merging two batches set the tracking metadata to nothing.
+    """
+
+    def prepare(
+        self,
+        step: int,
+        group: int,
+        names: Sequence[str],
+        inputs: Sequence[RowInput],
+        records: list[Record],
+    ) -> list[StateIndices]:
+        indices = super().prepare(step, group, names, inputs, records)
+        mixed = len({len(one.tokens) == one.drafts + 1 for one in inputs}) > 1
+        return [structs.replace(one, boundaries=()) for one in indices] if mixed else indices
+
+
+class StateVersusCheckpointChunkConflated(States):
+    """States on the way are stored every so many tokens, but those of another grid.
+
+    SGLang #35086: the kernel packs one state per chunk, the cache expects one per page; the wrong divisor was used.
+    """
+
+    def boundary_stops(self, group: int, inputs: RowInput) -> tuple[tuple[int, int, int], ...]:
+        unit = self.layout.hit_unit
+        return tuple(stop for stop in super().boundary_stops(group, inputs) if (inputs.position + stop[0]) % unit == 0)
+
+
+class SeedColumnWrongDivisor(States):
+    """A resumed request looks for its state with the block size of another group.
+
+    vLLM #53142, #55600: the column was (tokens - 1) // the cache's block size, which is the smallest of all groups.
+    """
+
+    def seed_column(self, group: int, computed: int) -> int:
+        if self.layout.mode == "none" or not computed:
+            return super().seed_column(group, computed)
+        return (computed - 1) // min(one.block_size for one in self.layout.groups)
+
+
+class NoneModeNoDraftStep(States):
+    """A step without drafts looks for its state in column 0, wherever the accepted drafts left it.
+
+    vLLM #39273, #40738, #52942: mode none moves no state after a step; the plain decode path reads the first column
+    with no offset.
+    """
+
+    def state_indices(self, group: int, inputs: RowInput, source: int, offset: int, run: int) -> StateIndices:
+        plain = self.layout.mode == "none" and not inputs.drafts
+        return super().state_indices(group, inputs, source, 0 if plain else offset, run)
+
+
+class DeferredCopyDropped(States):
+    """A copy that is pending for a slot is dropped when the slot is replaced.
+
+    SGLang, after #24954: a checkpoint donated the active slot to the cache and took another one; the copy was
+    registered under the slot of before, and nobody carried it out for the new one.
+    """
+
+    def copy_page(self, step: int, name: str, copy: PageCopy, records: list[Record]) -> None:
+        if copy.to_column != OF_THE_CACHE:
+            super().copy_page(step, name, copy, records)
+
+
+class StaleStateIdxAfterReset(States):
+    """Where a request's state lies is forgotten only when it ends or when planning preempts it.
+
+    vLLM #35157: resetting the prefix cache preempts by force; the requests come back with a shorter table and the
+    old column.
+    """
+
+    def forget(self, plan: Plan) -> None:
+        for name in (*plan.finished, *plan.preempted, *plan.rolled_back):
+            self.columns.pop(name, None)
+            self.batch.accepted.kept.pop(name, None)
+
+
+class AllModePartialBlock(States):
+    """Checkpoints are counted from the start of the chunk, not on the grid of blocks.
+
+    vLLM #34587, #34798: a column whose boundary fell inside a chunk kept an earlier state and was hashed as the
+    boundary's.
+    """
+
+    def boundary_stops(self, group: int, inputs: RowInput) -> tuple[tuple[int, int, int], ...]:
+        if self.layout.mode != "all" or inputs.drafts:
+            return ()
+        size, count = self.layout.groups[group].block_size, len(inputs.tokens)
+        columns = [(tokens, (inputs.position + tokens) // size - 1) for tokens in range(size, count, size)]
+        return tuple((tokens, column, self.batch.block(group, inputs.table_row, column)) for tokens, column in columns)
+
+
+PARTS: dict[str, type] = {
+    "conv-not-moved-across-block": ConvNotMovedAcrossBlock,
+    "ds-conv-layout-slice": DsConvLayoutSlice,
+    "boundary-snapshot-skipped-when-stepping-over-it": BoundarySnapshotSkipped,
+    "stale-track-mask-in-verify": StaleTrackMaskInVerify,
+    "mixed-batch-drops-track-metadata": MixedBatchDropsTrackMetadata,
+    "state-vs-checkpoint-chunk-conflated": StateVersusCheckpointChunkConflated,
+    "seed-column-wrong-divisor": SeedColumnWrongDivisor,
+    "none-mode-no-draft-step": NoneModeNoDraftStep,
+    "deferred-cow-clear-dropped-on-slot-replacement": DeferredCopyDropped,
+    "stale-state-idx-after-reset": StaleStateIdxAfterReset,
+    "all-mode-partial-block": AllModePartialBlock,
+}

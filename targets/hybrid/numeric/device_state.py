@@ -1,0 +1,257 @@
+"""Everything of one engine that lives on the device, and the order in which the device works.
+
+A plan brings its dead blocks with it: what nobody owns and no lookup reaches when the step is planned is overwritten
+when the device begins that step, not earlier, since steps in flight may still use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ....reference import tiny_model
+from ....reference.layout import Group, Layout
+from ....reference.prefix_cache import Key
+from ....reference.tiny_model import TinyModel
+from ...base.numbers import Bytes, LayerOutput, NumericRow
+from ...base.observe import Access, Numeric
+from ...base.trace import Config
+from ..device.staging import lanes
+from ..host.block_pool import BlockPool
+from ..plan import Plan
+from ..worker.tag_kernels import RowInput
+from .arrays import Builder, lone_writes
+from .backend import Device
+from .forward import Network, Results
+from .graphs import Launcher, uploaded
+from .indices import differing
+from .kernel_calls import Calls, Layer, WriteCall
+from .metadata import Metadata
+from .moves import Arrival, Check, Move, Moves
+from .offloaded_pages import Outside
+from .paging import PageLayout, Paging
+from .pool import BytePool, obituary, parts_of
+from .prefetch import Ahead
+from .tables import Ints, Tables
+
+FLOAT = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+def build_model(config: Config) -> TinyModel:
+    """Data types and mixer as the trace's options say."""
+    kv, state = config.options.get("kv_dtype", "fp8"), config.options.get("state_dtype", "fp32")
+    mixer = config.options.get("mixer", "mamba2")
+    return TinyModel(config.conv_width, FLOAT[kv], FLOAT[state], mixer)  # type: ignore[arg-type]
+
+
+class Promise(NamedTuple):
+    """A report whose values are on their way from the device; meanwhile the device may be given more to do."""
+
+    redeem: Callable[[], Numeric]
+
+
+class Machine:
+    """Pool, network and queue of one engine."""
+
+    def __init__(self, config: Config, layout: Layout, tables: Tables, draft_tables: Tables, device: Device) -> None:
+        self.layout = layout
+        self.tables = tables
+        self.draft_tables = draft_tables
+        self.device = device
+        self.model = build_model(config)
+        self.generations = [0] * layout.num_blocks
+        self.calls = Calls()
+        self.lanes = lanes(device.torch)
+        self.pages = PageLayout.of(layout, self.model, Paging.of(config.options))
+        self.outside = Outside(layout, self.model, self.pages, device)
+        self.results: tuple[Results, Sequence[RowInput], Mapping[str, Ints]] | None = None
+        self.indices_sent = 0
+        """Indices that the symbolic steps took from elsewhere than the device would."""
+        self._ahead: dict[int, Ahead] = {}
+        """What was sent for the steps that are planned and have not begun."""
+        self._dead: set[int] = set()
+        self.make_pool()
+
+    def make_pool(self) -> None:
+        """New bytes, all of them dead; nothing of what was queued or captured for the old ones remains."""
+        self.pool = BytePool(self.layout, self.model, self.pages, self.device.torch)
+        self.pool.fill_all(self.generations)
+        self.moves = Moves(self.pool, self.outside, self.device.ops, self.lanes)
+        self.network = Network(self.layout, self.model, self.pool, self.tables, self.device.ops, self.device.torch)
+        self.launcher = Launcher(self.network, self.device, self.lanes)
+
+    def drop_pool(self) -> None:
+        """Give the bytes back; `make_pool` makes new ones."""
+        self.lanes.finish()
+        for ahead in (self.moves.ahead, *self._ahead.values()):
+            ahead.release()
+        self._ahead.clear()
+        del self.pool, self.moves, self.network, self.launcher
+
+    def note_plan(self, plan: Plan, pool: BlockPool, handed_out: Sequence[int]) -> None:
+        """A step was planned: whatever died since the last planning dies for the device when it begins this step."""
+        dead = {block for block in pool.free if block not in pool.labels}
+        dying = (dead - self._dead) | set(handed_out)
+        self._dead = dead
+        named = self._named(dying, handed_out)
+        self._ahead[plan.step] = Ahead.of(plan, named, self.lanes.early, self.pool, self.outside)
+
+    def overwrite(self, handed_out: Sequence[int]) -> None:
+        """Blocks are handed out between two steps, with nothing in flight: what they held dies at once."""
+        assert not self._ahead, "a planned step may use what these blocks held"
+        self.moves.flush()
+        self._dead -= set(handed_out)
+        slot = self.lanes.staging.put(obituary(self._named(handed_out, handed_out)))
+        self.pool.fill_dead(slot.take())
+        slot.release()
+
+    def _named(self, dying: Iterable[int], handed_out: Sequence[int]) -> dict[int, int]:
+        """Generation by block of what dies; a block that is handed out begins a new one."""
+        for block in handed_out:
+            self.generations[block] += 1
+        return {block: self.generations[block] for block in dying}
+
+    def begin(self, step: int) -> None:
+        """The device begins a planned step."""
+        self.moves.flush()
+        self.moves.ahead = self._ahead.pop(step)
+        if self.moves.ahead.dead:
+            self.pool.fill_dead(self.moves.ahead.dead.take())
+
+    def copy_temporal(self, layer: int, source: int, destination: int) -> None:
+        """A recurrent state moves."""
+        self.moves.copy(Move(layer, source, 0, destination, 0, self.pages.conv, "temporal"))
+
+    def copy_window(self, layer: int, source: int, offset: int, destination: int) -> None:
+        """A convolution window moves: from `offset` inputs into its buffer to the beginning of another."""
+        entry, start = tiny_model.CONV_CHANNELS * 2, self.pages.conv
+        length = min(self.layout.conv_width - 1, self.pages.conv_slots - offset)
+        if length > 0:
+            move = Move(layer, source, start + offset * entry, destination, start, length * entry, "conv")
+            self.moves.copy(move)
+
+    def copy_slot(self, layer: int, source: int, at: int, destination: int, slot: int, size: int) -> None:
+        """Key and value of one token move from slot `at` of a block of `size` tokens to slot `slot` of another."""
+        places = zip(("key", "value"), self.pages.slot(size, at), self.pages.slot(size, slot), strict=True)
+        for part, start, end in places:
+            self.moves.copy(Move(layer, source, start, destination, end, self.pages.entry, f"{part} {slot}"))
+
+    def load_temporal(self, key: Key, layer: int, block: int) -> None:
+        """A recurrent state comes from outside of the pool."""
+        self._load(key, layer, block, 0, 0, self.pages.conv, "temporal")
+
+    def load_window(self, key: Key, layer: int, block: int) -> None:
+        """So does a convolution window."""
+        start, length = self.pages.conv, (self.layout.conv_width - 1) * tiny_model.CONV_CHANNELS * 2
+        self._load(key, layer, block, start, start, length, "conv")
+
+    def load_slot(self, key: Key, layer: int, at: int, block: int, slot: int, size: int) -> None:
+        """So do key and value of one token: from slot `at` of a page of `size` tokens to slot `slot` of a block."""
+        places = zip(("keys", "values"), self.pages.slot(size, at), self.pages.slot(size, slot), strict=True)
+        for part, start, end in places:
+            self._load(key, layer, block, start, end, self.pages.entry, part)
+
+    def _load(self, key: Key, layer: int, block: int, source: int, destination: int, length: int, part: str) -> None:
+        self.moves.load(Arrival(key, layer, block, source, destination, length, part))
+
+    def save(self, key: Key, leaving: Sequence[tuple[int, int]]) -> None:
+        """Pages (layer, block) leave the pool as it is now."""
+        self._write(self.calls.take_lone_writes(()))
+        for layer, block in leaving:
+            self.moves.save(key, layer, block)
+
+    def forward(self, inputs: Sequence[RowInput], graph: bool) -> None:
+        """Run what the symbolic kernels were asked for; `inputs` are the live rows."""
+        self.moves.flush()
+        lone = self.calls.take_lone_writes(inputs)
+        builder = Builder(self.pool, self.tables, self.calls, inputs)
+        self.calls = Calls()
+        self._write(lone)
+        if not builder.flat.updates and not builder.flat.prefills:
+            return
+        graph &= not builder.flat.prefills
+        shape = builder.build(fixed=graph)
+        self.indices_sent += builder.told.sent
+        self.results = self.launcher.run(builder.arrays, shape, graph), inputs, builder.told.expected
+
+    def _write(self, writes: dict[Layer, list[WriteCall]]) -> None:
+        """What a drafter stores."""
+        self.moves.let_leave()
+        for layer, calls in writes.items():
+            told = lone_writes(self.pool, self.draft_tables, layer, calls)
+            with uploaded(told.arrays, self.lanes.staging) as views:
+                metadata = Metadata(self.layout, self.draft_tables, self.device.ops, views)
+                found = self.network.write_lone(layer, metadata, max(len(call.inputs.tokens) for call in calls))
+            self.indices_sent += told.sent
+            (expected,) = told.expected.values()
+            what = f"computing the drafter's slots of group {layer[0]}"
+            self.moves.checks.append(Check(what, found, torch.from_numpy(expected.astype(np.int32))))
+
+    def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> Promise:
+        """All that is to be said about the step; it is sent in one transfer from the device."""
+        self._write(self.calls.take_lone_writes(()))
+        self.moves.flush()
+        self.moves.ahead.release()
+        self.moves.ahead = Ahead()
+        checks = self.moves.take_checks()
+        device = [self.pool.broken_guards(), *(check.there for check in checks)]
+        inputs: Sequence[RowInput] = ()
+        expected: Mapping[str, Ints] = {}
+        if self.results:
+            results, inputs, expected = self.results
+            device += results
+            self.results = None
+        receipt, guard_names, layers = self.lanes.mail.send(device), self.pool.guard_names, self.network.layers
+
+        def redeem() -> Numeric:
+            guards, *host = receipt.open()
+            moved, results = host[: len(checks)], host[len(checks) :]
+            broken = [name for name, bad in zip(guard_names, guards, strict=True) if bad]
+            failed = [one.what for one, seen in zip(checks, moved, strict=True) if not one.holds(seen)]
+            if expected:
+                failed += differing(expected, results[-1])
+            rows, outputs = outputs_of(inputs, names, layers, *results[:-1]) if inputs else ([], [])
+            return Numeric(step, self.model, rows, outputs, accesses, broken, failed, len(checks), dummy)
+
+        return Promise(redeem)
+
+    def read(self, group: int, layer: int, block: int) -> Bytes:
+        """What one page of a block holds in the first fill."""
+        page = self.pool.by_page[layer, self.pool.page(0, block)].cpu()
+        spec = self.layout.groups[group]
+        return _numbers(parts_of(page, spec, self.pages, self.model), spec)
+
+    def read_stored(self, key: Key, layer: int) -> Bytes | None:
+        """What is kept outside of the pool under a key, in the first fill."""
+        if layer not in self.outside.pages.get(key, ()):
+            return None
+        self.lanes.mail.side.finish()
+        first, second = self.outside.parts(key, layer)
+        return _numbers((first[0], second[0]), self.layout.groups[key.group])
+
+
+def outputs_of(
+    inputs: Sequence[RowInput], names: Sequence[str | None], layers: Sequence[Layer], features: np.ndarray,
+    agree: np.ndarray, choices: np.ndarray,
+) -> tuple[list[NumericRow], list[LayerOutput]]:  # fmt: skip
+    """What each row and each layer of it computed."""
+    rows, outputs, start = [], [], 0
+    for one in inputs:
+        tokens = slice(start, start + len(one.tokens))
+        start = tokens.stop
+        chosen = choices[:, tokens]
+        rows.append(NumericRow(names[one.row], one.row, one.position, one.tokens, (chosen[0] + 2).tolist()))
+        for index, (group, layer) in enumerate(layers):
+            outputs.append(
+                LayerOutput(len(rows) - 1, group, layer, features[tokens, index], bool(agree[tokens, index].all()))
+            )
+    return rows, outputs
+
+
+def _numbers(parts: tuple[torch.Tensor, torch.Tensor], group: Group) -> Bytes:
+    """States as they are; keys and values by token, not by kernel block."""
+    merged = 1 if group.kind == "attention" else 0
+    return Bytes(*(part.float().flatten(0, merged).numpy() for part in parts))

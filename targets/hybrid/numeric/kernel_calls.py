@@ -1,0 +1,109 @@
+"""What one forward asked of the kernels: the calls of the symbolic step, read off its own log.
+
+Nothing is recomputed from the scheduler's intentions. Blocks that a symbolic kernel took for null are None here, which
+kernels see as page 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ...base.observe import Access, SlotRead, SlotWrite, StateRead, StateWrite
+from ..worker.input_batch import StateIndices
+from ..worker.tag_kernels import RowInput
+
+Layer = tuple[int, int]
+"""Group, layer of the group."""
+
+
+class StateCall(NamedTuple):
+    """One row through one recurrent layer.
+
+    temporal, conv  blocks to start from, None for nothing
+    table_row, column, offset  where its state lies by the metadata: row and column of the block table, drafts accepted
+    states          (tokens after which, block): recurrent states to store
+    windows         the same for convolution windows; a speculative row has one, for all of its tokens
+    """
+
+    inputs: RowInput
+    temporal: int | None
+    conv: int | None
+    table_row: int
+    column: int
+    offset: int
+    states: Sequence[tuple[int, int]]
+    windows: Sequence[tuple[int, int]]
+
+
+class WriteCall(NamedTuple):
+    """Keys and values of one row through one attention layer: slot `slots[i]` of block `blocks[i]`, None for null."""
+
+    inputs: RowInput
+    blocks: Sequence[int | None]
+    slots: Sequence[int]
+
+
+class ReadCall(NamedTuple):
+    """Attention of one row through `blocks`, the first of them column `first_column`, as far as `length` positions."""
+
+    inputs: RowInput
+    blocks: Sequence[int | None]
+    first_column: int
+    length: int
+
+
+class Calls:
+    """All calls of one forward, by layer.
+
+    A drafter stores keys and values on its own, after the forward or without one: `take_lone_writes`.
+    """
+
+    def __init__(self) -> None:
+        self.states: dict[Layer, list[StateCall]] = {}
+        self.writes: dict[Layer, list[WriteCall]] = {}
+        self.reads: dict[Layer, list[ReadCall]] = {}
+
+    def add_state(
+        self, layer: Layer, inputs: RowInput, at: StateIndices, log: Sequence[Access], is_null: Callable[[int], bool]
+    ) -> None:
+        """One call of a symbolic state kernel, by what it logged."""
+        temporal = conv = None
+        states, windows = [], []
+        for access in log:
+            if isinstance(access, StateRead):
+                block = None if is_null(access.block) else access.block
+                temporal = temporal if access.temporal is None else block
+                conv = conv if access.window is None else block
+            elif isinstance(access, StateWrite):
+                stop = access.depth - inputs.position, access.block
+                if access.temporal is not None:
+                    states.append(stop)
+                if access.window is not None:
+                    windows.append(stop)
+        call = StateCall(inputs, temporal, conv, at.table_row, at.conv_column, at.offset, states, windows)
+        self.states.setdefault(layer, []).append(call)
+
+    def add_slots(
+        self, layer: Layer, inputs: RowInput, size: int, log: Sequence[Access], is_null: Callable[[int], bool]
+    ) -> None:
+        """One call of a symbolic attention kernel with blocks of `size` tokens, by what it logged."""
+        for access in log:
+            if isinstance(access, SlotWrite | SlotRead):
+                blocks = [None if is_null(block) else block for block in access.blocks]
+                if isinstance(access, SlotWrite):
+                    self.writes.setdefault(layer, []).append(WriteCall(inputs, blocks, access.slots))
+                else:
+                    first = access.first_column
+                    call = ReadCall(inputs, blocks, first, first * size + len(access.tags))
+                    self.reads.setdefault(layer, []).append(call)
+
+    def take_lone_writes(self, batch: Sequence[RowInput]) -> dict[Layer, list[WriteCall]]:
+        """Remove and return what is stored for rows that no row of `batch` is: nobody reads it in this forward."""
+        lone = {layer: [call for call in calls if call.inputs not in batch] for layer, calls in self.writes.items()}
+        self.writes = {
+            layer: kept
+            for layer, calls in self.writes.items()
+            if (kept := [one for one in calls if one.inputs in batch])
+        }
+        return {layer: calls for layer, calls in lone.items() if calls}

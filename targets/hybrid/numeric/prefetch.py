@@ -1,0 +1,53 @@
+"""What is known of a step when it is planned: it is sent at once, beside the kernels of the steps before it.
+
+Which blocks died, which are to be zeroed, and pages that come from outside of the pool. What the step really asks for
+decides; what it does not ask for is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ....reference.prefix_cache import Key
+from ..device.staging import Slot, Staging
+from ..plan import Plan
+from .offloaded_pages import Outside
+from .pool import BytePool, obituary
+
+
+@dataclass(slots=True)
+class Ahead:
+    """Uploads for one step, until it has run.
+
+    dead       an `obituary`
+    zero       blocks to zero, and their pages
+    pages      of what the plan loads
+    """
+
+    dead: Slot | None = None
+    zero: tuple[Sequence[int], Slot] | None = None
+    pages: dict[tuple[Key, int], Slot] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan, dead: Mapping[int, int], staging: Staging, pool: BytePool, outside: Outside) -> Ahead:
+        """Begin to send everything."""
+        ahead = cls()
+        if dead:
+            ahead.dead = staging.put(obituary(dead))
+        if plan.zero:
+            ahead.zero = list(plan.zero), staging.put(np.array(pool.pages_of(plan.zero), np.int64))
+        keys = [load.key for row in plan.rows.values() for load in row.loads]
+        for key in dict.fromkeys(keys):
+            for layer in outside.pages.get(key, ()):
+                ahead.pages[key, layer] = outside.send(key, layer, staging)
+        return ahead
+
+    def release(self) -> None:
+        """The step has been launched."""
+        slots = [self.dead, self.zero and self.zero[1], *self.pages.values()]
+        for slot in slots:
+            if slot:
+                slot.release()

@@ -1,0 +1,105 @@
+"""A KV connector: finds more of a prefix than the pool holds, has it loaded, and stores what the pool computes.
+
+Scheduler side: after the local hit of L tokens it looks for the longest total L + E on the grid of hits such that the
+store has every attention block behind L and every state at exactly L + E. A state cannot be put together from parts:
+with attention content alone nothing is found in a model that has states.
+
+Worker side: a mirror of the block tables says which block holds the content of a boundary. Tables of states are not
+append-only (columns are nulled, scratch blocks move), so the mirror takes the whole table each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mypy_extensions import mypyc_attr
+
+from ....reference.layout import Layout, first_attended
+from ....reference.prefix_cache import Key
+from ....reference.tokens import EMPTY, chain
+from ...base.observe import Record, Table
+from ..layout import NULL_BLOCK
+from ..plan import Load, ScheduledRow
+from .external_store import Store
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Connector:
+    """Both sides of one connector; `saves` tells whether it stores what this engine computes."""
+
+    def __init__(self, layout: Layout, store: Store, saves: bool) -> None:
+        self.layout = layout
+        self.store = store
+        self.saves = saves and layout.prefix_caching
+        self.mirror: dict[str, Table] = {}
+        self.breaks_off: set[str] = set()
+        """Requests whose next load will not come about."""
+
+    def find(self, tags: Sequence[int], local: int, num_tokens: int) -> int:
+        """Tokens behind a local hit of `local` tokens that can be loaded; at least one token is left to compute."""
+        if not self.store.pages or not self.layout.prefix_caching:
+            return 0
+        unit = self.layout.hit_unit
+        for total in range((num_tokens - 1) // unit * unit, local, -unit):
+            if all(self.holds(index, tags, local, total) for index in range(len(self.layout.groups))):
+                return total - local
+        return 0
+
+    def holds(self, group: int, tags: Sequence[int], local: int, total: int) -> bool:
+        """Whether the store has what a group needs to go on from `total` tokens."""
+        return all(key in self.store.pages for key in self.keys(group, tags, local, total))
+
+    def keys(self, group: int, tags: Sequence[int], local: int, total: int) -> list[Key]:
+        """What a group must be given to go on from `total` tokens, if the pool holds `local` of them."""
+        spec = self.layout.groups[group]
+        if spec.kind == "mamba":
+            return [self.state_key(group, tags, total)]
+        size = spec.block_size
+        first = max(local // size, first_attended(spec, total) // size)
+        return [Key(group, depth, tags[depth]) for depth in range((first + 1) * size, total + 1, size)]
+
+    def state_key(self, group: int, tags: Sequence[int], total: int) -> Key:
+        """The state at exactly `total` tokens: no other one fits attention content of that length."""
+        return Key(group, total, tags[total])
+
+    def commit(self, name: str) -> bool:
+        """Whether the loads that a request was promised will be carried out; one that broke off may be tried again."""
+        if name in self.breaks_off:
+            self.breaks_off.remove(name)
+            return False
+        return True
+
+    def loads(
+        self, tags: Sequence[int], local: int, total: int, blocks: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[Load]:
+        """One load for each new (column, block) of each group, in order of columns."""
+        return [
+            Load(group, column, block, key)
+            for group, columns in enumerate(blocks)
+            for (column, block), key in zip(columns, self.keys(group, tags, local, total), strict=True)
+        ]
+
+    def load(self, step: int, row: ScheduledRow, records: list[Record]) -> None:
+        """Device copies into the blocks of an admitted row."""
+        for one in row.loads:
+            self.store.load(step, row.name, one, records)
+
+    def update_mirror(self, row: ScheduledRow) -> None:
+        """Take over a row's table as the scheduler holds it now."""
+        if self.saves:
+            self.mirror[row.name] = row.table
+
+    def remove(self, name: str) -> None:
+        """A request left the batch."""
+        self.mirror.pop(name, None)
+
+    def save(self, name: str, tokens: Sequence[int], before: int, after: int) -> None:
+        """Store the content of every boundary that a step passed, from `before` to `after` certain tokens."""
+        if not self.saves:
+            return
+        for index, columns in enumerate(self.mirror[name]):
+            size = self.layout.groups[index].block_size
+            for depth in range((before // size + 1) * size, after + 1, size):
+                column = depth // size - 1
+                if column < len(columns) and columns[column] != NULL_BLOCK:
+                    self.store.save(Key(index, depth, chain(EMPTY, tuple(tokens[:depth]))[-1]), columns[column])

@@ -1,0 +1,185 @@
+"""Where the states of a request lie on the device, and how they move.
+
+Between steps the running state of a request lies, for each mamba group, at column `state_column + offset`
+(temporal) and at `state_column` with token offset `offset` (convolution): `offset` is the number of drafts that
+the last step accepted. Where the running column moves on (align), the state is copied there before the forward;
+where accepted drafts cross a boundary, the boundary's state is copied to its own column after it. The destination
+of that copy lies left of the running column: that is normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from mypy_extensions import mypyc_attr
+
+from ....reference.layout import Layout, cdiv
+from ...base.observe import Copied, Record
+from ..plan import PageCopy, Plan
+from ..tag_memory import Memory
+from .input_batch import Batch, StateIndices
+from .tag_kernels import RowInput
+
+
+class DeviceRequest(Struct, gc=False):
+    """A request as the worker knows it."""
+
+    tokens: list[int]
+    tag: int
+    """Of all `tokens`: the drafter's own account of the prefix; it sees the tokens, not the caches."""
+    computed: int
+    prompt_length: int
+    drafts: list[int] = []
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class States:
+    """Moves and indexes the states of all mamba groups; `groups` are their indices."""
+
+    def __init__(self, layout: Layout, batch: Batch, memory: Memory) -> None:
+        self.layout = layout
+        self.batch = batch
+        self.memory = memory
+        self.window_length = layout.conv_width - 1
+        self.columns: dict[str, list[int]] = {}
+        """By request and group: the column in which its state lies, -1 for none."""
+        self.groups = [index for index, group in enumerate(layout.groups) if group.kind == "mamba"]
+
+    def admit(self, name: str, computed: int) -> None:
+        """Where the state of an admitted request lies, unless that is still known."""
+        if name not in self.columns:
+            self.columns[name] = [self.seed_column(group, computed) for group in range(len(self.layout.groups))]
+
+    def forget(self, plan: Plan) -> None:
+        """Requests that ended, were preempted or resume: what was known of their columns is void."""
+        resumed = [row.name for row in plan.rows.values() if row.anew]
+        for name in (*plan.finished, *plan.preempted, *plan.rolled_back, *resumed):
+            self.columns.pop(name, None)
+            self.batch.accepted.kept.pop(name, None)
+
+    def seed_column(self, group: int, computed: int) -> int:
+        """Column of the state that an admitted request starts from, -1 for none."""
+        if self.layout.mode == "none":
+            return 0
+        return (computed - 1) // self.layout.groups[group].block_size if computed else -1
+
+    def prepare(
+        self,
+        step: int,
+        group: int,
+        names: Sequence[str],
+        inputs: Sequence[RowInput],
+        records: list[Record],
+    ) -> list[StateIndices]:
+        """Indices of every row for one group; in align mode the states are first brought to them."""
+        indices = []
+        for name, one in zip(names, inputs, strict=True):
+            run = self.run_column(group, one)
+            state, offset = self.columns[name][group], self.batch.accepted.host[group][one.table_row]
+            if self.layout.mode == "align" and state >= 0 and state != run:
+                self.copy_state(step, group, name, state, offset, run, records)
+                state, offset = run, 0
+            source = state if state >= 0 else run
+            indices.append(self.state_indices(group, one, source, offset, run))
+            self.columns[name][group] = run
+        return indices
+
+    def run_column(self, group: int, inputs: RowInput) -> int:
+        """Running column: the one that holds the state after all tokens of this step."""
+        if self.layout.mode == "none":
+            return 0
+        return cdiv(inputs.position + len(inputs.tokens), self.layout.groups[group].block_size) - 1
+
+    def state_indices(self, group: int, inputs: RowInput, source: int, offset: int, run: int) -> StateIndices:
+        """Look the columns of one row up in the worker's table."""
+        columns = (source + offset, source, run)
+        boundaries = self.boundary_stops(group, inputs)
+        return self.batch.look_up(group, inputs.table_row, columns, offset, inputs.drafts, boundaries)
+
+    def boundary_stops(self, group: int, inputs: RowInput) -> tuple[tuple[int, int, int], ...]:
+        """Mode all: a prefill also stores the state of each block boundary that it passes."""
+        if self.layout.mode != "all" or inputs.drafts:
+            return ()
+        size, end = self.layout.groups[group].block_size, inputs.position + len(inputs.tokens)
+        return tuple(
+            (
+                depth - inputs.position,
+                depth // size - 1,
+                self.batch.block(group, inputs.table_row, depth // size - 1),
+            )
+            for depth in range((inputs.position // size + 1) * size, end, size)
+        )
+
+    def copy_state(
+        self,
+        step: int,
+        group: int,
+        name: str,
+        state: int,
+        offset: int,
+        to: int,
+        records: list[Record],
+    ) -> None:
+        """Move temporal state from column state + offset, and the window at `offset` from column `state`."""
+        row = self.batch.names.index(name)
+        source, conv = (
+            self.batch.block(group, row, state + offset),
+            self.batch.block(group, row, state),
+        )
+        destination = self.batch.block(group, row, to)
+        for layer in range(self.layout.groups[group].layers):
+            self.move_temporal(layer, source, destination)
+            self.move_conv(layer, conv, destination, offset)
+            records += (
+                Copied(step, name, group, state + offset, source, to, destination, 0, True, False, layer),
+                Copied(step, name, group, state, conv, to, destination, offset, False, True, layer),
+            )
+
+    def move_temporal(self, layer: int, source: int, destination: int) -> None:
+        """Copy a recurrent state."""
+        self.memory.store_temporal(layer, destination, self.memory.temporal(layer, source))
+
+    def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
+        """Copy the convolution window that begins at token `offset` of the source's buffer."""
+        window = self.memory.conv(layer, source)[offset : offset + self.window_length]
+        self.memory.store_conv(layer, destination, window)
+
+    def copy_page(self, step: int, name: str, copy: PageCopy, records: list[Record]) -> None:
+        """Copy a whole page of every layer between a block of the cache and one of a request."""
+        group, memory = self.layout.groups[copy.group], self.memory
+        place = (copy.from_column, copy.source, copy.to_column, copy.destination, 0)
+        for layer in range(group.layers):
+            if group.kind == "mamba":
+                self.move_temporal(layer, copy.source, copy.destination)
+                self.move_conv(layer, copy.source, copy.destination, 0)
+                records.append(Copied(step, name, copy.group, *place, True, True, layer))
+            else:
+                tags = memory.slots(layer, copy.source, group.block_size)
+                memory.store_slots(layer, copy.destination, group.block_size, 0, tags)
+                records.append(Copied(step, name, copy.group, *place, False, False, layer, group.block_size))
+
+    def settle(
+        self, step: int, name: str, request: DeviceRequest, inputs: RowInput, sampled: int, records: list[Record]
+    ) -> None:
+        """Advance past an executed row; boundaries crossed by accepted drafts go to their own columns."""
+        certain = inputs.position + len(inputs.tokens) - inputs.drafts
+        request.computed = certain + max(sampled - 1, 0)
+        counts, row = self.batch.accepted, inputs.table_row
+        for group in self.groups:
+            counts.put(group, row, sampled)
+            if self.layout.mode == "none" or not inputs.drafts:
+                continue
+            run, depth = self.columns[name][group], self.crossed_boundary(group, inputs, request.computed)
+            if depth is not None:
+                bias, own = depth - certain, depth // self.layout.groups[group].block_size - 1
+                if own != run or bias:
+                    self.copy_state(step, group, name, run, bias, own, records)
+                if own == run:
+                    counts.put(group, row, 1)
+
+    def crossed_boundary(self, group: int, inputs: RowInput, computed: int) -> int | None:
+        """Depth of the boundary that a verified row reached or stepped over, None if there is none."""
+        size, certain = self.layout.groups[group].block_size, inputs.position + len(inputs.tokens) - inputs.drafts
+        boundary = computed // size * size
+        return boundary if boundary >= certain else None

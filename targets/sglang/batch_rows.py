@@ -1,0 +1,26 @@
+"""The rows of a launched batch, as read from SGLang's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..base.observe import Outside
+
+
+class Row(NamedTuple):
+    """One row of a batch. `tokens` is None if the token is the one that the row's last forward sampled; a row that is
+    sent outside of something (`outside`) takes no part."""
+
+    name: str | None
+    pool_row: int
+    prefix: int
+    num_tokens: int
+    tokens: tuple[int, ...] | None
+    samples: bool
+    slot: int
+    slots: tuple[int, ...]
+    locations: Sequence[int]
+    written: Sequence[int]
+    drafts: int = 0
+    outside: Outside | None = None

@@ -1,0 +1,125 @@
+"""Builds SGLang's own pools, allocator, tree cache and scheduler for the configuration of one trace.
+
+Sizes follow what the server itself computes (`_calculate_mamba_ratio`: state slots per running request), so that a
+pool that runs dry is the engine's doing and not ours. State slots and KV pages get one numbering for the reference:
+slots first, then pages; number 0 of each is SGLang's padding sink.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....reference.layout import Group, Layout, cdiv
+from ...base.trace import Config
+from . import old_releases, parts, tree_api
+from .sizes import Sizes
+
+STATES, ATTENTION = 0, 1
+"""The groups of every layout."""
+STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
+SPARE_PAGES = 2
+"""Admission reserves one page more than a request needs, and takes a strictly larger pool for enough."""
+
+
+def sizes_of(config: Config) -> Sizes:
+    """What a configuration asks for."""
+    states = [group for group in config.groups if group.kind == "mamba"]
+    attention = [group for group in config.groups if group.kind == "attention"]
+    options = config.options
+    caching = config.mamba_cache_mode != "none"
+    strategy = options.get("strategy", "no_buffer") if caching else "no_buffer"
+    page, chunk = attention[0].block_size, states[0].block_size
+    overlap = bool(config.async_depth)
+    drafts = config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
+    per_request = parts.slots_per_request(strategy, overlap) if caching else 1
+    # A pool of blocks for both kinds has those of one request's state, too.
+    state_blocks = 0 if caching else 1 + config.num_speculative_tokens
+    return Sizes(
+        caching=caching,
+        strategy=strategy,
+        overlap=overlap,
+        tree_core=options.get("tree_core") or tree_api.tree_cores()[0],
+        page=page,
+        chunk=chunk,
+        track=max(chunk, page) * int(options.get("track", "1")),
+        rows=config.max_num_seqs,
+        slots=per_request * config.max_num_seqs + int(options.get("spare_states", "0")),
+        pages=config.num_blocks - 1 - state_blocks + SPARE_PAGES + cdiv(2 * drafts, page),
+        context=config.max_model_len,
+        state_layers=states[0].layers,
+        attention_layers=attention[0].layers,
+        window=config.conv_width - 1,
+        drafts=drafts,
+    )
+
+
+def layout_of(config: Config, sizes: Sizes) -> Layout:
+    """What was built, in the reference's terms."""
+    return Layout(
+        groups=(
+            Group("mamba", sizes.chunk, sizes.state_layers, slots=sizes.request_slots),
+            Group("attention", sizes.page, sizes.attention_layers),
+        ),
+        num_blocks=sizes.first_page + sizes.pages + 1,
+        conv_width=config.conv_width,
+        mode="slots",
+        prefix_caching=sizes.caching,
+        num_speculative_tokens=config.num_speculative_tokens,
+        null_block=0,
+        reserved=frozenset({sizes.first_page}),
+        zeroing=False,
+        hit_unit=sizes.page,
+        cache_owns=True,
+        sinks=frozenset({0, sizes.first_page}),
+        zeroed_start=True,
+        overallocation=2 * sizes.drafts + sizes.page,
+    )
+
+
+class Engine:
+    """Everything of SGLang that one trace needs."""
+
+    def __init__(self, config: Config) -> None:
+        self.sizes = sizes = sizes_of(config)
+        self.layout = layout_of(config, sizes)
+        self.arguments = parts.publish(sizes)
+        layers = range(sizes.state_layers + sizes.attention_layers)
+        state_layers, attention_layers = list(layers[: sizes.state_layers]), list(layers[sizes.state_layers :])
+        self.rows = parts.make_row_pool(sizes, state_layers)
+        self.kv = parts.make_kv_pool(sizes, attention_layers, self.rows.mamba_pool)
+        self.allocator = parts.make_allocator(sizes, self.kv)
+        self.cache = parts.make_cache(sizes, self.rows, self.allocator)
+        self.states = Storage(self.rows, self.kv, sizes)
+
+
+class Storage:
+    """SGLang's tensors as arrays over the same memory: what is written to one is seen in the other.
+
+    temporal  [layer, slot]                window  [layer, slot, tap]
+    keys, values  per attention layer [token slot]
+    scratch_temporal [layer, row, draft], scratch_window [layer, row, draft, tap]  with speculation
+    """
+
+    def __init__(self, rows: Any, kv: Any, sizes: Sizes) -> None:
+        state = rows.mamba_pool.mamba_cache
+        self.temporal: Any = state.temporal.numpy().reshape(sizes.state_layers, -1)
+        self.window: Any = old_releases.windows(state)
+        self.scratch_temporal: Any = np.empty(0, np.int64)
+        self.scratch_window: Any = np.empty(0, np.int64)
+        if sizes.drafts:
+            steps = sizes.state_layers, sizes.rows + 1, sizes.drafts
+            self.scratch_temporal = state.intermediate_ssm.numpy().reshape(steps)
+            self.scratch_window = state.intermediate_conv_window[0].numpy().reshape(*steps, sizes.window)
+        pool = kv.full_kv_pool
+        self.keys: Any = [buffer.numpy().reshape(-1) for buffer in pool.k_buffer]
+        self.values: Any = [buffer.numpy().reshape(-1) for buffer in pool.v_buffer]
+        # With zeroed memory real bugs are invisible.
+        noise = np.random.default_rng(0)
+        scratch = (self.scratch_temporal, self.scratch_window)
+        for array in (self.temporal, self.window, *scratch, *self.keys, *self.values):
+            array[...] = noise.integers(1, 1 << 62, array.shape)
+        self.clears_what_is_freed = old_releases.clears_what_is_freed(rows)
+        if self.clears_what_is_freed:
+            self.temporal[...] = self.window[...] = 0

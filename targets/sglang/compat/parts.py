@@ -1,0 +1,202 @@
+"""Makes SGLang's own parts: pools, allocator, tree cache, attention backend. Together with releases.py the only place
+that asks which release it runs on.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from ....reference.tokens import VOCABULARY
+from ..stubs import OFF
+from . import old_releases, releases, tree_api
+from .sizes import Sizes
+
+BASE_SLOTS = 3
+"""`MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO`: state slots of a running request without those for snapshots."""
+
+
+def slots_per_request(strategy: str, overlap: bool) -> int:
+    """State slots that the server provides for each running request (`_calculate_mamba_ratio`; up to 0.5.9 in
+    `init_memory_pool`, which looks at speculation only, not at overlap)."""
+    tracks = 2 if overlap or old_releases.always_two_tracks() else 1
+    return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": tracks, "extra_buffer_lazy": 1}[strategy]
+
+
+def publish(sizes: Sizes) -> Any:
+    """Tell SGLang's process-wide configuration, and return it."""
+    from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
+
+    # A chain of drafts: trees have branches that a trace cannot name.
+    speculation: dict[str, Any] = {
+        "speculative_algorithm": "NGRAM",
+        "speculative_num_draft_tokens": sizes.drafts,
+        "speculative_num_steps": sizes.drafts,
+        "speculative_eagle_topk": 1,
+    }
+    arguments = releases.call(
+        ServerArgs,
+        model_path="dummy",
+        page_size=sizes.page,
+        disable_radix_cache=not sizes.caching,
+        mamba_radix_cache_strategy=sizes.strategy,
+        mamba_scheduler_strategy=sizes.strategy,  # its name up to 0.5.12
+        mamba_track_interval=sizes.track,
+        chunked_prefill_size=max(sizes.page, 16),
+        max_running_requests=sizes.rows,
+        disable_overlap_schedule=not sizes.overlap,
+        # Without Triton: request rows are written by plain Torch.
+        attention_backend="torch_native",
+        **(speculation if sizes.drafts else {}),
+    )
+    old_releases.set_chunk(arguments, sizes.chunk)
+    set_global_server_args_for_scheduler(arguments)
+    releases.limit_rows(sizes.rows)
+    return arguments
+
+
+def _state_parameters(sizes: Sizes, layers: list[int]) -> Any:
+    import torch
+    from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateDType, Mamba2StateShape
+
+    shape = Mamba2StateShape(
+        conv=old_releases.conv_shape(sizes.window),
+        temporal=(1, 1, 1),
+        intermediate_size=1,
+        conv_dim=1,
+        ssm_state_size=1,
+        num_heads=1,
+        head_dim=1,
+        state_size=1,
+        conv_kernel=sizes.window + 1,
+    )
+    return Mamba2CacheParams(shape=shape, layers=layers, dtype=Mamba2StateDType(conv=torch.int64, temporal=torch.int64))
+
+
+def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
+    """Request rows and state slots."""
+    from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
+
+    make = partial(
+        releases.call,
+        HybridReqToTokenPool,
+        size=sizes.rows,
+        mamba_spec_state_size=sizes.rows,
+        max_context_len=sizes.context + 4 * sizes.drafts + 2 * sizes.page + 8,
+        device="cpu",
+        enable_memory_saver=False,
+        cache_params=_state_parameters(sizes, layers),
+        mamba_layer_ids=layers,
+        enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
+        enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
+        speculative_num_draft_tokens=sizes.drafts or None,
+        enable_overlap_schedule=sizes.overlap,
+    )
+    rows = make(mamba_size=sizes.slots)
+    if old_releases.set_zero_aside(rows.mamba_pool):
+        rows = make(mamba_size=sizes.slots + 1)
+        old_releases.set_zero_aside(rows.mamba_pool)
+    old_releases.follow_rows(rows)
+    return rows
+
+
+def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
+    """Keys and values of the attention layers: one 64-bit integer each."""
+    import torch
+    from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool
+
+    return releases.call(
+        HybridLinearKVPool,
+        size=sizes.pages * sizes.page,
+        dtype=torch.int64,
+        page_size=sizes.page,
+        head_num=1,
+        head_dim=1,
+        full_attention_layer_ids=layers,
+        device="cpu",
+        enable_memory_saver=False,
+        mamba_pool=states,
+        enable_kvcache_transpose=False,  # asked for up to 0.5.12
+    )
+
+
+def make_allocator(sizes: Sizes, kv: Any) -> Any:
+    """Token slots, in pages if they are larger than one token."""
+    import torch
+    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+
+    tokens = sizes.pages * sizes.page
+    if sizes.page == 1:
+        return TokenToKVPoolAllocator(size=tokens, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=False)
+    return PagedTokenToKVPoolAllocator(
+        size=tokens, page_size=sizes.page, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=False
+    )
+
+
+def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
+    """The radix tree, with its components if it has such, or what stands in for it if there is to be none."""
+    from sglang.srt.environ import envs
+
+    parameters = releases.call(
+        old_releases.cache_parameters(),
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=allocator,
+        page_size=sizes.page,
+        disable=not sizes.caching,
+        enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
+        enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
+    )
+    if not sizes.caching and (stand_in := tree_api.chunk_cache()):
+        return old_releases.plain_cache(stand_in, parameters)
+    if sizes.tree_core == "legacy":
+        from sglang.srt.mem_cache.mamba_radix_cache import MambaRadixCache
+
+        return old_releases.plain_cache(MambaRadixCache, parameters)
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    kinds = tree_api.component_types()
+    parameters.tree_components = (kinds.FULL, kinds.MAMBA)
+    if not hasattr(envs, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"):
+        return UnifiedRadixCache(params=parameters)
+    with envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.override(sizes.tree_core):
+        return UnifiedRadixCache(params=parameters)
+
+
+def model_config(sizes: Sizes) -> Any:
+    """What the scheduler asks of a model; everything else is off."""
+
+    class Model(SimpleNamespace):
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return OFF
+
+    return Model(
+        vocab_size=VOCABULARY,
+        is_encoder_decoder=False,
+        is_multimodal=False,
+        hf_text_config=SimpleNamespace(mamba_chunk_size=sizes.chunk),
+        context_len=sizes.context,
+    )
+
+
+def hybrid_model_config() -> Any:
+    """What tells SGLang that a model has states."""
+    from sglang.srt.configs import Qwen3NextConfig
+
+    config = object.__new__(Qwen3NextConfig)
+    return SimpleNamespace(hf_config=SimpleNamespace(get_text_config=lambda: config))
+
+
+def make_backend(rows: Any, sizes: Sizes) -> Any:
+    """The linear-attention backend without its kernels: it plans where snapshots come from and stores them."""
+    backend = object.__new__(old_releases.backend_class())
+    backend.device = "cpu"
+    backend.topk = 0
+    backend.req_to_token_pool = rows
+    backend.conv_states_shape = (1, sizes.window)
+    backend._mamba_chunk_size = sizes.chunk
+    backend.is_draft_worker = backend.enable_unified_memory = False
+    backend.accept_lens_pool = None
+    return backend

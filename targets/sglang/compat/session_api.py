@@ -1,0 +1,56 @@
+"""What a client and the tokenizer hand to SGLang for a session, and which releases have sessions that can be driven."""
+
+from __future__ import annotations
+
+from array import array
+from importlib.util import find_spec
+from typing import Any
+
+from ....reference.tokens import VOCABULARY
+from .releases import Seen
+
+
+def has_sessions() -> bool:
+    """Whether streaming sessions own the records of their turns, in the way that sessions.py drives (0.5.23)."""
+    if find_spec("sglang.srt.session") is None or find_spec("sglang.srt.session.streaming_session") is None:
+        return False
+    from sglang.srt.session.streaming_session import StreamingSession
+
+    return hasattr(StreamingSession, "borrowed_slot")
+
+
+def open_session(name: str) -> Any:
+    """A client asks for a session."""
+    from sglang.srt.managers.io_struct import OpenSessionReqInput
+
+    return OpenSessionReqInput(capacity_of_str_len=1 << 20, session_id=name, streaming=True)
+
+
+def close_session(name: str) -> Any:
+    """A client closes its session."""
+    from sglang.srt.managers.io_struct import CloseSessionReqInput
+
+    return CloseSessionReqInput(session_id=name)
+
+
+def make_turn(session: Any, name: str, tokens: list[int], max_new_tokens: int) -> Any:
+    """A turn of a session as the tokenizer would hand it over: the session puts what was said before in front."""
+    from sglang.srt.managers.io_struct import SessionParams
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    sampling = SamplingParams(temperature=0, max_new_tokens=max_new_tokens)
+    sampling.normalize(None)
+    asked = Seen(
+        rid=f"{name}.",
+        input_ids=array("q", tokens),
+        sampling_params=sampling,
+        session_params=SessionParams(id=name),
+    )
+
+    def plain(**fields: Any) -> Any:
+        return Req(**{field: value for field, value in fields.items() if value is not None}, origin_input_text="")
+
+    request = session.create_req(asked, None, VOCABULARY, req_factory=plain)
+    request.hybridfuzz_name = name
+    return request
