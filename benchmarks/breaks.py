@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from hybridfuzz.harness.workers.client import Worker
+from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import prepare
@@ -96,7 +96,7 @@ def broken_launch(drill: Drill, launch: Launch, one: Break, folder: Path) -> Lau
     return Launch(launch.python, env, f"{launch.version}, {one.slug}")
 
 
-def hunt(drill: Drill, one: Break, worker: Worker, reference: Worker) -> Result:
+def hunt(drill: Drill, one: Break, worker: WorkerClient, reference: WorkerClient) -> Result:
     """Random traces until something is seen that the unbroken release does not show there, or for `steps_max` steps:
     what is found does not depend on how fast a machine is."""
     start, steps, traces, known = time.monotonic(), 0, 0, 0
@@ -113,13 +113,13 @@ def hunt(drill: Drill, one: Break, worker: Worker, reference: Worker) -> Result:
     return Result(one.slug, steps, traces, known, time.monotonic() - start)
 
 
-def hunt_all(drill: Drill, wanted: Sequence[Break], launch: Launch, reference: Worker) -> Iterator[Result]:
+def hunt_all(drill: Drill, wanted: Sequence[Break], launch: Launch, reference: WorkerClient) -> Iterator[Result]:
     """One after another; the next worker imports its engine meanwhile."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
 
-        def start(one: Break) -> Worker:
+        def start(one: Break) -> WorkerClient:
             broken = broken_launch(drill, launch, one, Path(folder) / one.slug)
-            worker = Worker(drill.target, broken, TRACE_SECONDS)
+            worker = WorkerClient(drill.target, broken, TRACE_SECONDS)
             worker.start()
             return worker
 
@@ -186,7 +186,7 @@ def main(drill: Drill) -> None:
     wanted = chosen(drill, arguments.only, results)
     for one in wanted:
         edited(drill, Path(launch.env["PYTHONPATH"].rpartition(":")[2]), one)
-    with Worker(drill.target, launch, TRACE_SECONDS) as reference:
+    with WorkerClient(drill.target, launch, TRACE_SECONDS) as reference:
         if wanted:
             reference.start()
         for result in hunt_all(drill, wanted, launch, reference):

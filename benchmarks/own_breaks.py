@@ -24,14 +24,22 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ("layout", "ledger", "model", "pool", "prefix_cache", "request", "tokens")
-ORACLES = ("base", "cache", "memory", "pool", "progress", "publication", "state", "tables")
+ORACLES = ("base", "cache", "memory", "pool", "output", "device_order", "liveness", "state", "tables")
 FILES = (
     *(f"reference/{name}.py" for name in REFERENCE),
     *(f"harness/oracles/{name}.py" for name in ORACLES),
-    *(f"harness/{name}.py" for name in ("clauses", "explain", "lockstep", "reduce", "takeover", "violation")),
+    *(f"harness/explain/{name}.py" for name in ("clauses", "explain")),
+    *(f"harness/lockstep/{name}.py" for name in ("lockstep", "ledger_updates")),
+    *(f"harness/traces/{name}.py" for name in ("reduce", "violation")),
 )
-TESTS = ["tests/reference", "tests/oracles", "tests/targets", "tests/test_corpus.py"]
-TESTS += [f"tests/harness/test_{name}.py" for name in ("clauses", "explain", "lockstep", "ranks", "simpler")]
+TESTS = [
+    "tests/reference",
+    "tests/harness/oracles",
+    "tests/harness/lockstep",
+    "tests/harness/explain",
+    "tests/harness/traces",
+]
+TESTS += ["tests/targets/hybrid", "tests/test_corpus.py"]
 SECONDS_MAX = 300
 OPPOSITE = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

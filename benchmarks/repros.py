@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hybridfuzz.harness.reproduce.script import Verdict, failure_of, run_script
+from hybridfuzz.harness.reproduce.script import ScriptVerdict, failure_of, run_script
 from hybridfuzz.harness.traces.files import load_trace
-from hybridfuzz.harness.workers.client import Worker
+from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Script
@@ -53,9 +53,9 @@ class Row(NamedTuple):
     target: str
     finding: str
     script: Script
-    bad: Verdict
+    bad: ScriptVerdict
     good_name: str
-    good: Verdict
+    good: ScriptVerdict
 
     def text(self) -> str:
         """A line of the table."""
@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
 def script_of(spec: str, trace: Trace, launch: Launch) -> list[Script]:
     """Scripts for a trace that fails."""
-    with Worker(spec, launch, trace_seconds=300) as worker:
+    with WorkerClient(spec, launch, trace_seconds=300) as worker:
         worker.start()
         history = worker.explain(trace)[1]
     if history.violation is None:
@@ -78,7 +78,7 @@ def script_of(spec: str, trace: Trace, launch: Launch) -> list[Script]:
     return list(write_scripts(spec, trace, failure_of(trace, history, history.violation)))
 
 
-def tried(folder: Path, scripts: list[Script], launch: Launch) -> tuple[Script, Verdict]:
+def tried(folder: Path, scripts: list[Script], launch: Launch) -> tuple[Script, ScriptVerdict]:
     """The first script that does what it promises, or the last."""
     script, verdict = scripts[0], None
     for script in scripts:

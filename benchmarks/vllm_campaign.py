@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 from hybridfuzz.harness.traces.files import save_trace
-from hybridfuzz.harness.workers.client import Worker
+from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
@@ -161,7 +161,7 @@ class Suspects:
 
     def __init__(self, source: Path, folder: Path, later: Path | None) -> None:
         self.specs: dict[str, str] = {}
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, WorkerClient] = {}
         everything: list[Edit] = []
         for name, edits in MENDS.items():
             try:
@@ -179,7 +179,7 @@ class Suspects:
         """The first suspect on which the trace is silent, or ""."""
         for name, spec in self.specs.items():
             if name not in self.workers:
-                self.workers[name] = Worker(spec, prepare(spec, print), trace_seconds=300)
+                self.workers[name] = WorkerClient(spec, prepare(spec, print), trace_seconds=300)
                 self.workers[name].start()
             if self.workers[name].run(trace).violation is None:
                 return name
@@ -209,7 +209,7 @@ def campaign(arguments: argparse.Namespace, suspects: Suspects, out: Path) -> di
     configurations: Counter[str] = Counter()
     reached: Counter[str] = Counter()
     started = time.monotonic()
-    with Worker(arguments.target, launch, trace_seconds=300) as worker:
+    with WorkerClient(arguments.target, launch, trace_seconds=300) as worker:
         worker.start()
         while steps < arguments.steps:
             for ran in worker.fuzz(Fuzz(arguments.seed, index, 25, overrides_of(arguments.config))):

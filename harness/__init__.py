@@ -1,5 +1,24 @@
 """The harness: draws traces, runs a target in lockstep with the reference, checks, reduces, records.
 
-The core (`lockstep`, `oracles`, `workload`, `reduce`, `campaign`) returns plain values; only `cli` and `console`
-print. Nothing here imports a concrete target: they come by name from the registry.
+commands/     the command line, one module for each command
+gate/         the pytest plugin
+machine       the Hypothesis state machine
+campaign/     many traces on several workers for a budget
+reproduce/    from a failing trace to something that fails elsewhere
+outputs/      what becomes of a campaign's events: terminal, NDJSON, JUnit
+detection/    whether known bugs are found, and how fast
+findings/     findings on disk, and what is known about them
+workers/      processes that run traces
+explain/      how a trace breaks an invariant
+lockstep/     one target beside the reference
+oracles/      the invariants
+traces/       trace files, reduction, outcomes
+generate/     where traces come from
+events        what a campaign reports
+exit_status   the exit statuses of the command line
+units         durations, sizes and counts as people write them
+cli           picks a command, turns errors into one line
+
+From top to bottom: a room imports only rooms below it (`tests/test_architecture.py`). Nothing here imports a concrete
+target; they come by name from the registry.
 """

@@ -20,7 +20,8 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 
-CLEAN, VIOLATION, USAGE, VACUOUS, INTERNAL = range(5)
+from .exit_status import CLEAN, INTERNAL, USAGE
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 COMMANDS = {

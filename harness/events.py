@@ -92,7 +92,7 @@ class Summary(Struct, frozen=True):
         return self.steps / self.seconds if self.seconds else 0.0
 
 
-class Began(Struct, frozen=True):
+class CampaignStarted(Struct, frozen=True):
     """The first worker is ready; the clock runs.
 
     `earlier` are findings of an earlier campaign in this folder; `resumed` traces of this one ran before it was
@@ -163,10 +163,21 @@ class Tick(Struct, frozen=True):
     left: float | None
 
 
-class Ended(Struct, frozen=True):
+class CampaignEnded(Struct, frozen=True):
     """The last record."""
 
     summary: Summary
 
 
-Record = Began | WorkerState | TraceDone | Found | Improved | WorkerLost | CanaryDone | Notice | Tick | Ended
+CampaignEvent = (
+    CampaignStarted
+    | WorkerState
+    | TraceDone
+    | Found
+    | Improved
+    | WorkerLost
+    | CanaryDone
+    | Notice
+    | Tick
+    | CampaignEnded
+)

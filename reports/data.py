@@ -13,7 +13,7 @@ from ..harness.detection.statistics import Row
 from ..harness.events import Finding, Summary
 from ..harness.explain.history import History
 from ..harness.findings.store import HISTORY_SUFFIX, STATE_FILE
-from ..harness.findings.triage import Bug, book_key, load_book
+from ..harness.findings.triage import Bug, bug_key, load_bug_history
 from ..harness.outputs.rates import Sample, load_samples
 from ..harness.traces.files import load_trace
 from ..targets.base.trace import Trace, TraceError
@@ -55,11 +55,11 @@ def load_folder(folder: Path) -> Data:
     matrix = _decoded(folder / MATRIX_FILE, _Matrix)
     if summary is None and matrix is None:
         raise TraceError(f"{folder}: neither {STATE_FILE} nor {MATRIX_FILE} is there; name a campaign's output folder")
-    book = load_book(folder)
+    book = load_bug_history(folder)
     findings: list[Shown] = []
     if summary:
         for finding in summary.findings:
-            bug = book.get(book_key(summary.target, finding.signature))
+            bug = book.get(bug_key(summary.target, finding.signature))
             findings.append(_shown(finding, summary.target, bug, folder))
         findings += [_shown(_gone(bug), bug.target, bug, folder) for bug in book.values() if _is_gone(bug, summary)]
     title = summary.target if summary else "mutants"

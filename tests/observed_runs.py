@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep import lockstep
+from hybridfuzz.harness.lockstep import lockstep, run
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.registry import load_factory
 
@@ -19,7 +19,7 @@ def clean(traces: int) -> list[object]:
     observed: list[object] = []
     for index in range(traces):
         trace = draw_trace(factory.capabilities, 91, index, {}, factory.supports)
-        outcome = lockstep.run_trace(factory, trace)
+        outcome = run.run_trace(factory, trace)
         observed.append([outcome.digest, outcome.steps, outcome.exercised, outcome.reached, str(outcome.violation)])
     return observed
 
@@ -28,7 +28,7 @@ def broken(corpus: Path) -> dict[str, object]:
     """What every mutant shows on its reduced traces."""
     observed: dict[str, object] = {}
     for path in sorted(corpus.glob("*.json")):
-        outcome = lockstep.run_trace(load_factory(f"hybrid:{path.name.partition('--')[0]}"), load_trace(path))
+        outcome = run.run_trace(load_factory(f"hybrid:{path.name.partition('--')[0]}"), load_trace(path))
         signature = outcome.violation.signature if outcome.violation else ""
         observed[path.stem] = [signature, outcome.violation and outcome.violation.message, outcome.digest]
     return observed

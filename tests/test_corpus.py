@@ -1,6 +1,6 @@
 """The corpus: every trace says in its name what it shows, shows it, and is clean where nothing is wrong.
 
-MUTANT--SIGNATURE.json; corpus/vllm is for tests/vllm/test_release.py.
+MUTANT--SIGNATURE.json; corpus/vllm is for tests/targets/vllm/test_release.py.
 """
 
 from pathlib import Path

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from threading import Lock
 
 from ...targets.base.trace import Trace
-from ..events import Improved, Record
-from ..findings.store import Store
+from ..events import CampaignEvent, Improved
+from ..findings.store import FindingStore
 from ..traces.outcome import Outcome
 from ..traces.reduce import reduce_trace
 from ..traces.violation import Violation
-from ..workers.client import Worker
+from ..workers.client import WorkerClient
 
 HANG_PATIENCE = 0.1
 """Part of the time limit after which a candidate for a shorter hang counts as one."""
@@ -20,21 +20,21 @@ CONFIRMATIONS = 2
 """How often the reduced trace is run again, to learn its reproduction rate."""
 
 
-class Case:
+class Confirmation:
     """Confirms and reduces one finding on one worker. Its best trace is on disk at any moment."""
 
     def __init__(
         self,
-        store: Store,
+        store: FindingStore,
         lock: Lock,
-        worker: Worker,
-        say: Callable[[Record], None],
+        worker: WorkerClient,
+        emit: Callable[[CampaignEvent], None],
         seconds: float,
     ) -> None:
         self._store = store
         self._lock = lock
         self._worker = worker
-        self._say = say
+        self._emit = emit
         self._seconds = seconds
         self._signature = ""
         self._twice = False
@@ -66,7 +66,7 @@ class Case:
             finding = self._store.settle(
                 self._signature, reproduced=reproduced, shown=self._times_shown, tried=self._times_tried
             )
-        self._say(Improved(finding))
+        self._emit(Improved(finding))
 
     def _explain(self, trace: Trace) -> None:
         """Keep how the best trace breaks what it breaks, and see whether it does so every time."""
@@ -97,4 +97,4 @@ class Case:
         violation = self._shown[1] if self._shown and self._shown[0] == trace else None
         with self._lock:
             finding = self._store.improve(self._signature, trace, violation)
-        self._say(Improved(finding))
+        self._emit(Improved(finding))

@@ -21,7 +21,7 @@ PER_STATE = 2
 BROKEN_SUFFIX = ".broken"
 
 
-class Keepsakes:
+class CampaignCorpus:
     """The corpus on disk. Methods raise OutputError; call them under one lock."""
 
     def __init__(self, folder: Path) -> None:

@@ -11,7 +11,7 @@ from ..events import Summary
 from ..findings.known import Known, load_known
 from ..findings.retest import recheck
 from ..findings.store import OutputError
-from ..findings.triage import Bug, bugs_of, load_book, merge, save_book
+from ..findings.triage import Bug, bugs_of, load_bug_history, merge, save_bug_history
 from ..outputs.rates import Rates
 
 KNOWN_FILE = "known.toml"
@@ -27,14 +27,14 @@ def known_bugs(wanted: Path | None, folder: Path) -> Sequence[Known]:
     return load_known(wanted or folder / KNOWN_FILE)
 
 
-def close_book(folder: Path, summary: Summary, known: Sequence[Known]) -> list[Bug]:
+def record_bugs(folder: Path, summary: Summary, known: Sequence[Known]) -> list[Bug]:
     """Merge a campaign into the book of its folder; returns the bugs that it met, news first.
 
     Raises OutputError if the book cannot be written, TraceError if the old one cannot be read.
     """
-    book = merge(load_book(folder), summary, known, datetime.now(UTC).isoformat(timespec="seconds"))
+    book = merge(load_bug_history(folder), summary, known, datetime.now(UTC).isoformat(timespec="seconds"))
     try:
-        save_book(folder, book)
+        save_bug_history(folder, book)
     except OSError as error:
         raise OutputError(f"cannot write the book of bugs in {folder}: {error.strerror}") from error
     return bugs_of(book, summary)
@@ -47,11 +47,11 @@ def check_old_bugs(
 
     Raises OutputError if the book cannot be written.
     """
-    book = load_book(folder)
+    book = load_bug_history(folder)
     checked = recheck(book, summary, launch, known, trace_seconds)
     try:
         if checked != book:
-            save_book(folder, checked)
+            save_bug_history(folder, checked)
     except OSError as error:
         raise OutputError(f"cannot write the book of bugs in {folder}: {error.strerror}") from error
     return [bug for key, bug in checked.items() if bug.state == "fixed" and book[key].state != "fixed"]

@@ -13,7 +13,7 @@ from ..events import Summary
 from ..workers.client import Ran
 
 
-class Tally:
+class Progress:
     """Hands out trace numbers and adds up results. The campaign's lock guards it."""
 
     def __init__(self, earlier: Summary | None = None) -> None:

@@ -1,7 +1,7 @@
 """What a campaign was asked to do, and all that its workers share, behind one lock.
 
 The state on disk is exact: a finding and the number of the trace that showed it are written in one go, so a campaign
-that was killed at any moment goes on without losing a finding or counting a trace twice (`tally`, `resume`).
+that was killed at any moment goes on without losing a finding or counting a trace twice (`progress`, `resume`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from msgspec import Struct
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
-from ..events import Canary, Finding, Notice, Reason, Record, Summary
-from ..findings.store import OutputError, Store
+from ..events import CampaignEvent, Canary, Finding, Notice, Reason, Summary
+from ..findings.store import FindingStore, OutputError
 from ..generate.overrides import check_overrides
 from ..lockstep.state_catalogue import required_oracles, required_states
 from ..oracles import applicable
 from ..traces.violation import Violation
 from ..workers.client import Ran
 from ..workers.messages import Fuzz, Overrides, Ready
-from .corpus import Keepsakes
-from .progress import Tally
+from .corpus import CampaignCorpus
+from .progress import Progress
 
 BATCH = 8
 
@@ -62,19 +62,19 @@ class Claim(Struct, frozen=True):
     shorter: Trace | None
 
 
-class Desk:
+class CampaignState:
     """The shared state. Methods may be called from any thread; `lock` is for those who change findings."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.lock = Lock()
         self.stopping = Event()
-        self.records: SimpleQueue[Record | Exception] = SimpleQueue()
-        self.store = Store(settings.out, settings.target)
-        self.keepsakes = Keepsakes(settings.out)
+        self.records: SimpleQueue[CampaignEvent | Exception] = SimpleQueue()
+        self.store = FindingStore(settings.out, settings.target)
+        self.corpus = CampaignCorpus(settings.out)
         self.reason: Reason | None = None
         self.canary: Canary | None = None
-        self._tally = Tally(settings.earlier)
+        self._progress = Progress(settings.earlier)
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
         self._keeping = True
@@ -95,13 +95,13 @@ class Desk:
             if self._started is None:
                 self._started = time.monotonic()
 
-    def say(self, record: Record) -> None:
+    def emit(self, record: CampaignEvent) -> None:
         """For whoever reads the campaign."""
         self.records.put(record)
 
     def spent(self) -> float:
         """Seconds since the start, those before a kill included."""
-        return self._tally.seconds + (time.monotonic() - self._started if self._started else 0.0)
+        return self._progress.seconds + (time.monotonic() - self._started if self._started else 0.0)
 
     def left(self) -> float | None:
         """Seconds left, None without a limit or before the start."""
@@ -113,8 +113,8 @@ class Desk:
         """The next few trace numbers, None if there is nothing left to do."""
         settings = self.settings
         with self.lock:
-            batch = range(0) if self.stopping.is_set() else self._tally.allot(BATCH, settings.traces)
-            wanted = self.keepsakes.wanted(self._states()) if self._keeping else []
+            batch = range(0) if self.stopping.is_set() else self._progress.allot(BATCH, settings.traces)
+            wanted = self.corpus.wanted(self._states()) if self._keeping else []
         if not batch:
             return None
         return Fuzz(settings.seed, batch.start, len(batch), settings.overrides, settings.twice_every, wanted)
@@ -124,7 +124,7 @@ class Desk:
         violation, trace = ran.outcome.violation, ran.trace
         with self.lock:
             claim = self._claim(violation, trace, ran.index) if violation and trace else None
-            self._tally.count(ran)
+            self._progress.count(ran)
             if trace and not violation:
                 self._keep(trace, ran.outcome.reached, None)
             if claim:
@@ -150,15 +150,15 @@ class Desk:
         if not self._keeping:
             return
         try:
-            self.keepsakes.offer(trace, reached, self._states(), path)
+            self.corpus.offer(trace, reached, self._states(), path)
         except OutputError as error:
             self._keeping = False
-            self.say(Notice(f"{error}: no more traces are kept in the corpus"))
+            self.emit(Notice(f"{error}: no more traces are kept in the corpus"))
 
     @property
     def out_of_steps(self) -> bool:
         """Whether the step limit is reached."""
-        return self.settings.steps is not None and self._tally.steps >= self.settings.steps
+        return self.settings.steps is not None and self._progress.steps >= self.settings.steps
 
     @property
     def resumed(self) -> int:
@@ -184,7 +184,7 @@ class Desk:
         return required_oracles(self._capabilities, self.settings.overrides) if self._capabilities else []
 
     def _summary(self) -> Summary:
-        settings, tally, states = self.settings, self._tally, self._states()
+        settings, progress, states = self.settings, self._progress, self._states()
         oracles = applicable(self._capabilities) if self._capabilities else []
         return Summary(
             target=settings.target,
@@ -192,16 +192,16 @@ class Desk:
             seed=settings.seed,
             overrides=settings.overrides,
             exit_reason=self.reason,
-            traces=tally.traces,
-            steps=tally.steps,
+            traces=progress.traces,
+            steps=progress.steps,
             seconds=round(self.spent(), 3),
             findings=list(self.store.findings.values()),
-            exercised=dict.fromkeys(oracles, 0) | tally.exercised,
-            reached=dict.fromkeys(states, 0) | tally.reached,
-            never_exercised=[oracle for oracle in self._oracles() if not tally.exercised[oracle]],
-            never_reached=[state for state in states if not tally.reached[state]],
-            lost_workers=tally.lost,
+            exercised=dict.fromkeys(oracles, 0) | progress.exercised,
+            reached=dict.fromkeys(states, 0) | progress.reached,
+            never_exercised=[oracle for oracle in self._oracles() if not progress.exercised[oracle]],
+            never_reached=[state for state in states if not progress.reached[state]],
+            lost_workers=progress.lost,
             canary=self.canary,
-            done=tally.done,
-            beyond=sorted(tally.beyond),
+            done=progress.done,
+            beyond=sorted(progress.beyond),
         )

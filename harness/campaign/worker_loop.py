@@ -19,14 +19,14 @@ from ..events import Finding, Found, Notice, TraceDone, WorkerLost, WorkerState
 from ..findings.store import OutputError
 from ..traces.files import load_trace
 from ..traces.violation import Violation
-from ..workers.client import InternalError, Ran, Stopped, Worker
-from .confirm import Case
-from .state import Claim, Desk
+from ..workers.client import InternalError, Ran, Stopped, WorkerClient
+from .confirm import Confirmation
+from .state import CampaignState, Claim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Chore = Callable[["Shift"], None]
+    Chore = Callable[["WorkerLoop"], None]
 
 OVERTIME_SECONDS = 5.0
 """What a reduction may take at least, even if the campaign's time is over by then."""
@@ -34,52 +34,52 @@ CORPUS_INDEX = -1
 """Number of a trace that was not drawn."""
 
 
-def plan_chores(desk: Desk) -> SimpleQueue[Chore]:
+def plan_chores(state: CampaignState) -> SimpleQueue[Chore]:
     """What comes before new traces."""
     chores: SimpleQueue[Chore] = SimpleQueue()
-    for finding in desk.store.findings.values():
+    for finding in state.store.findings.values():
         if finding.reproduced and not finding.reduced:
-            chores.put(partial(Shift.reduce_again, finding=finding))
-    for path in desk.keepsakes.files():
-        chores.put(partial(Shift.run_again, path=path))
+            chores.put(partial(WorkerLoop.reduce_again, finding=finding))
+    for path in state.corpus.files():
+        chores.put(partial(WorkerLoop.run_again, path=path))
     return chores
 
 
-class Shift:
+class WorkerLoop:
     """One worker and its thread. `busy` while it looks into a finding: a limit lets it end that."""
 
-    def __init__(self, number: int, desk: Desk, worker: Worker, chores: SimpleQueue[Chore]) -> None:
+    def __init__(self, number: int, state: CampaignState, worker: WorkerClient, chores: SimpleQueue[Chore]) -> None:
         self.number = number
         self.worker = worker
         self.busy = False
-        self._desk = desk
+        self._state = state
         self._chores = chores
 
     def work(self) -> None:
         """Body of the thread. Errors become records."""
-        desk = self._desk
+        state = self._state
         try:
             with self.worker:
-                self._state("starting")
-                desk.ready(self.worker.start())
-                self._state("fuzzing")
+                self._announce("starting")
+                state.ready(self.worker.start())
+                self._announce("fuzzing")
                 for chore in self._all_chores():
                     chore(self)
-                while batch := desk.next_batch():
+                while batch := state.next_batch():
                     for ran in self.worker.fuzz(batch):
                         self._take(ran)
-                        if desk.stopping.is_set():
+                        if state.stopping.is_set():
                             break
         except Stopped:
             pass
         except (OutputError, TargetError, TraceError, InternalError) as error:
-            desk.records.put(error)
+            state.records.put(error)
         except Exception as error:
-            desk.records.put(InternalError(f"{type(error).__name__}: {error}", traceback.format_exc()))
-        self._state("ended")
+            state.records.put(InternalError(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        self._announce("ended")
 
     def _all_chores(self) -> Iterator[Chore]:
-        while not self._desk.stopping.is_set():
+        while not self._state.stopping.is_set():
             try:
                 yield self._chores.get_nowait()
             except Empty:
@@ -90,7 +90,7 @@ class Shift:
         try:
             trace = load_trace(finding.trace)
         except TraceError as error:
-            self._desk.say(Notice(str(error)))
+            self._state.emit(Notice(str(error)))
             return
         violation = self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
         if violation and violation.signature == finding.signature:
@@ -98,46 +98,46 @@ class Shift:
 
     def run_again(self, path: Path) -> None:
         """A trace of the folder's corpus. It is not counted, but what it finds is a finding."""
-        desk = self._desk
-        trace = desk.keepsakes.load(path)
+        state = self._state
+        trace = state.corpus.load(path)
         if isinstance(trace, str):
-            desk.say(Notice(trace))
+            state.emit(Notice(trace))
             return
         try:
             outcome = self.worker.run(trace)
         except TraceError as error:  # the target has changed since then
-            desk.say(Notice(f"{path}: {error}"))
+            state.emit(Notice(f"{path}: {error}"))
             return
         if outcome.violation is None:
-            desk.keep(trace, outcome.reached, path)
-        elif claim := desk.claim(outcome.violation, trace, CORPUS_INDEX):
-            desk.say(Found(claim.finding))
+            state.keep(trace, outcome.reached, path)
+        elif claim := state.claim(outcome.violation, trace, CORPUS_INDEX):
+            state.emit(Found(claim.finding))
             self._investigate(claim, outcome.violation, trace)
 
     def _take(self, ran: Ran) -> None:
         """Count a trace, and look into its violation if it is the first of its signature."""
-        desk, violation = self._desk, ran.outcome.violation
+        state, violation = self._state, ran.outcome.violation
         self.busy = violation is not None
-        claim = desk.take(ran)
-        desk.say(TraceDone(self.number, ran.index, ran.outcome.steps, violation.signature if violation else ""))
+        claim = state.take(ran)
+        state.emit(TraceDone(self.number, ran.index, ran.outcome.steps, violation.signature if violation else ""))
         if ran.lost:
-            desk.say(WorkerLost(self.number, ran.index, ran.lost))
+            state.emit(WorkerLost(self.number, ran.index, ran.lost))
         if claim and violation and ran.trace:
-            desk.say(Found(claim.finding))
+            state.emit(Found(claim.finding))
             self._investigate(claim, violation, ran.trace)
         self.busy = False
 
     def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
-        desk = self._desk
+        state = self._state
         self.busy = True
-        self._state(f"reducing {violation.signature}")
-        left, seconds = desk.left(), desk.settings.reduce_seconds
+        self._announce(f"reducing {violation.signature}")
+        left, seconds = state.left(), state.settings.reduce_seconds
         if left is not None:
             seconds = min(seconds, max(left, OVERTIME_SECONDS))
-        case = Case(desk.store, desk.lock, self.worker, desk.say, seconds)
-        case.investigate(violation, trace, earlier=claim.shorter)
+        confirmation = Confirmation(state.store, state.lock, self.worker, state.emit, seconds)
+        confirmation.investigate(violation, trace, earlier=claim.shorter)
         self.busy = False
-        self._state("fuzzing")
+        self._announce("fuzzing")
 
-    def _state(self, words: str) -> None:
-        self._desk.say(WorkerState(self.number, words))
+    def _announce(self, words: str) -> None:
+        self._state.emit(WorkerState(self.number, words))

@@ -1,4 +1,16 @@
 """The commands of the command line.
 
-Each module has `EXAMPLES`, `add_arguments(parser)` and `run(options)`.
+fuzz     random traces against a target
+against  `--against`: two targets on the same traces
+replay   traces from files
+reduce   cuts a failing trace down
+bisect   the releases that show a failure
+repro    a folder that makes a failure run elsewhere
+report   a page of HTML
+mutants  how fast known bugs are found
+targets  lists the targets
+doctor   checks this machine and installation
+common   what several commands share
+
+Each command has `EXAMPLES`, `add_arguments(parser)` and `run(options)`.
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..events import Reason
     from ..traces.outcome import Outcome
     from ..traces.violation import Violation
-    from ..workers.client import Worker
+    from ..workers.client import WorkerClient
 
 REDUCE_SECONDS = 20.0
 ALONE = ("jobs", "known", "fresh", "events", "junit")
@@ -26,12 +26,12 @@ class Pair:
     """Two targets that get the same traces. Use as a context manager."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from ..workers.client import Worker
+        from ..workers.client import WorkerClient
         from .common import launch_target
 
         self.names = (options.target, options.against)
         self.workers = [
-            Worker(name, launch_target(name), options.timeout, options.memory) for name in self.names
+            WorkerClient(name, launch_target(name), options.timeout, options.memory) for name in self.names
         ]  # fmt: skip
         self._stack = ExitStack()
 
@@ -56,7 +56,7 @@ class Pair:
             worker.stop()
 
     @property
-    def first(self) -> Worker:
+    def first(self) -> WorkerClient:
         """The worker that draws."""
         return self.workers[0]
 
@@ -66,20 +66,20 @@ class Pair:
 
         from ..lockstep.differential import difference
 
-        one, other = [worker.witness(trace) for worker in self.workers]
+        one, other = [worker.run_summarized(trace) for worker in self.workers]
         return structs.replace(one[0], violation=difference(trace, self.names, one, other))
 
 
 def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
     """Replay files on both targets; exit status 1 if any differs or fails."""
-    from ..cli import CLEAN, VIOLATION
+    from ..exit_status import CLEAN, VIOLATION
     from ..lockstep.ranks import on_ranks
     from ..traces.files import load_trace
     from ..units import plural
-    from .common import print_json, say
+    from .common import print_json, printer
 
     traces = [(file, load_trace(file)) for file in files]
-    line, results = say(options.json), []
+    line, results = printer(options.json), []
     with Pair(options) as pair:
         for file, trace in traces:
             violation = pair.run(on_ranks(trace, options.dp)).violation
@@ -97,18 +97,18 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
 
 def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object]) -> int:
     """Draw traces for the first target until a limit is met; each difference is reduced and saved once."""
-    from ..cli import CLEAN, VIOLATION
+    from ..exit_status import CLEAN, VIOLATION
     from ..findings.store import make_folder
     from ..generate.overrides import check_overrides
     from ..units import plural
     from ..workers.client import Stopped
-    from .common import ending_on_signals, output_folder, print_json, say
+    from .common import ending_on_signals, output_folder, print_json, printer
 
     check(options)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     out = options.out or output_folder(f"{options.target}-against-{options.against}-{seed}")
     make_folder(out)
-    line, found, reason = say(options.json), dict[str, Path](), "limit"
+    line, found, reason = printer(options.json), dict[str, Path](), "limit"
     steps = index = 0
     pair = Pair(options)
     with ending_on_signals(pair), pair:

@@ -34,12 +34,12 @@ def run(options: argparse.Namespace) -> int:
     """Try, print a line for each, then where it changes."""
     import msgspec
 
-    from ..cli import CLEAN, USAGE, VIOLATION
+    from ..exit_status import CLEAN, USAGE, VIOLATION
     from ..reproduce.bisect import bisect, changes
     from ..traces.files import load_trace
-    from .common import print_json, say
+    from .common import print_json, printer
 
-    trace, line = load_trace(options.trace), say(options.json)
+    trace, line = load_trace(options.trace), printer(options.json)
     releases = releases_of(options)
     signature = options.signature or first_signature(options, trace, releases)
     line(f"looking for {signature or 'any failure'} in {', '.join(releases)}")
@@ -97,11 +97,11 @@ def first_signature(options: argparse.Namespace, trace: Trace, releases: list[st
 def attempt(options: argparse.Namespace, trace: Trace, release: str) -> Outcome:
     """Run the trace on one release, in a worker of its own."""
     from ...targets.base.registry import prepare
-    from ..workers.client import Worker
+    from ..workers.client import WorkerClient
     from .common import progress_line
 
     spec = f"{options.target}@{release}"
-    with Worker(spec, prepare(spec, progress_line), options.timeout, options.memory) as worker:
+    with WorkerClient(spec, prepare(spec, progress_line), options.timeout, options.memory) as worker:
         worker.start()
         return worker.run(trace)
 

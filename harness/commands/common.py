@@ -20,7 +20,7 @@ from ..units import duration, size
 if TYPE_CHECKING:  # --help has to come at once
     from ...targets.base.launch import Launch
     from ..events import Reason
-    from ..workers.client import Worker
+    from ..workers.client import WorkerClient
 
 JOBS_MAX = 1024
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
@@ -55,12 +55,12 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dp", type=count, default=1, metavar="N", help=help_text)
 
 
-def open_worker(options: argparse.Namespace) -> Worker:
+def open_worker(options: argparse.Namespace) -> WorkerClient:
     """A worker for --target, not yet started."""
-    from ..workers.client import Worker
+    from ..workers.client import WorkerClient
 
     launch = launch_target(options.target)
-    return Worker(options.target, launch, options.timeout, memory_limit(options))
+    return WorkerClient(options.target, launch, options.timeout, memory_limit(options))
 
 
 def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:
@@ -104,7 +104,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
-def say(json_wanted: bool) -> Callable[[str], None]:
+def printer(json_wanted: bool) -> Callable[[str], None]:
     """Where lines for people go: standard error if standard output belongs to JSON."""
     stream = sys.stderr if json_wanted else sys.stdout
     return lambda text: print(text, file=stream, flush=True)

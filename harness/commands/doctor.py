@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print every check."""
-    from ..cli import CLEAN, USAGE
+    from ..exit_status import CLEAN, USAGE
     from .common import print_json
 
     checks = []
@@ -128,11 +128,11 @@ def built_in_target() -> Check:
     """Start the built-in target and run a few traces."""
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import prepare
-    from ..workers.client import Worker
+    from ..workers.client import WorkerClient
     from ..workers.messages import Fuzz
 
     try:
-        with Worker("hybrid", prepare("hybrid", lambda line: None)) as worker:
+        with WorkerClient("hybrid", prepare("hybrid", lambda line: None)) as worker:
             worker.start()
             began = time.monotonic()
             outcomes = [ran.outcome for ran in worker.fuzz(Fuzz(0, 0, 10, {}))]

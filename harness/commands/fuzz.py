@@ -79,14 +79,14 @@ def run(options: argparse.Namespace) -> int:
     import msgspec
 
     from ..campaign.campaign import Campaign
-    from ..campaign.finish import check_old_bugs, close_book, known_bugs, leave_report
+    from ..campaign.finish import check_old_bugs, known_bugs, leave_report, record_bugs
     from ..campaign.resume import load_state
-    from ..events import Ended
+    from ..events import CampaignEnded
     from ..outputs.console import open_console
     from ..outputs.junit import write_junit
     from ..outputs.ndjson import EventLog
     from ..outputs.rates import Rates
-    from .common import ending_on_signals, print_json, say
+    from .common import ending_on_signals, print_json, printer
 
     if options.against:
         from .against import fuzz_against
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     known_bugs(options.known, options.out or Path())  # a broken file is said before the campaign
     settings = settings_of(options)
     if settings.earlier is None and (cut_off := load_state(settings.out)):
-        close_book(settings.out, cut_off, ())  # it had no time to do so
+        record_bugs(settings.out, cut_off, ())  # it had no time to do so
     campaign = Campaign(settings)
     summary, rates = None, Rates()
     with (
@@ -109,11 +109,11 @@ def run(options: argparse.Namespace) -> int:
             rates.take(record)
             if log:
                 log.show(record)
-            if isinstance(record, Ended):
+            if isinstance(record, CampaignEnded):
                 summary = record.summary
     assert summary is not None
-    known, line = known_bugs(options.known, settings.out), say(options.json)
-    bugs = close_book(settings.out, summary, known)
+    known, line = known_bugs(options.known, settings.out), printer(options.json)
+    bugs = record_bugs(settings.out, summary, known)
     say_states([*bugs, *check_old_bugs(settings.out, summary, settings.launch, known, settings.trace_seconds)], line)
     if options.junit:
         write_junit(options.junit, summary, {bug.signature: bug.reason for bug in bugs if bug.state == "known"})
@@ -175,7 +175,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 def say_states(bugs: Sequence[Bug], line: Callable[[str], None]) -> None:
     """What is no news, and whether anything is."""
-    from ..findings.triage import is_news
+    from ..findings.triage import is_new
 
     for bug in bugs:
         if bug.state == "known":
@@ -185,16 +185,16 @@ def say_states(bugs: Sequence[Bug], line: Callable[[str], None]) -> None:
         elif bug.state == "fixed":
             line(f"fixed: {bug.signature}: its trace runs clean now")
     met = [bug for bug in bugs if bug.state != "fixed"]
-    if met and not any(map(is_news, met)):
+    if met and not any(map(is_new, met)):
         line("no news: all findings are known")
 
 
 def status(summary: Summary, bugs: Sequence[Bug]) -> int:
     """A violation that is news counts more than a blind alarm, and that more than what was not exercised."""
-    from ..cli import CLEAN, VACUOUS, VIOLATION
-    from ..findings.triage import is_news
+    from ..exit_status import CLEAN, VACUOUS, VIOLATION
+    from ..findings.triage import is_new
 
-    if any(map(is_news, bugs)):
+    if any(map(is_new, bugs)):
         return VIOLATION
     return VACUOUS if summary.blind or summary.never_exercised or summary.never_reached else CLEAN
 

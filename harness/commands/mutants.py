@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Hunt, show, save, compare."""
+    """Trial, show, save, compare."""
     from rich.console import Console
 
     from ..detection.statistics import compare, summarise
@@ -243,7 +243,7 @@ def verdict(result: Mapping[str, Any], out: Path) -> Iterator[str]:
 
 def status(result: Mapping[str, Any]) -> int:
     """Our own faults count most."""
-    from ..cli import CLEAN, INTERNAL, VIOLATION
+    from ..exit_status import CLEAN, INTERNAL, VIOLATION
 
     if result["errors"]:
         return INTERNAL

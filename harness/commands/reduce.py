@@ -25,15 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Reduce; a line for each improvement that drops events."""
     from ...targets.base.trace import Trace, TraceError
-    from ..cli import CLEAN
+    from ..exit_status import CLEAN
     from ..findings.store import OutputError, replay_command
     from ..traces.files import load_trace, save_trace
     from ..traces.outcome import Outcome
     from ..traces.reduce import reduce_trace
     from ..units import plural
-    from .common import open_worker, print_json, say
+    from .common import open_worker, print_json, printer
 
-    trace, line = load_trace(options.trace), say(options.json)
+    trace, line = load_trace(options.trace), printer(options.json)
     shortest = len(trace.events)
 
     def save(better: Trace) -> None:

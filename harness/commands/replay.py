@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
     from ..traces.violation import Violation
-    from ..workers.client import Worker
+    from ..workers.client import WorkerClient
 
 EXAMPLES = """\
 Every clean trace is run twice: both runs must look the same. Exit status 1 if any trace fails, 2 if one is refused.
@@ -39,17 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay; one line for each trace, and why it fails if that is wanted."""
-    from ..cli import CLEAN, USAGE, VIOLATION
+    from ..exit_status import CLEAN, USAGE, VIOLATION
     from ..traces.files import load_trace
     from ..units import plural
-    from .common import open_worker, print_json, say, trace_files
+    from .common import open_worker, print_json, printer, trace_files
 
     if options.against:
         from .against import replay_against
 
         return replay_against(options, trace_files(options.paths))
     traces = [(file, load_trace(file)) for file in trace_files(options.paths)]
-    line = say(options.json)
+    line = printer(options.json)
     with open_worker(options) as worker:
         worker.start()
         results = [replayed(worker, file, trace, options, alone=len(traces) == 1) for file, trace in traces]
@@ -63,15 +63,17 @@ def run(options: argparse.Namespace) -> int:
     return VIOLATION if failed else USAGE if refused else CLEAN
 
 
-def replayed(worker: Worker, file: Path, read: Trace, options: argparse.Namespace, *, alone: bool) -> dict[str, object]:
+def replayed(
+    worker: WorkerClient, file: Path, read: Trace, options: argparse.Namespace, *, alone: bool
+) -> dict[str, object]:
     """Run one trace and say what came of it. TraceError if the only one is refused."""
     from ...targets.base.trace import TraceError
     from ..lockstep.ranks import on_ranks
     from ..units import plural
     from ..workers.messages import Ported
-    from .common import say
+    from .common import printer
 
-    line = say(options.json)
+    line = printer(options.json)
     try:
         ported = worker.port(read) if options.port else Ported(read, ())
         trace = on_ranks(ported.trace, options.dp)
@@ -97,7 +99,7 @@ def replayed(worker: Worker, file: Path, read: Trace, options: argparse.Namespac
     return result
 
 
-def show_why(worker: Worker, trace: Trace, violation: Violation, on_stderr: bool) -> dict[str, object] | None:
+def show_why(worker: WorkerClient, trace: Trace, violation: Violation, on_stderr: bool) -> dict[str, object] | None:
     """Run the trace once more, keep the lives of its blocks, and explain; None if it does not fail again."""
     import msgspec
     from rich.console import Console

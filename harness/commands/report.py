@@ -30,9 +30,9 @@ def run(options: argparse.Namespace) -> int:
     """Load, render, write."""
     from ...reports.data import load_folder
     from ...reports.page import write_report
-    from ..cli import CLEAN
+    from ..exit_status import CLEAN
     from ..findings.store import OutputError
-    from .common import print_json, say
+    from .common import print_json, printer
 
     folder: Path = options.path if options.path.is_dir() else options.path.parent
     data = load_folder(folder) if options.path.is_dir() else run_trace(options)
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         write_report(data, page)
     except OSError as error:
         raise OutputError(f"cannot write {page}: {error.strerror}; choose another with -o") from error
-    say(options.json)(f"report: {page} ({page.stat().st_size / 1000:,.0f} kB)")
+    printer(options.json)(f"report: {page} ({page.stat().st_size / 1000:,.0f} kB)")
     if options.json:
         print_json({"exit_reason": "written", "report": str(page), "findings": len(data.findings)})
     return CLEAN

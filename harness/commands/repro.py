@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...targets.base.repro import Script
     from ...targets.base.trace import Trace
     from ..explain.history import History
-    from ..reproduce.script import Verdict
+    from ..reproduce.script import ScriptVerdict
     from ..traces.violation import Violation
 
 EXAMPLES = """\
@@ -36,13 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the trace, write the script, run the script, write the rest."""
     from ...targets.base.trace import TraceError
-    from ..cli import CLEAN, INTERNAL
+    from ..exit_status import CLEAN, INTERNAL
     from ..findings.store import OutputError
-    from ..reproduce.folder import Case, write_folder
+    from ..reproduce.folder import ReproCase, write_folder
     from ..traces.files import load_trace
-    from .common import launch_target, open_worker, print_json, say
+    from .common import launch_target, open_worker, print_json, printer
 
-    trace, line, folder = load_trace(options.trace), say(options.json), options.out
+    trace, line, folder = load_trace(options.trace), printer(options.json), options.out
     launch = launch_target(options.target)
     with open_worker(options) as worker:
         worker.start()
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         script, verdict = tried(folder, options.target, launch, (trace, history, violation), line)
-        write_folder(folder, Case(options.target, launch, trace, history, violation, script, verdict))
+        write_folder(folder, ReproCase(options.target, launch, trace, history, violation, script, verdict))
     except OSError as error:
         raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
     good = verdict is not None and verdict.promised
@@ -80,7 +80,7 @@ def tried(
     launch: Launch,
     case: tuple[Trace, History, Violation],
     line: Callable[[str], None],
-) -> tuple[Script | None, Verdict | None]:
+) -> tuple[Script | None, ScriptVerdict | None]:
     """The first script that fails as it promises, or else the last one; (None, None) where there is none."""
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import write_scripts

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """List, or describe one."""
     from ...targets.base.registry import known_targets
-    from ..cli import CLEAN
+    from ..exit_status import CLEAN
     from .common import print_json
 
     if options.target:
@@ -64,14 +64,14 @@ def describe(options: argparse.Namespace) -> int:
     """Start a target and print its capabilities and what they enable."""
     import msgspec
 
-    from ..cli import CLEAN
+    from ..exit_status import CLEAN
     from ..lockstep.state_catalogue import required_oracles, required_states
     from ..oracles import applicable
-    from ..workers.client import Worker
+    from ..workers.client import WorkerClient
     from .common import launch_target, print_json
 
     launch = launch_target(options.target)
-    with Worker(options.target, launch) as worker:
+    with WorkerClient(options.target, launch) as worker:
         ready = worker.start()
     facts = {
         "target": options.target,

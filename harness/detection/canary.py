@@ -22,11 +22,11 @@ from ...targets.base.trace import Config, Trace, TraceError, check_config
 from ..events import Canary
 from ..generate.overrides import apply_overrides
 from ..traces.files import decode_trace
-from ..workers.client import Stopped, Worker
+from ..workers.client import Stopped, WorkerClient
 from ..workers.messages import Overrides
 from .matrix import mutants_of
 from .statistics import Detection
-from .trial import Hunt, hunt
+from .trial import Trial, hunt
 
 TARGET = "hybrid"
 TRIES_MAX = 3
@@ -48,7 +48,7 @@ def share(seconds: float | None) -> float:
     return SECONDS_MAX if seconds is None else min(max(seconds * SHARE, SECONDS_MIN), SECONDS_MAX)
 
 
-class Cage:
+class CanaryRun:
     """Runs the canaries of one campaign, one after the other. `stop` may be called from anywhere."""
 
     def __init__(self, launch: Launch, seed: int, overrides: Overrides, seconds: float) -> None:
@@ -56,7 +56,7 @@ class Cage:
         self._seed = seed
         self._overrides = overrides
         self._seconds = seconds
-        self._worker: Worker | None = None
+        self._worker: WorkerClient | None = None
         self._stopped = False
 
     def stop(self) -> None:
@@ -82,7 +82,7 @@ class Cage:
     def _detections(self, specs: Sequence[str]) -> Iterator[Detection]:
         for spec in specs:
             slug = spec.rpartition(":")[2]
-            with Worker(spec, self._launch) as worker:
+            with WorkerClient(spec, self._launch) as worker:
                 self._worker = worker
                 if self._stopped:
                     raise Stopped
@@ -90,7 +90,7 @@ class Cage:
                 if overrides and not shows(worker, slug, overrides):
                     continue
                 try:
-                    detection, _ = hunt(worker, Hunt(slug, self._seed, self._seconds, overrides))
+                    detection, _ = hunt(worker, Trial(slug, self._seed, self._seconds, overrides))
                 except TraceError:  # no configuration of the embedded target fits the overrides
                     continue
             yield detection
@@ -117,7 +117,7 @@ def applying(overrides: Overrides, capabilities: Capabilities) -> Overrides:
     }
 
 
-def shows(worker: Worker, slug: str, overrides: Overrides) -> bool:
+def shows(worker: WorkerClient, slug: str, overrides: Overrides) -> bool:
     """Whether a known trace of the mutant still fails when the overrides are applied to it."""
     for trace in known_traces(slug):
         try:

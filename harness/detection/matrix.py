@@ -22,10 +22,10 @@ from ...targets.base.trace import Trace, TraceError
 from ..events import Reason
 from ..findings.store import OutputError, file_name
 from ..traces.files import save_trace
-from ..workers.client import InternalError, Stopped, Worker
+from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.messages import Overrides
 from .statistics import Detection
-from .trial import Hunt, hunt
+from .trial import Trial, hunt
 
 POLL_SECONDS = 0.25
 
@@ -77,7 +77,7 @@ class Matrix:
         self._results: SimpleQueue[Detection | Exception] = SimpleQueue()
         self._stop = Event()
         self._lock = Lock()
-        self._workers: set[Worker] = set()
+        self._workers: set[WorkerClient] = set()
         self._shortest: dict[Path, int] = {}
 
     def run(self) -> Generator[Detection]:
@@ -131,8 +131,8 @@ class Matrix:
 
     def _hunt(self, mutant: str, seed: int) -> Detection:
         settings = self.settings
-        asked = Hunt(mutant, seed, settings.seconds, settings.overrides, settings.reduce_seconds)
-        with Worker(f"{settings.target}:{mutant}", settings.launch, settings.trace_seconds) as worker:
+        asked = Trial(mutant, seed, settings.seconds, settings.overrides, settings.reduce_seconds)
+        with WorkerClient(f"{settings.target}:{mutant}", settings.launch, settings.trace_seconds) as worker:
             self._workers.add(worker)
             try:
                 if self._stop.is_set():

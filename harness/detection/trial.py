@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...targets.base.trace import Trace
 from ..traces.reduce import reduce_trace
-from ..workers.client import Ran, Worker
+from ..workers.client import Ran, WorkerClient
 from ..workers.messages import Fuzz, Overrides
 from .statistics import Detection
 
@@ -19,7 +19,7 @@ TWICE_EVERY = 50
 """One trace in so many is run twice, as in a campaign."""
 
 
-class Hunt(Struct, frozen=True):
+class Trial(Struct, frozen=True):
     """What to hunt. `seconds` are CPU seconds of the worker; no reduction if `reduce_seconds` is 0."""
 
     mutant: str
@@ -29,7 +29,7 @@ class Hunt(Struct, frozen=True):
     reduce_seconds: float = 0.0
 
 
-def hunt(worker: Worker, asked: Hunt) -> tuple[Detection, Trace | None]:
+def hunt(worker: WorkerClient, asked: Trial) -> tuple[Detection, Trace | None]:
     """What was found, with its (reduced) trace. The worker must have been started.
 
     Raises what the worker raises: Stopped, TargetError, TraceError, InternalError.
@@ -46,7 +46,7 @@ def hunt(worker: Worker, asked: Hunt) -> tuple[Detection, Trace | None]:
     return Detection(asked.mutant, asked.seed, traces, steps, seconds), None
 
 
-def _found(worker: Worker, asked: Hunt, ran: Ran, spent: Detection) -> tuple[Detection, Trace]:
+def _found(worker: WorkerClient, asked: Trial, ran: Ran, spent: Detection) -> tuple[Detection, Trace]:
     violation, trace = ran.outcome.violation, ran.trace
     assert violation and trace
     if asked.reduce_seconds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from .history import History, Mark, Turn
+from .history import History, Mark, RequestStep
 
 
 class Status(Struct):
@@ -48,7 +48,7 @@ class Blocks:
         return status
 
 
-def turn_clause(turn: Turn) -> str:
+def step_clause(turn: RequestStep) -> str:
     """What a request did in a step."""
     last = turn.start + turn.num_tokens - 1
     where = f"position {turn.start}" if last == turn.start else f"positions {turn.start} to {last}"

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from ..oracles import ORACLES
 from ..traces.violation import Violation
-from .clauses import Blocks, clause, turn_clause
-from .history import History, Mark, Turn
+from .clauses import Blocks, clause, step_clause
+from .history import History, Mark, RequestStep
 
 FIRST_SHOWN, LAST_SHOWN = 4, 12
 """Sentences of a long story that are told."""
@@ -107,12 +107,12 @@ def _story(history: History, subjects: Sequence[int], violation: Violation) -> I
     marks: dict[tuple[int, int], list[Mark]] = {}
     for mark in history.marks:
         marks.setdefault((mark.moment, mark.step), []).append(mark)
-    turns: dict[tuple[int, int], list[Turn]] = {}
-    for turn in history.turns:
+    steps_at: dict[tuple[int, int], list[RequestStep]] = {}
+    for turn in history.request_steps:
         if turn.request == violation.request or not (subjects or violation.request):
-            turns.setdefault((turn.moment, turn.step), []).append(turn)
-    for moment, step in sorted(marks.keys() | turns.keys()):
-        clauses = [turn_clause(turn) for turn in turns.get((moment, step), ())]
+            steps_at.setdefault((turn.moment, turn.step), []).append(turn)
+    for moment, step in sorted(marks.keys() | steps_at.keys()):
+        clauses = [step_clause(turn) for turn in steps_at.get((moment, step), ())]
         for mark in marks.get((moment, step), ()):
             status = blocks.take(mark)
             wanted = mark.block in subjects and (mark.what != "read" or moment == last)

@@ -60,7 +60,7 @@ class Mark(Struct, frozen=True):
     other: int = -1
 
 
-class Turn(Struct, frozen=True):
+class RequestStep(Struct, frozen=True):
     """One request in one step. `accepted` counts sampled tokens, -1 if the step was planned and never executed."""
 
     moment: int
@@ -88,6 +88,6 @@ class History(Struct, frozen=True):
     null_block: int = -1
     moments: tuple[Moment, ...] = ()
     marks: tuple[Mark, ...] = ()
-    turns: tuple[Turn, ...] = ()
+    request_steps: tuple[RequestStep, ...] = ()
     violation: Violation | None = None
     wanted: str = ""

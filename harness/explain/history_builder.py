@@ -18,7 +18,7 @@ from ...targets.base.observe import (
     Delivered,
     Forward,
     Loaded,
-    Outside,
+    OutOfRange,
     Planned,
     Record,
     SlotRead,
@@ -30,20 +30,20 @@ from ...targets.base.observe import (
 )
 from ...targets.base.trace import Event, Fork, Resume, Truncate
 from ..traces.violation import Violation
-from .history import Mark, Moment, Turn, What
+from .history import Mark, Moment, RequestStep, What
 from .tag_names import Names
 
 _STATE = re.compile(r"state@(\d+)")
 UNNAMED = "content that no prefix has"
 
 
-class Notes:
+class HistoryBuilder:
     """The notes of one run. `begin` before each event, then `take` for each record and `see` for each view."""
 
     def __init__(self, layout: Layout, events: Iterable[Event]) -> None:
         self.layout = layout
         self.moments: list[Moment] = []
-        self.turns: dict[tuple[int, str], Turn] = {}
+        self.request_steps: dict[tuple[int, str], RequestStep] = {}
         self._marks: dict[Mark, None] = {}
         self._names = Names(events)
         self._view: View | None = None
@@ -101,7 +101,7 @@ class Notes:
         freed = set(view.free) - set(before.free)
         for block, key in before.published.items():
             if view.published.get(block) != key:
-                self._mark(step, block, "drop", group=key.group, content=self._names.say(key.tag))
+                self._mark(step, block, "drop", group=key.group, content=self._names.name(key.tag))
         self._released(before, [place for place in left if place[2] in again], freed)
         for name, group, block in entered:
             kept = block in before.published and before.published[block] == view.published.get(block)
@@ -109,7 +109,7 @@ class Notes:
             self._mark(step, block, "hit" if kept else "alloc", name, group, column)
         for block, key in view.published.items():
             if before.published.get(block) != key:
-                self._mark(step, block, "hash", group=key.group, content=self._names.say(key.tag))
+                self._mark(step, block, "hash", group=key.group, content=self._names.name(key.tag))
         self._released(before, [place for place in left if place[2] not in again], freed)
         for block in sorted(freed - {place[2] for place in left}):
             self._mark(step, block, "free")
@@ -143,7 +143,7 @@ class Notes:
         self._step = planned.step
         moment = len(self.moments) - 1
         for row in planned.rows:
-            self.turns[planned.step, row.name] = Turn(
+            self.request_steps[planned.step, row.name] = RequestStep(
                 moment, planned.step, row.name, row.start, row.num_tokens, row.drafts, row.admitted, row.hit,
                 kept=row.kept,
             )  # fmt: skip
@@ -159,9 +159,11 @@ class Notes:
     def _forward(self, forward: Forward) -> None:
         self._step = max(self._step, forward.step)
         for row in forward.rows:
-            turn = self.turns.get((forward.step, row.request or ""))
+            turn = self.request_steps.get((forward.step, row.request or ""))
             if turn:
-                self.turns[forward.step, turn.request] = msgspec.structs.replace(turn, accepted=len(row.sampled))
+                self.request_steps[forward.step, turn.request] = msgspec.structs.replace(
+                    turn, accepted=len(row.sampled)
+                )
         for access in forward.accesses:
             request = forward.rows[access.row].request if access.row < len(forward.rows) else None
             kind = "dummy row" if forward.dummy else "padding row"
@@ -174,17 +176,17 @@ class Notes:
             what, block = write if isinstance(access, StateWrite) else "read", access.block
             if access.temporal is not None:
                 if what == "read":
-                    content = names.say(access.temporal)
+                    content = names.name(access.temporal)
                 else:
                     names.note(access.temporal, f"{who} wrote in step {step}")
-                    content = names.say(access.temporal, UNNAMED)
+                    content = names.name(access.temporal, UNNAMED)
             elif access.window:
-                content = f"window of {names.say(access.window[-1])}"
+                content = f"window of {names.name(access.window[-1])}"
             else:
                 return
             self._mark(step, block, what, who, access.group, access.column, content)
             return
-        if isinstance(access, Outside):
+        if isinstance(access, OutOfRange):
             return
         size = self.layout.groups[access.group].block_size
         if isinstance(access, SlotRead):

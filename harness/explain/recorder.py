@@ -17,7 +17,7 @@ from ..lockstep.run import run_trace
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
 from .history import History
-from .history_builder import Notes
+from .history_builder import HistoryBuilder
 
 
 class Recorder:
@@ -29,20 +29,20 @@ class Recorder:
         self.supports = factory.supports
         self._factory = factory
         self._trace = trace
-        self._notes: list[Notes] = []
+        self._builders: list[HistoryBuilder] = []
         """Of each engine that was opened: one, or one for each rank."""
 
     def open(self, config: Config) -> Target:
         """A watched target."""
         target = self._factory.open(config)
-        self._notes.append(Notes(target.layout, self._trace.events))
-        return _Watched(target, self._notes[-1])
+        self._builders.append(HistoryBuilder(target.layout, self._trace.events))
+        return _Watched(target, self._builders[-1])
 
     def history(self, violation: Violation | None) -> History:
         """What was noted of the engine that broke, with the violation that ended it."""
-        if not self._notes:
+        if not self._builders:
             return History(violation=violation)
-        notes = self._notes[max(violation.rank, 0) if violation else 0]
+        notes = self._builders[max(violation.rank, 0) if violation else 0]
         layout = notes.layout
         return History(
             layout.num_blocks,
@@ -50,7 +50,7 @@ class Recorder:
             -1 if layout.null_block is None else layout.null_block,
             tuple(notes.moments),
             tuple(notes.marks_until(violation)),
-            tuple(notes.turns.values()),
+            tuple(notes.request_steps.values()),
             violation,
             notes.wanted(violation),
         )
@@ -59,21 +59,21 @@ class Recorder:
 class _Watched:
     """A target that notes what it reports."""
 
-    def __init__(self, target: Target, notes: Notes) -> None:
+    def __init__(self, target: Target, notes: HistoryBuilder) -> None:
         self.layout = target.layout
         self._target = target
-        self._notes = notes
+        self._builders = notes
 
     def apply(self, event: Event) -> Effect:
-        self._notes.begin(event)
+        self._builders.begin(event)
         effect = self._target.apply(event)
         if not effect.refused:
-            self._notes.edited(event)
-        return Effect(_Noted(effect.records, self._notes.take), effect.refused)
+            self._builders.edited(event)
+        return Effect(_Noted(effect.records, self._builders.take), effect.refused)
 
     def view(self) -> View:
         view = self._target.view()
-        self._notes.see(view)
+        self._builders.see(view)
         return view
 
     def read(self, group: int, layer: int, block: int) -> Content:

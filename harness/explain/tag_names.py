@@ -18,7 +18,7 @@ class Names:
     def __init__(self, events: Iterable[Event]) -> None:
         self._holders: dict[int, list[tuple[str, int]]] = {}
         self._arrivals: dict[str, Arrive] = {}
-        self._turns: dict[str, Truth] = {}
+        self._request_steps: dict[str, Truth] = {}
         """The latest turn of each request."""
         self._known: dict[str, int] = {}
         """Tokens that its client has seen."""
@@ -31,7 +31,7 @@ class Names:
                 self._hold(event.name, truth)
 
     def _hold(self, name: str, truth: Truth) -> None:
-        self._turns[name], self._known[name] = truth, truth.prompt_length
+        self._request_steps[name], self._known[name] = truth, truth.prompt_length
         for depth, tag in enumerate(truth.tags):
             holders = self._holders.setdefault(tag, [])
             if (name, depth) not in holders:
@@ -43,11 +43,11 @@ class Names:
 
     def knows(self, request: str) -> bool:
         """Whether a request of this name ever arrived."""
-        return request in self._turns
+        return request in self._request_steps
 
     def fork(self, name: str, parent: str) -> None:
         """`name` is a copy of a session."""
-        self._turns[name], self._known[name] = self._turns[parent], self._known[parent]
+        self._request_steps[name], self._known[name] = self._request_steps[parent], self._known[parent]
         self._arrivals[name] = self._arrivals[parent]
 
     def truncate(self, request: str, length: int) -> None:
@@ -56,7 +56,7 @@ class Names:
 
     def resume(self, event: Resume) -> None:
         """A session goes on: everything that its client has seen, then the new prompt."""
-        truth = self._turns[event.name].continued(self._known[event.name], event.prompt)
+        truth = self._request_steps[event.name].continued(self._known[event.name], event.prompt)
         truth.reach(truth.prompt_length + event.max_new_tokens)
         self._hold(event.name, truth)
 
@@ -67,10 +67,10 @@ class Names:
 
     def of(self, request: str, depth: int) -> str:
         """What `say` calls the state of a request after `depth` tokens; "" for an unknown one."""
-        truth = self._turns.get(request)
-        return "" if truth is None else self.say(truth.tag(depth))
+        truth = self._request_steps.get(request)
+        return "" if truth is None else self.name(truth.tag(depth))
 
-    def say(self, tag: int, unknown: str = "") -> str:
+    def name(self, tag: int, unknown: str = "") -> str:
         """A tag as "state@16 of document a", "state@7 of r0", "what padding row 0 wrote in step 5", ...
 
         `unknown` instead of the last two for one that no prefix has.
@@ -93,8 +93,8 @@ class Names:
         where = f"KV of position {position}" if last == position else f"KV of positions {position} to {last}"
         for index, tag in enumerate(tags):
             if not any(depth == position + index + 1 for _, depth in self._holders.get(tag, ())):
-                return f"{where} ({self.say(tag, unknown)})"
-        name = self.say(tags[-1]).partition(" of ")[2]
+                return f"{where} ({self.name(tag, unknown)})"
+        name = self.name(tags[-1]).partition(" of ")[2]
         return f"{where} of {name}"
 
     def _document(self, name: str, depth: int) -> str:

@@ -65,7 +65,7 @@ class Timeline(Struct, frozen=True):
 def build_timeline(history: History) -> Timeline:
     """The grid of a history; empty if no block was ever touched."""
     touched = Counter(mark.block for mark in history.marks)
-    busy = sorted({mark.moment for mark in history.marks} | {turn.moment for turn in history.turns})
+    busy = sorted({mark.moment for mark in history.marks} | {turn.moment for turn in history.request_steps})
     subjects = subject_blocks(history, history.violation) if history.violation else []
     chosen = [*subjects, *(block for block, _ in touched.most_common() if block not in subjects)][:BLOCKS_MAX]
     blocks, moments = sorted(set(chosen) & touched.keys()), busy[-MOMENTS_MAX:]

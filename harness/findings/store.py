@@ -57,7 +57,7 @@ def replay_command(target: str, trace: str) -> str:
     return shlex.join(["hybridfuzz", "replay", trace, "--target", target])
 
 
-class Store:
+class FindingStore:
     """The output folder of one campaign. Methods raise OutputError; call them under one lock."""
 
     def __init__(self, folder: Path, target: str) -> None:

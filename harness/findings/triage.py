@@ -22,7 +22,7 @@ from ..events import Finding, Summary
 from ..traces.files import write_atomically
 from .known import Known, reason_for
 
-BOOK_FILE = "triage.json"
+BUG_HISTORY_FILE = "triage.json"
 State = Literal["new", "known", "fixed", "flaky"]
 
 
@@ -62,11 +62,11 @@ class Bug(Struct, frozen=True):
         return f"{self.shown}/{self.tried}"
 
 
-Book = dict[str, Bug]
-"""Key (`book_key`) -> bug."""
+BugHistory = dict[str, Bug]
+"""Key (`bug_key`) -> bug."""
 
 
-def book_key(target: str, signature: str) -> str:
+def bug_key(target: str, signature: str) -> str:
     """What makes two failures the same bug."""
     return f"{target} {signature}"
 
@@ -76,14 +76,14 @@ def run_name(summary: Summary) -> str:
     return f"{summary.target}#{summary.seed}"
 
 
-def merge(book: Book, summary: Summary, known: Sequence[Known], now: str) -> Book:
+def merge(book: BugHistory, summary: Summary, known: Sequence[Known], now: str) -> BugHistory:
     """The book after a campaign. `now` is ISO 8601, UTC."""
     merged = dict(book)
     for finding in summary.findings:
-        key = book_key(summary.target, finding.signature)
+        key = bug_key(summary.target, finding.signature)
         merged[key] = _judged(_seen(book.get(key), finding, summary, now), known, seen=True)
     for key, bug in book.items():
-        if key not in {book_key(summary.target, finding.signature) for finding in summary.findings}:
+        if key not in {bug_key(summary.target, finding.signature) for finding in summary.findings}:
             merged[key] = _judged(bug, known, seen=bug.state != "fixed")
     return merged
 
@@ -136,28 +136,28 @@ def _judged(bug: Bug, known: Sequence[Known], *, seen: bool) -> Bug:
     return structs.replace(bug, state=state, reason=reason)
 
 
-def bugs_of(book: Book, summary: Summary) -> list[Bug]:
+def bugs_of(book: BugHistory, summary: Summary) -> list[Bug]:
     """The bugs that a campaign met, news first, then by count."""
-    met = [book[book_key(summary.target, finding.signature)] for finding in summary.findings]
+    met = [book[bug_key(summary.target, finding.signature)] for finding in summary.findings]
     return sorted(met, key=lambda bug: (bug.state == "known", -bug.count))
 
 
-def is_news(bug: Bug) -> bool:
+def is_new(bug: Bug) -> bool:
     """Whether a run that met it goes red."""
     return bug.state in ("new", "flaky")
 
 
-def load_book(folder: Path) -> Book:
+def load_bug_history(folder: Path) -> BugHistory:
     """The book of a folder; empty where there is none. TraceError for one that cannot be read."""
-    path = folder / BOOK_FILE
+    path = folder / BUG_HISTORY_FILE
     if not path.exists():
         return {}
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Book)
+        return msgspec.json.decode(path.read_bytes(), type=BugHistory)
     except (OSError, msgspec.DecodeError) as error:
         raise TraceError(f"{path}: {error}; move it away to start a new book") from None
 
 
-def save_book(folder: Path, book: Mapping[str, Bug]) -> None:
+def save_bug_history(folder: Path, book: Mapping[str, Bug]) -> None:
     """Replace the book of a folder in one go. Raises OSError."""
-    write_atomically(folder / BOOK_FILE, msgspec.json.format(msgspec.json.encode(book), indent=1))
+    write_atomically(folder / BUG_HISTORY_FILE, msgspec.json.format(msgspec.json.encode(book), indent=1))

@@ -5,4 +5,5 @@ settings  what the repository's hybridfuzz.toml or pyproject.toml says
 session   collects the items and sums up
 items     one trace as one test item
 judge     what a trace's outcome means; knows nothing of pytest
+known     the list of known bugs that is shipped with a release
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .judge import Verdict
+from .judge import ItemVerdict
 
 
 class GateFailure(Exception):
@@ -18,9 +18,9 @@ class GateFailure(Exception):
 class TraceItem(pytest.Item):
     """Runs one trace when pytest says so."""
 
-    def __init__(self, *, check: Callable[[], Verdict], where: Path, **keywords: Any) -> None:
+    def __init__(self, *, check: Callable[[], ItemVerdict], where: Path, **keywords: Any) -> None:
         super().__init__(**keywords)
-        self.verdict: Verdict | None = None
+        self.verdict: ItemVerdict | None = None
         self._check = check
         self._where = where
         self.add_marker("hybridfuzz")
@@ -52,7 +52,7 @@ class TraceItem(pytest.Item):
 class GateCollector(pytest.Collector):
     """The parent of all items."""
 
-    def __init__(self, *, traces: list[tuple[str, Path, Callable[[], Verdict]]], **keywords: Any) -> None:
+    def __init__(self, *, traces: list[tuple[str, Path, Callable[[], ItemVerdict]]], **keywords: Any) -> None:
         super().__init__(**keywords)
         self._traces = traces
 

@@ -21,14 +21,14 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.registry import parse
 from ...targets.base.trace import Trace, TraceError, check_config
-from ..campaign.confirm import Case
+from ..campaign.confirm import Confirmation
 from ..explain.terminal import finding_text
-from ..findings.store import OutputError, Store, replay_command
+from ..findings.store import FindingStore, OutputError, replay_command
 from ..generate.overrides import check_overrides
 from ..traces.files import load_trace
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
-from ..workers.client import Worker
+from ..workers.client import WorkerClient
 from ..workers.messages import Fuzz
 from .settings import PACKAGED_CORPUS, GateSettings
 
@@ -38,7 +38,7 @@ REDUCE_SECONDS = 20.0
 TRACE_SECONDS = 60.0
 
 
-class Verdict(Struct, frozen=True):
+class ItemVerdict(Struct, frozen=True):
     """What pytest has to show for one trace."""
 
     state: Literal["clean", "failed", "known", "skipped"]
@@ -53,8 +53,8 @@ class Judge:
         self.settings = settings
         self.seed = seed
         self._known = known
-        self._worker = Worker(settings.target, launch, TRACE_SECONDS)
-        self._store: Store | None = None
+        self._worker = WorkerClient(settings.target, launch, TRACE_SECONDS)
+        self._store: FindingStore | None = None
         self._searched = 0.0
         self._capabilities: Capabilities | None = None
 
@@ -75,31 +75,31 @@ class Judge:
         """End the worker."""
         self._worker.__exit__()
 
-    def replay(self, path: Path) -> Verdict:
+    def replay(self, path: Path) -> ItemVerdict:
         """A trace of the corpus; twice, since both runs have to look the same."""
         if (family := family_of(path)) not in ("", parse(self.settings.target).name):
-            return Verdict("skipped", f"a trace for {family}")
+            return ItemVerdict("skipped", f"a trace for {family}")
         try:
             trace = load_trace(path)
             check_config(trace.config)
         except TraceError as error:
-            return Verdict("failed", f"{error}\nThe file is broken: mend or remove it.")
+            return ItemVerdict("failed", f"{error}\nThe file is broken: mend or remove it.")
         assert self.capabilities
         try:
             outcome = self._worker.run(trace, twice=True)
         except TraceError as error:
-            return Verdict("skipped", str(error))
+            return ItemVerdict("skipped", str(error))
         if outcome.violation is None:
-            return Verdict("clean", outcome=outcome)
+            return ItemVerdict("clean", outcome=outcome)
         where = f"{len(trace.events)} events, from the corpus"
         return self._verdict(outcome, outcome.violation, where, path, explained=True)
 
-    def search(self, index: int) -> Verdict:
+    def search(self, index: int) -> ItemVerdict:
         """Trace `index` of the search."""
         assert self.capabilities
         limit = OVERTIME * self.settings.budget
         if self._searched > limit:
-            return Verdict("skipped", f"stopped early: the search took {OVERTIME} times its budget")
+            return ItemVerdict("skipped", f"stopped early: the search took {OVERTIME} times its budget")
         began = time.monotonic()
         try:
             request = Fuzz(self.seed, index, 1, dict(self.settings.overrides), TWICE_EVERY)
@@ -108,15 +108,15 @@ class Judge:
             self._searched += time.monotonic() - began
         violation = ran.outcome.violation
         if violation is None:
-            return Verdict("clean", outcome=ran.outcome)
+            return ItemVerdict("clean", outcome=ran.outcome)
         assert ran.trace
         if reason := self._known(violation.signature):
-            return Verdict("known", f"{violation.signature}: {reason}", ran.outcome)
+            return ItemVerdict("known", f"{violation.signature}: {reason}", ran.outcome)
         try:
             where, path, new = self._save(violation, index, ran.trace)
         except OutputError as error:
             lost = f"{violation.message}\n\nsignature  {violation.signature}\ntrace      {ran.trace.origin}\n\n{error}"
-            return Verdict("failed", lost, ran.outcome)
+            return ItemVerdict("failed", lost, ran.outcome)
         return self._verdict(ran.outcome, violation, where, path, explained=new)
 
     def _save(self, violation: Violation, index: int, trace: Trace) -> tuple[str, Path, bool]:
@@ -124,10 +124,10 @@ class Judge:
 
         Returns where it is from, its file, and whether it is new.
         """
-        store = self._store = self._store or Store(self.settings.out, self.settings.target)
+        store = self._store = self._store or FindingStore(self.settings.out, self.settings.target)
         claimed = store.claim(violation, index, trace)
         if claimed:
-            case = Case(store, Lock(), self._worker, lambda record: None, REDUCE_SECONDS)
+            case = Confirmation(store, Lock(), self._worker, lambda record: None, REDUCE_SECONDS)
             case.investigate(violation, trace, earlier=claimed[1])
         finding = store.findings[violation.signature]
         where = f"{len(trace.events)} events, {trace.origin}"
@@ -137,9 +137,11 @@ class Judge:
             where += "; did not show again when it ran alone"
         return where, Path(finding.trace), bool(claimed)
 
-    def _verdict(self, outcome: Outcome, violation: Violation, where: str, path: Path, *, explained: bool) -> Verdict:
+    def _verdict(
+        self, outcome: Outcome, violation: Violation, where: str, path: Path, *, explained: bool
+    ) -> ItemVerdict:
         if reason := self._known(violation.signature):
-            return Verdict("known", f"{violation.signature}: {reason}", outcome)
+            return ItemVerdict("known", f"{violation.signature}: {reason}", outcome)
         target, file = self.settings.target, near(path)
         lines = [
             violation.message,
@@ -151,7 +153,7 @@ class Judge:
         ]
         if explained and (text := finding_text(self._worker.explain(load_trace(path))[1])):
             lines += ["", text]
-        return Verdict("failed", "\n".join(lines), outcome)
+        return ItemVerdict("failed", "\n".join(lines), outcome)
 
 
 def near(path: Path) -> str:

@@ -24,14 +24,14 @@ from .run import run_trace
 ORACLE = "D1"
 
 
-class Sight(Struct, frozen=True):
+class EventSummary(Struct, frozen=True):
     """What one event showed, as words: the decision, and what clients got."""
 
     planned: str = ""
     delivered: str = ""
 
 
-def sight_of(records: Sequence[Record]) -> Sight:
+def summarize_event(records: Sequence[Record]) -> EventSummary:
     """The comparable part of an event's records."""
     planned, delivered = [], []
     for record in records:
@@ -44,33 +44,33 @@ def sight_of(records: Sequence[Record]) -> Sight:
         elif isinstance(record, Delivered):
             delivered += [f"{name} {list(tokens)}" for name, tokens in sorted(record.outputs)]
             delivered += [f"{name} ended" for name in sorted(record.finished)]
-    return Sight(", ".join(planned), ", ".join(delivered))
+    return EventSummary(", ".join(planned), ", ".join(delivered))
 
 
-class Witness:
-    """A factory that stands before the real one; `sights` after the run, one for each event, draining included."""
+class SummarizingFactory:
+    """A factory that stands before the real one; `summaries` after the run, one for each event, draining included."""
 
     def __init__(self, factory: TargetFactory) -> None:
         self.name = factory.name
         self.capabilities = factory.capabilities
         self.supports = factory.supports
-        self.sights: list[Sight] = []
+        self.summaries: list[EventSummary] = []
         self._factory = factory
 
     def open(self, config: Config) -> Target:
         """A watched target."""
-        return _Watched(self._factory.open(config), self.sights)
+        return _Watched(self._factory.open(config), self.summaries)
 
 
 class _Watched:
-    def __init__(self, target: Target, sights: list[Sight]) -> None:
+    def __init__(self, target: Target, summaries: list[EventSummary]) -> None:
         self.layout = target.layout
         self._target = target
-        self._sights = sights
+        self._sights = summaries
 
     def apply(self, event: Event) -> Effect:
         effect = self._target.apply(event)
-        self._sights.append(sight_of(effect.records))
+        self._sights.append(summarize_event(effect.records))
         return effect
 
     def view(self) -> View:
@@ -83,15 +83,18 @@ class _Watched:
         self._target.close()
 
 
-def witness(factory: TargetFactory, trace: Trace) -> tuple[Outcome, list[Sight]]:
+def run_summarized(factory: TargetFactory, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
     """Run a trace as `run_trace` does, and say what it showed."""
-    watched = Witness(factory)
+    watched = SummarizingFactory(factory)
     outcome = run_trace(watched, trace)
-    return outcome, watched.sights
+    return outcome, watched.summaries
 
 
 def difference(
-    trace: Trace, names: tuple[str, str], one: tuple[Outcome, list[Sight]], other: tuple[Outcome, list[Sight]]
+    trace: Trace,
+    names: tuple[str, str],
+    one: tuple[Outcome, list[EventSummary]],
+    other: tuple[Outcome, list[EventSummary]],
 ) -> Violation | None:
     """What the first target's own oracles say, else the first event at which the two differ."""
     if one[0].violation:

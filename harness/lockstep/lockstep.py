@@ -36,7 +36,7 @@ from ...targets.base.trace import (
     TraceError,
     Wake,
 )
-from ..oracles import ORACLES, OVERRIDES
+from ..oracles import IMPLEMENTED_HOOKS, ORACLES
 from ..oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
@@ -78,7 +78,7 @@ class Lockstep:
         self._access_hooks[SlotWrite].append(take_over_slots)
 
     def _overriders(self, name: str) -> list[Callable[..., Violation | None]]:
-        return [getattr(one, name) for one in self.oracles if name in OVERRIDES[type(one)]]
+        return [getattr(one, name) for one in self.oracles if name in IMPLEMENTED_HOOKS[type(one)]]
 
     def apply(self, event: Event, index: int) -> Violation | None:
         """Let one event happen in target and reference; returns the first violation."""

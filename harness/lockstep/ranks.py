@@ -4,7 +4,7 @@ A request lives on the rank that its name hashes to. Before each step the ranks 
 take part with a dummy run, as deployed engines do, since their collectives wait for each other. Everything that
 concerns no single request happens on every rank.
 
-A process may hold all ranks, or some of them: then `vote` has to ask the other processes (numeric/vote.py of the
+A process may hold all ranks, or some of them: then `vote` has to ask the other processes (numeric/collective.py of the
 embedded target). Every process votes equally often, also after a violation of its own.
 """
 

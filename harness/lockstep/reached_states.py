@@ -1,4 +1,4 @@
-"""Counts the reached states of one trace (the catalogue is in `states.py`).
+"""Counts the reached states of one trace (the catalogue is in `state_catalogue.py`).
 
 Every state is read off the records and views that the oracles see, too, so it means the same for every target.
 """

@@ -2,7 +2,7 @@
 anything.
 
 Each state has a name, and what a target must be able to do for the state to be required of it. Counting happens in
-lockstep (`reached.py`); a required state with count 0 makes a campaign vacuous.
+lockstep (`reached_states.py`); a required state with count 0 makes a campaign vacuous.
 """
 
 from __future__ import annotations

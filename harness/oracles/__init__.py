@@ -1,5 +1,17 @@
 """The oracles M1..M9 and S1..S8, in the order in which they judge one record.
 
+base          the context of one run, and the hooks of an oracle
+pool          M1 partition, M7 capacity, M9 leaks
+cache         M2 hashes, M6 hits, S5 commit
+tables        M3 table mirror, M4 dead rows, M5 writers
+liveness      M8 progress and publication
+state         S1 checkpoints, S2 resume, S3 rollback
+memory        S4 taint, S7 NaN
+output        S6 the tokens that come out
+device_order  S8 the order of the device's work
+numeric       the same on bytes
+provenance    why a number is wrong
+
 Earlier ones give the more telling sentence: a wrong read is reported before the wrong token that follows from it.
 """
 
@@ -38,7 +50,7 @@ ORACLES: tuple[type[Oracle], ...] = (
     Leak,
 )
 
-OVERRIDES: dict[type[Oracle], frozenset[str]] = {
+IMPLEMENTED_HOOKS: dict[type[Oracle], frozenset[str]] = {
     oracle: frozenset([hook for hook in HOOKS if getattr(oracle, hook) is not getattr(Oracle, hook)])
     for oracle in ORACLES
 }
@@ -59,4 +71,4 @@ def titles() -> dict[str, str]:
     return {name: oracle.title for oracle in sorted(ORACLES, key=lambda one: -len(one.ids)) for name in oracle.ids}
 
 
-__all__ = ["ORACLES", "OVERRIDES", "Context", "Oracle", "applicable", "titles"]
+__all__ = ["IMPLEMENTED_HOOKS", "ORACLES", "Context", "Oracle", "applicable", "titles"]

@@ -22,7 +22,7 @@ from ...targets.base.observe import (
     ForwardRow,
     Loaded,
     Numeric,
-    Outside,
+    OutOfRange,
     Planned,
     SlotRead,
     SlotWrite,
@@ -50,7 +50,7 @@ ACCESS_HOOKS = {
     StateWrite: "on_state_write",
     SlotRead: "on_slot_read",
     SlotWrite: "on_slot_write",
-    Outside: "on_outside",
+    OutOfRange: "on_outside",
 }
 
 HOOKS = (*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle")
@@ -144,7 +144,7 @@ class Oracle:
     def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
         """Keys and values were stored."""
 
-    def on_outside(self, context: Context, outside: Outside) -> Violation | None:
+    def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
         """A kernel was sent to something that does not exist."""
 
     def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...targets.base.observe import Copied, Forward, Loaded, Outside, SlotRead, SlotWrite, StateRead, StateWrite
+from ...targets.base.observe import Copied, Forward, Loaded, OutOfRange, SlotRead, SlotWrite, StateRead, StateWrite
 from ..traces.violation import Violation
 from .base import Context, Oracle
 
@@ -48,7 +48,7 @@ class TableMirror(Oracle):
                 return self._mismatch(context, context.row_name(write.row), write.group, column, block, "writes")
         return None
 
-    def on_outside(self, context: Context, outside: Outside) -> Violation | None:
+    def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
         return _sent_outside(self, context, outside) if context.life(outside.row) else None
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
@@ -131,7 +131,7 @@ class DeadRows(Oracle):
                 return self._dead_write(context, write.row, write.group, block)
         return None
 
-    def on_outside(self, context: Context, outside: Outside) -> Violation | None:
+    def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
         return None if context.life(outside.row) else _sent_outside(self, context, outside)
 
     def _dead_write(self, context: Context, row: int, group: int, block: int) -> Violation:
@@ -148,7 +148,7 @@ class DeadRows(Oracle):
         )
 
 
-def _sent_outside(oracle: Oracle, context: Context, outside: Outside) -> Violation:
+def _sent_outside(oracle: Oracle, context: Context, outside: OutOfRange) -> Violation:
     """The verdict on an index that names nothing."""
     oracle.count()
     what, kind, life = outside.what, context.layout.groups[outside.group].kind, context.life(outside.row)

@@ -1,6 +1,5 @@
 """What becomes of a campaign's events.
 
-handler  the interface: start, handle_event, shutdown
 console  the terminal
 ndjson   one JSON object a line
 junit    for CI systems

@@ -15,15 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..events import (
-    Began,
+    CampaignEnded,
+    CampaignEvent,
+    CampaignStarted,
     Canary,
     CanaryDone,
-    Ended,
     Finding,
     Found,
     Improved,
     Notice,
-    Record,
     Summary,
     Tick,
     TraceDone,
@@ -57,10 +57,10 @@ class Console:
         """One line as it is."""
         self.rich.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, record: Record) -> None:
+    def show(self, record: CampaignEvent) -> None:
         """React to a record."""
         match record:
-            case Began():
+            case CampaignStarted():
                 self.target = record.target
                 self.began(record)
             case Found(finding):
@@ -78,12 +78,12 @@ class Console:
                 self.line(canary_line(canary), "" if canary.found else "yellow")
             case Tick():
                 self.tick(record)
-            case Ended(summary):
+            case CampaignEnded(summary):
                 self.ended(summary)
             case _:
                 pass
 
-    def began(self, record: Began) -> None:
+    def began(self, record: CampaignStarted) -> None:
         """What runs, and what an earlier campaign left."""
         version = f" ({record.version})" if record.version and record.version not in record.target else ""
         jobs, out = plural(record.jobs, "worker"), record.out
@@ -132,13 +132,13 @@ class Dashboard(Console):
         self._workers: dict[int, str] = {}
         self._traces: dict[int, int] = {}
 
-    def show(self, record: Record) -> None:
+    def show(self, record: CampaignEvent) -> None:
         """Also what each worker does."""
         if isinstance(record, WorkerState):
             self._workers[record.worker] = record.state
         elif isinstance(record, TraceDone):
             self._traces[record.worker] = self._traces.get(record.worker, 0) + 1
-        elif isinstance(record, Ended):
+        elif isinstance(record, CampaignEnded):
             self._live.update(Text(""), refresh=True)
             self._live.stop()
         super().show(record)

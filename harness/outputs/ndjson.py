@@ -13,7 +13,7 @@ from typing import IO
 
 import msgspec
 
-from ..events import Record, Tick, TraceDone, WorkerState
+from ..events import CampaignEvent, Tick, TraceDone, WorkerState
 from ..findings.store import OutputError
 
 TICK_SECONDS = 10.0
@@ -36,7 +36,7 @@ class EventLog:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._file.close()
 
-    def show(self, record: Record) -> None:
+    def show(self, record: CampaignEvent) -> None:
         """One line."""
         if isinstance(record, WorkerState) or (isinstance(record, TraceDone) and not record.signature):
             return

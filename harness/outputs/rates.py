@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ..events import Ended, Record, Summary, Tick
+from ..events import CampaignEnded, CampaignEvent, Summary, Tick
 from ..traces.files import write_atomically
 
 SAMPLES_MAX = 240
@@ -32,11 +32,11 @@ class Rates:
         self.samples: list[Sample] = []
         self._interval = 0.0
 
-    def take(self, record: Record) -> None:
+    def take(self, record: CampaignEvent) -> None:
         """Look at a record."""
-        if isinstance(record, Tick | Ended) and record.summary.seconds:
+        if isinstance(record, Tick | CampaignEnded) and record.summary.seconds:
             last = self.samples[-1].seconds if self.samples else -1.0
-            if isinstance(record, Ended) or record.summary.seconds - last >= self._interval:
+            if isinstance(record, CampaignEnded) or record.summary.seconds - last >= self._interval:
                 self.samples.append(_sample(record.summary))
             if len(self.samples) > SAMPLES_MAX:
                 self.samples = self.samples[::2]

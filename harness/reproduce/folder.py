@@ -18,7 +18,7 @@ from ..explain.history import History
 from ..explain.timeline import build_timeline, plain_text
 from ..traces.files import encode_trace, write_atomically
 from ..traces.violation import Violation
-from .script import Verdict
+from .script import ScriptVerdict
 
 PYTEST = '''"""Runs repro.py: red where the bug is, green where it is not."""
 
@@ -34,7 +34,7 @@ def test_repro():
 '''
 
 
-class Case(Struct, frozen=True):
+class ReproCase(Struct, frozen=True):
     """Everything that a report says. Without a script the trace itself is all there is."""
 
     spec: str
@@ -43,10 +43,10 @@ class Case(Struct, frozen=True):
     history: History
     violation: Violation
     script: Script | None = None
-    verdict: Verdict | None = None
+    verdict: ScriptVerdict | None = None
 
 
-def write_folder(folder: Path, case: Case) -> None:
+def write_folder(folder: Path, case: ReproCase) -> None:
     """Write everything but the script, which is there since it was run. Raises OSError."""
     from ...reports.timeline import standalone, timeline_svg
 
@@ -58,7 +58,7 @@ def write_folder(folder: Path, case: Case) -> None:
     write_atomically(folder / "REPORT.md", "\n".join(_report(case, has_picture=bool(svg))).encode())
 
 
-def _report(case: Case, *, has_picture: bool) -> Iterator[str]:
+def _report(case: ReproCase, *, has_picture: bool) -> Iterator[str]:
     violation, explanation = case.violation, explain(case.history)
     yield f"# {_said(violation)}\n"
     yield f"Found by hybridfuzz as `{violation.signature}`, reduced to {len(case.trace.events)} events.\n"
@@ -89,7 +89,7 @@ def _said(violation: Violation) -> str:
     return violation.message.partition(": ")[2] or violation.message
 
 
-def _environment(case: Case) -> Iterator[str]:
+def _environment(case: ReproCase) -> Iterator[str]:
     name = case.spec.partition("@")[0].partition(":")[0]
     config = case.trace.config
     yield "## Environment\n"
@@ -103,7 +103,7 @@ def _environment(case: Case) -> Iterator[str]:
     yield "* " + ", ".join(f"`{key}={value}`" for key, value in fields.items() if value not in ({}, ())) + "\n"
 
 
-def _steps(case: Case) -> Iterator[str]:
+def _steps(case: ReproCase) -> Iterator[str]:
     if case.script is None or case.verdict is None:
         yield "There is no stand-alone script for this failure. With hybridfuzz installed:\n"
         yield f"```console\n$ {shlex.join(['hybridfuzz', 'replay', 'trace.json', '--target', case.spec])}\n```"

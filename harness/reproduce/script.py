@@ -6,7 +6,7 @@
     timeline.svg    the lives of the blocks
     trace.json      the trace, for hybridfuzz
 
-The script is run before it is handed out: what it says is in `Verdict`.
+The script is run before it is handed out: what it says is in `ScriptVerdict`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RUN_SECONDS = 900.0
 _STATE = re.compile(r"state@(\d+)")
 
 
-class Verdict(Struct, frozen=True):
+class ScriptVerdict(Struct, frozen=True):
     """What a script did. `promised`: it failed, and as it should."""
 
     promised: bool
@@ -50,7 +50,9 @@ def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
     match = _STATE.search(violation.expected)
     depth, holder = int(match[1]) if match else -1, violation.request
     if depth < 0:
-        starts = [turn.start for turn in history.turns if turn.step == violation.step and turn.request == holder]
+        starts = [
+            turn.start for turn in history.request_steps if turn.step == violation.step and turn.request == holder
+        ]
         depth = starts[0] if starts else -1
     if not holder:
         depth, holder = _holder(trace, history, violation)
@@ -81,7 +83,7 @@ def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, 
     return -1, ""
 
 
-def run_script(path: Path, script: Script, launch: Launch) -> Verdict:
+def run_script(path: Path, script: Script, launch: Launch) -> ScriptVerdict:
     """Run a script in the target's environment, without hybridfuzz on its path unless it says that it needs it."""
     began = time.monotonic()
     try:
@@ -94,12 +96,12 @@ def run_script(path: Path, script: Script, launch: Launch) -> Verdict:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Verdict(False, -1, time.monotonic() - began, f"it did not end within {RUN_SECONDS:.0f} s")
+        return ScriptVerdict(False, -1, time.monotonic() - began, f"it did not end within {RUN_SECONDS:.0f} s")
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
     promised = ended.returncode == 1 and bool(lines) and script.promise in lines[-1]
     folder = f"{path.absolute().parent}{os.sep}"  # a traceback names it in full, and it is nobody's business
     tail = "\n".join([*ended.stdout.splitlines(), *lines][-TAIL_LINES:]).replace(folder, "")
-    return Verdict(promised, ended.returncode, time.monotonic() - began, tail)
+    return ScriptVerdict(promised, ended.returncode, time.monotonic() - began, tail)
 
 
 def _environment(launch: Launch, script: Script) -> Mapping[str, str]:

@@ -15,14 +15,14 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Step, Trace, TraceError
 from ..explain.history import History
-from ..lockstep.differential import Sight
+from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
 from .messages import (
-    Began,
     Done,
     Draw,
     Drawn,
+    EventStarted,
     Explain,
     Explained,
     Failed,
@@ -34,8 +34,8 @@ from .messages import (
     Reply,
     Request,
     Run,
-    Testified,
-    Testify,
+    Summarize,
+    Summarized,
 )
 from .process import Lost, Process
 
@@ -78,7 +78,7 @@ class Ran(Struct, frozen=True):
     seconds: float = 0.0
 
 
-class Worker:
+class WorkerClient:
     """Runs traces on one target, whatever the target does. Use as a context manager, from one
     thread.
 
@@ -95,7 +95,7 @@ class Worker:
         self._stopped = Event()
         self._has_started = False
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> WorkerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -147,7 +147,7 @@ class Worker:
             self._send(Run(trace, twice))
             while True:
                 reply = self._receive()
-                if isinstance(reply, Began):
+                if isinstance(reply, EventStarted):
                     event = reply.event
                 elif isinstance(reply, Done):
                     return reply.outcome
@@ -163,7 +163,7 @@ class Worker:
             self._send(Explain(trace))
             while True:
                 reply = self._receive()
-                if isinstance(reply, Began):
+                if isinstance(reply, EventStarted):
                     event = reply.event
                 elif isinstance(reply, Explained):
                     return reply.outcome, reply.history
@@ -172,13 +172,13 @@ class Worker:
             self.start()
             return outcome, History(violation=outcome.violation)
 
-    def witness(self, trace: Trace) -> tuple[Outcome, list[Sight]]:
+    def run_summarized(self, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
         """Run one trace and say what each event showed; of a lost process nothing but its violation is left."""
         try:
-            self._send(Testify(trace))
+            self._send(Summarize(trace))
             reply = self._receive()
-            assert isinstance(reply, Testified)
-            return reply.outcome, reply.sights
+            assert isinstance(reply, Summarized)
+            return reply.outcome, reply.summaries
         except Lost as lost:
             outcome = lost_outcome(lost, trace, 0)
             self.start()

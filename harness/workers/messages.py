@@ -15,7 +15,7 @@ from msgspec import Struct
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
 from ..explain.history import History
-from ..lockstep.differential import Sight
+from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
 
 Overrides = dict[str, object]
@@ -49,7 +49,7 @@ class Explain(Struct, frozen=True, tag="explain"):
     trace: Trace
 
 
-class Testify(Struct, frozen=True, tag="testify"):
+class Summarize(Struct, frozen=True, tag="testify"):
     """Run one trace and say what each event showed, for a comparison."""
 
     trace: Trace
@@ -77,7 +77,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     capabilities: Capabilities
 
 
-class Began(Struct, frozen=True, tag="began"):
+class EventStarted(Struct, frozen=True, tag="began"):
     """An event is about to happen."""
 
     event: int
@@ -114,11 +114,11 @@ class Explained(Struct, frozen=True, tag="explained"):
     history: History
 
 
-class Testified(Struct, frozen=True, tag="testified"):
+class Summarized(Struct, frozen=True, tag="testified"):
     """Answer to `testify`."""
 
     outcome: Outcome
-    sights: list[Sight]
+    summaries: list[EventSummary]
 
 
 class Failed(Struct, frozen=True, tag="failed"):
@@ -129,8 +129,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Port | Run | Explain | Testify | Fuzz
-Reply = Ready | Began | Done | Drawn | Ported | Explained | Testified | Failed
+Request = Draw | Port | Run | Explain | Summarize | Fuzz
+Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Summarized | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

@@ -23,17 +23,17 @@ from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
 from ..explain.recorder import record_history
 from ..generate.grammar import draw_trace
-from ..lockstep.differential import witness
+from ..lockstep.differential import run_summarized
 from ..lockstep.lockstep import unobserved
 from ..lockstep.run import run_trace
 from ..traces.adapt import port
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
 from .messages import (
-    Began,
     Done,
     Draw,
     Drawn,
+    EventStarted,
     Explain,
     Explained,
     Failed,
@@ -44,8 +44,8 @@ from .messages import (
     Reply,
     Request,
     Run,
-    Testified,
-    Testify,
+    Summarize,
+    Summarized,
     decode_request,
     encode,
 )
@@ -104,12 +104,12 @@ def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable
 def serve(request: Request, factory: TargetFactory, send: Send) -> None:
     """Answer one request."""
     if isinstance(request, Run):
-        on_event = lambda index: send(Began(index))  # noqa: E731
+        on_event = lambda index: send(EventStarted(index))  # noqa: E731
         send(Done(run(factory, request.trace, twice=request.twice, on_event=on_event)))
     elif isinstance(request, Explain):
-        send(Explained(*record_history(factory, request.trace, lambda index: send(Began(index)))))
-    elif isinstance(request, Testify):
-        send(Testified(*witness(factory, request.trace)))
+        send(Explained(*record_history(factory, request.trace, lambda index: send(EventStarted(index)))))
+    elif isinstance(request, Summarize):
+        send(Summarized(*run_summarized(factory, request.trace)))
     elif isinstance(request, Draw):
         send(Drawn(_draw(factory, request, request.index)))
     elif isinstance(request, Port):

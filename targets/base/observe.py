@@ -203,7 +203,7 @@ class SlotWrite(Struct, frozen=True, gc=False, array_like=True):
     tags: Sequence[int]
 
 
-class Outside(Struct, frozen=True, gc=False, array_like=True):
+class OutOfRange(Struct, frozen=True, gc=False, array_like=True):
     """The engine's own metadata sends a kernel to entry `index` of something that has `size` entries, counted from 0.
 
     Nothing was read or written there, and the row has no other access in this group: what a device would have done
@@ -217,7 +217,7 @@ class Outside(Struct, frozen=True, gc=False, array_like=True):
     size: int
 
 
-Access = StateRead | StateWrite | SlotRead | SlotWrite | Outside
+Access = StateRead | StateWrite | SlotRead | SlotWrite | OutOfRange
 
 
 class ForwardRow(Struct, frozen=True, gc=False, array_like=True):

@@ -46,7 +46,7 @@ if lockstep.violation is None:
     lockstep.drain(happened)
 """
 JUDGE = """\
-from hybridfuzz.harness.lockstep import Lockstep
+from hybridfuzz.harness.lockstep.lockstep import Lockstep
 
 lockstep = Lockstep(target, config, factory.capabilities.observes)
 happened = 0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mypy_extensions import mypyc_attr
 
-from ....reference.tokens import NO_INPUT
+from ...reference.tokens import NO_INPUT
 
 _GARBAGE, _STATE, _SLOTS, _ZERO = range(4)
 

@@ -46,7 +46,7 @@ from .host.cache_manager import CacheManager
 from .host.scheduler import Scheduler
 from .layout import build_layout
 from .offload.connector import Connector
-from .offload.external_store import Store
+from .offload.external_store import ExternalStore
 from .plan import Plan
 from .session_events import SessionEvents
 from .tag_memory import Memory
@@ -69,7 +69,7 @@ class HybridTarget:
     kernels_class: ClassVar[type[Kernels]] = Kernels
     states_class: ClassVar[type[States]] = States
     drafter_class: ClassVar[type[Drafter]] = Drafter
-    store_class: ClassVar[type[Store]] = Store
+    store_class: ClassVar[type[ExternalStore]] = ExternalStore
     connector_class: ClassVar[type[Connector]] = Connector
     runner_class: ClassVar[type[Runner]] = Runner
     session_events_class: ClassVar[type[SessionEvents]] = SessionEvents

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..base.observe import Outside
+from ..base.observe import OutOfRange
 
 
 class Row(NamedTuple):
@@ -23,4 +23,4 @@ class Row(NamedTuple):
     locations: Sequence[int]
     written: Sequence[int]
     drafts: int = 0
-    outside: Outside | None = None
+    outside: OutOfRange | None = None

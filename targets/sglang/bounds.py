@@ -1,4 +1,4 @@
-"""Which indices of a launched batch name something. A row with one that does not is noted as `Outside`; nothing is
+"""Which indices of a launched batch name something. A row with one that does not is noted as `OutOfRange`; nothing is
 computed for it.
 
 A kernel goes where it is sent; Python would raise for a number that is too large and count a negative one from the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..base.observe import Outside
+from ..base.observe import OutOfRange
 from .batch_rows import Row
 from .compat.engine import ATTENTION, STATES, Engine
 from .snapshots import Plan
@@ -23,7 +23,7 @@ class Bounds:
         self.num_slots = engine.states.temporal.shape[1]
         self.num_locations = len(engine.states.keys[0])
 
-    def row(self, index: int, row: Row) -> Outside | None:
+    def row(self, index: int, row: Row) -> OutOfRange | None:
         """The first index of a row of the batch that names nothing."""
         ends = [end(places) for places in (row.locations, row.written) if len(places) for end in (min, max)]
         return _first(
@@ -37,7 +37,7 @@ class Bounds:
             ],
         )
 
-    def snapshots(self, plan: Plan, num_tokens: int) -> Iterable[Outside]:
+    def snapshots(self, plan: Plan, num_tokens: int) -> Iterable[OutOfRange]:
         """Of each row that leaves a snapshot, the first index that names nothing: its slot, or a window's input."""
         inputs = plan.metadata.track_conv_indices.tolist() if plan.metadata else [()] * len(plan.rows)
         for (index, slot, _), taps in zip(plan.rows, inputs, strict=True):
@@ -47,9 +47,9 @@ class Bounds:
                 yield found
 
 
-def _first(index: int, entries: list[tuple[int, str, int, int]]) -> Outside | None:
+def _first(index: int, entries: list[tuple[int, str, int, int]]) -> OutOfRange | None:
     """The first of (group, what, number, how many there are) that is outside."""
     for group, what, number, size in entries:
         if not 0 <= number < size:
-            return Outside(index, group, what, number, size)
+            return OutOfRange(index, group, what, number, size)
     return None

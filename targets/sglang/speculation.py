@@ -24,7 +24,7 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from ...reference.tokens import VOCABULARY, Truth, draft_tokens
-from ..base.observe import Outside, StateWrite
+from ..base.observe import OutOfRange, StateWrite
 from ..base.trace import Step
 from . import kernels
 from .compat import parts, releases
@@ -92,7 +92,7 @@ class Commit(HybridLinearAttnBackend):
     def _report(self, index: int, slot: int, step: int) -> None:
         row, size = self.launch.rows[index], self.states.temporal.shape[1]
         if not 0 <= slot < size:
-            self.launch.accesses.append(Outside(index, STATES, "slot", slot, size))
+            self.launch.accesses.append(OutOfRange(index, STATES, "slot", slot, size))
             return
         column = row.slots.index(slot) if slot in row.slots else -1
         for layer in range(self.layers):

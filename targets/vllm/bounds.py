@@ -1,4 +1,4 @@
-"""Which indices in vLLM's metadata name something. A row with one that does not is noted as `Outside`, and left out.
+"""Which indices in vLLM's metadata name something. A row with one that does not is noted as `OutOfRange`, and left out.
 
 A kernel goes where it is sent; Python would raise for a number that is too large and count a negative one from the
 end. Neither says what the metadata said.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..base.observe import Outside
+from ..base.observe import OutOfRange
 from .layer_rows import StateRow
 
 
@@ -17,7 +17,7 @@ class Bounds:
     lay outside."""
 
     def __init__(self, group: int, num_blocks: int, num_rows: int, num_tokens: int) -> None:
-        self.found: list[Outside] = []
+        self.found: list[OutOfRange] = []
         self._group = group
         self._num_blocks = num_blocks
         self._num_rows = num_rows
@@ -27,7 +27,7 @@ class Bounds:
         """Whether there is an entry `index` among `size`."""
         if 0 <= index < size:
             return True
-        self.found.append(Outside(row, self._group, what, index, size))
+        self.found.append(OutOfRange(row, self._group, what, index, size))
         return False
 
     def blocks(self, row: int, blocks: Sequence[int]) -> bool:

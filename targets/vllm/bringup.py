@@ -32,7 +32,7 @@ from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
 from .options import drafts_on_device, has_graphs, is_v2
-from .runner_adapter import Worker, WorkerV1, WorkerV2
+from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 
 _CPU = torch.device("cpu")
 _MEMORY = 1 << 30
@@ -99,8 +99,8 @@ class Engine:
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
         self.layout = self._layout(plan.worker)
-        kind = WorkerV2 if self.is_v2 else WorkerV1
-        self.worker: Worker = kind(self.runner, self.recorder)
+        kind = RunnerV2 if self.is_v2 else RunnerV1
+        self.worker: RunnerAdapter = kind(self.runner, self.recorder)
         if padding:
             self.worker.padding = padding
         self.recorder.worker = self.worker

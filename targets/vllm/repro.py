@@ -84,7 +84,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
 
 def _source(name: str) -> tuple[list[str], str]:
     """(imports of others' packages, one a line; everything behind the imports) of an inlined file."""
-    text = (files(__package__) / "standin" / f"{name}.py").read_text(encoding="utf-8")
+    text = (files(__package__) / "repro_engine" / f"{name}.py").read_text(encoding="utf-8")
     lines, imports, last = text.splitlines(), [], 0
     for node in ast.parse(text).body[1:]:
         if not isinstance(node, ast.Import | ast.ImportFrom):

@@ -16,7 +16,7 @@ from .hooks import Recorder
 Rows = Sequence[Sequence[int]]
 
 
-class Worker:
+class RunnerAdapter:
     """What both runners have in common."""
 
     def __init__(self, runner: Any, recorder: Recorder) -> None:
@@ -69,7 +69,7 @@ def padded(names: Sequence[str], count: int) -> Sequence[str | None]:
     return [*names[:count], *[None] * (count - len(names))]
 
 
-class WorkerV2(Worker):
+class RunnerV2(RunnerAdapter):
     """`vllm.v1.worker.gpu.model_runner`."""
 
     def __init__(self, runner: Any, recorder: Recorder) -> None:
@@ -117,7 +117,7 @@ class WorkerV2(Worker):
         return {"worker rows": len(self.runner.req_states.req_id_to_index)}
 
 
-class WorkerV1(Worker):
+class RunnerV1(RunnerAdapter):
     """`vllm.v1.worker.gpu_model_runner`."""
 
     def __init__(self, runner: Any, recorder: Recorder) -> None:

@@ -16,7 +16,7 @@ from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.findings.known import Known
 from hybridfuzz.harness.findings.store import HISTORY_SUFFIX, STATE_FILE
-from hybridfuzz.harness.findings.triage import merge, save_book
+from hybridfuzz.harness.findings.triage import merge, save_bug_history
 from hybridfuzz.harness.outputs.rates import Rates, load_samples
 from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.reports.data import load_folder, one_finding
@@ -86,7 +86,7 @@ def campaign(folder: Path, count: int = 0, reached: Mapping[str, int] | None = N
         canary=Canary("null-as-state-slot", True, "found", "M4-step-mamba-dead-write", 2, 0.1),
     )  # fmt: skip
     (folder / STATE_FILE).write_bytes(msgspec.json.encode(summary))
-    save_book(folder, merge({}, summary, [Known("M9-*", "vLLM #44175")], "2026-01-02T03:04:05+00:00"))
+    save_bug_history(folder, merge({}, summary, [Known("M9-*", "vLLM #44175")], "2026-01-02T03:04:05+00:00"))
     return summary
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def implementation(device: torch.device | str, *, interpret: bool = False) -> Ops:
-    """The Triton kernels on a GPU (with `interpret`, in Triton's interpreter on a CPU: slow), else their counterparts in plain torch.
+    """Return the Triton kernels for a GPU (with `interpret`, in Triton's interpreter on a CPU: slow), else plain torch.
 
     Whether triton interprets is settled when it is first imported: TRITON_INTERPRET=1 has to be set by then.
     """

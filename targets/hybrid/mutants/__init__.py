@@ -27,22 +27,23 @@ from . import (
 from .registry import mutant
 
 _MODULES = (
-    accepted_counts,
     block_pool,
     block_tables,
     cache_manager,
-    connector,
-    drafter,
-    external_store,
-    input_batch,
-    model_runner,
     partial_hits,
     scheduler,
-    session_events,
     sessions,
-    state_slots,
+    session_events,
+    connector,
+    external_store,
     tag_kernels,
+    input_batch,
+    accepted_counts,
+    state_slots,
+    drafter,
+    model_runner,
 )
+"""From the scheduler's side to the worker's: the order in which mutants are listed."""
 PARTS: dict[str, type] = {slug: part for module in _MODULES for slug, part in module.PARTS.items()}
 
 MUTANTS: dict[str, type[HybridTarget]] = {slug: mutant(slug, part) for slug, part in PARTS.items()}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..offload.external_store import Store
+from ..offload.external_store import ExternalStore
 
 
-class SideStateNotCarried(Store):
+class SideStateNotCarried(ExternalStore):
     """One of the movers does not know a tensor that belongs to the state.
 
     SGLang #39862, #39830: temporal states went to the host and came back, what is registered beside them did not, and
@@ -18,7 +18,7 @@ class SideStateNotCarried(Store):
         pass
 
 
-class LayerSpaceSizedByCount(Store):
+class LayerSpaceSizedByCount(ExternalStore):
     """The transfer's table is as long as the number of its layers, but is indexed by their ids in the model.
 
     SGLang #31745, #39876, #37870: layers of the two kinds alternate, so the ids of one kind exceed its count; the high
@@ -31,7 +31,7 @@ class LayerSpaceSizedByCount(Store):
         return [layer for layer in super().layers(group) if layer * len(groups) + group < count]
 
 
-class Int8DtypeMismatchStride(Store):
+class Int8DtypeMismatchStride(ExternalStore):
     """Slots are placed at the stride of the source, whose items are twice as long.
 
     SGLang #36371: source and destination kept keys and values in different dtypes; the copy took the item length of

@@ -9,7 +9,7 @@ from ..host.partial_hits import PartialHits
 from ..host.scheduler import Scheduler
 from ..host.sessions import Sessions
 from ..offload.connector import Connector
-from ..offload.external_store import Store
+from ..offload.external_store import ExternalStore
 from ..session_events import SessionEvents
 from ..tag_memory import Memory
 from ..target import HybridTarget
@@ -29,7 +29,7 @@ _SLOTS: dict[type, str] = {
     Kernels: "kernels_class",
     States: "states_class",
     Drafter: "drafter_class",
-    Store: "store_class",
+    ExternalStore: "store_class",
     Connector: "connector_class",
     Runner: "runner_class",
     SessionEvents: "session_events_class",

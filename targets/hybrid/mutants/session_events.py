@@ -15,14 +15,14 @@ class TrimReset(SessionEvents):
 
     def truncate(self, event: Truncate) -> list[Record]:
         records = super().truncate(event)
-        request = self.target.scheduler.requests.get(event.name)
-        if request is None or not self.target.refused:
+        request = self.engine.scheduler.requests.get(event.name)
+        if request is None or not self.engine.refused:
             return records
-        self.target.refused = ""
+        self.engine.refused = ""
         request.truncate(event.length, event.length)
-        for group in self.target.cache.groups:
+        for group in self.engine.cache.groups:
             for block in group.tables[event.name] if group.kind == "mamba" else ():
-                self.target.memory.zero(block)
+                self.engine.memory.zero(block)
         return records
 
 

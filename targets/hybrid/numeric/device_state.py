@@ -31,7 +31,7 @@ from .indices import differing
 from .kernel_calls import Calls, Layer, WriteCall
 from .metadata import Metadata
 from .moves import Arrival, Check, Move, Moves
-from .offloaded_pages import Outside
+from .offloaded_pages import OffloadedPages
 from .paging import PageLayout, Paging
 from .pool import BytePool, obituary, parts_of
 from .prefetch import Ahead
@@ -66,7 +66,7 @@ class Machine:
         self.calls = Calls()
         self.lanes = lanes(device.torch)
         self.pages = PageLayout.of(layout, self.model, Paging.of(config.options))
-        self.outside = Outside(layout, self.model, self.pages, device)
+        self.outside = OffloadedPages(layout, self.model, self.pages, device)
         self.results: tuple[Results, Sequence[RowInput], Mapping[str, Ints]] | None = None
         self.indices_sent = 0
         """Indices that the symbolic steps took from elsewhere than the device would."""

@@ -19,7 +19,7 @@ from ..device.metadata import Regions, ZeroPlan
 from ..device.ops import Ops
 from ..device.staging import Lanes
 from ..device.streams import Fence
-from .offloaded_pages import Outside
+from .offloaded_pages import OffloadedPages
 from .pool import FILLS, BytePool
 from .prefetch import Ahead
 
@@ -70,7 +70,7 @@ class Check(NamedTuple):
 class Moves:
     """Queued moves of one engine; `checks` are what was found of those launched."""
 
-    def __init__(self, pool: BytePool, outside: Outside, ops: Ops, lanes: Lanes) -> None:
+    def __init__(self, pool: BytePool, outside: OffloadedPages, ops: Ops, lanes: Lanes) -> None:
         self.pool = pool
         self.outside = outside
         self.lanes = lanes

@@ -24,7 +24,7 @@ from .paging import PageLayout
 from .pool import FILL_BYTES, FILLS, parts_of
 
 
-class Outside:
+class OffloadedPages:
     """Pages by key and layer: uint8 [fills, page size] on the host, pinned where a GPU reads and writes them."""
 
     def __init__(self, layout: Layout, model: TinyModel, pages: PageLayout, device: Device) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from ....reference.prefix_cache import Key
 from ..device.staging import Slot, Staging
 from ..plan import Plan
-from .offloaded_pages import Outside
+from .offloaded_pages import OffloadedPages
 from .pool import BytePool, obituary
 
 
@@ -32,7 +32,9 @@ class Ahead:
     pages: dict[tuple[Key, int], Slot] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan, dead: Mapping[int, int], staging: Staging, pool: BytePool, outside: Outside) -> Ahead:
+    def of(
+        cls, plan: Plan, dead: Mapping[int, int], staging: Staging, pool: BytePool, outside: OffloadedPages
+    ) -> Ahead:
         """Begin to send everything."""
         ahead = cls()
         if dead:

@@ -15,7 +15,7 @@ from ...base.observe import Content, Forward, Record, SlotContent
 from ...base.trace import Step
 from ..host.block_pool import BlockPool
 from ..host.scheduler import Scheduler
-from ..offload.external_store import Store
+from ..offload.external_store import ExternalStore
 from ..plan import Load, Plan
 from ..tag_memory import Memory
 from ..worker.input_batch import StateIndices
@@ -103,7 +103,7 @@ def _place(tags: Sequence[int], slot: int, tag: int) -> int:
     return slot if here or tag not in tags else tags.index(tag)
 
 
-class NumericStore(Store):
+class NumericStore(ExternalStore):
     """What is kept outside of the pool has its bytes there, too."""
 
     machine: Machine | None = None

@@ -20,14 +20,14 @@ from ....reference.tokens import EMPTY, chain
 from ...base.observe import Record, Table
 from ..layout import NULL_BLOCK
 from ..plan import Load, ScheduledRow
-from .external_store import Store
+from .external_store import ExternalStore
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Connector:
     """Both sides of one connector; `saves` tells whether it stores what this engine computes."""
 
-    def __init__(self, layout: Layout, store: Store, saves: bool) -> None:
+    def __init__(self, layout: Layout, store: ExternalStore, saves: bool) -> None:
         self.layout = layout
         self.store = store
         self.saves = saves and layout.prefix_caching

@@ -21,7 +21,7 @@ from ..tag_memory import Memory
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Store:
+class ExternalStore:
     """One place outside the pool."""
 
     def __init__(self, layout: Layout, memory: Memory) -> None:

@@ -1,4 +1,4 @@
-"""What differs between SGLang's releases in the parts that exist (the tree: compat_tree.py); parts.py makes them."""
+"""What differs between SGLang's releases in the parts that exist (the tree: tree_api.py); parts.py makes them."""
 
 from __future__ import annotations
 

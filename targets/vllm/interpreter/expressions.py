@@ -13,12 +13,13 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
+from . import memory_ops
 from .emit import Emitter
 from .language import FUNCTIONS, METHODS
 from .operators import SYMBOLS, binary, unary
 from .values import WEAK, Fails, Unsupported, Value, const
 
-assert reductions  # fills FUNCTIONS
+assert memory_ops  # fills FUNCTIONS
 MODULES = (tl, tl.core, tl.math, tl.standard)
 BUILTINS = {"range": range, "len": len, "tuple": tuple, "float": float, "int": int}
 MAX_DEPTH = 30

@@ -1,0 +1,66 @@
+"""The command line as a process of its own."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+
+class Ran(NamedTuple):
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The last line of standard output."""
+        return json.loads(self.out.splitlines()[-1])
+
+    @property
+    def error(self) -> str:
+        """The only error line."""
+        [line] = [line for line in self.err.splitlines() if line.startswith("hybridfuzz: error: ")]
+        assert "Traceback" not in self.err
+        return line
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "hybridfuzz.harness.cli", *map(str, arguments)]
+
+
+Cli = Callable[..., Ran]
+
+
+MUTANT = "hybrid:null-as-state-slot"
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def ended(pid: int) -> bool:
+    """Whether a process has ended, within a few seconds (nobody may be there to reap an orphan)."""
+    for _ in range(50):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def wait_for(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stderr
+    for line in process.stderr:
+        if word in line:
+            return
+    pytest.fail(f"{word!r} never came")

@@ -1,0 +1,255 @@
+"""A night's drills: whatever dies, fills up or breaks, nothing found is lost or counted twice, and it goes on."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import MUTANT, Cli, children, command, ended, wait_for
+
+NIGHT = ["fuzz", "--seed", "1", "--jobs", "2", "--reduce", "1s", "--no-canary", "--json"]
+COUNTED = ("traces", "steps", "exercised", "reached", "done", "beyond")
+
+
+def counts(summary: dict[str, Any]) -> dict[str, Any]:
+    """What has to be the same however often a campaign was cut off."""
+    findings = {finding["signature"]: finding["count"] for finding in summary["findings"]}
+    return {**{name: summary[name] for name in COUNTED}, "findings": findings}
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """The state on disk."""
+    return dict(json.loads((folder / "campaign.json").read_text()))
+
+
+def start(environment: dict[str, str], folder: Path, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*NIGHT, *more), env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+class TestCutOff:
+    """The same command continues a campaign that did not end."""
+
+    ARGUMENTS = ("--target", MUTANT, "--traces", "60")
+
+    @pytest.fixture
+    def whole(self, hybridfuzz: Cli) -> dict[str, Any]:
+        """The campaign as it is when nothing happens."""
+        return counts(hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "whole").json)
+
+    def test_coordinator_killed(
+        self, environment: dict[str, str], tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]
+    ) -> None:
+        """Twice, with findings made and reductions under way."""
+        for _ in range(2):
+            with start(environment, tmp_path, *self.ARGUMENTS, "-o", "out") as process:
+                wait_for(process, "FOUND" if not (tmp_path / "out" / "campaign.json").exists() else "continuing")
+                time.sleep(0.1)
+                workers = children(process.pid)
+                process.kill()
+            assert all(map(ended, workers))
+            cut_off = state(tmp_path / "out")
+            assert cut_off["exit_reason"] is None
+            assert cut_off["findings"], "on disk before anybody hears of it"
+        again = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
+        assert again.status == 1
+        assert "continuing a campaign that did not end" in again.err
+        assert counts(again.json) == whole
+        assert all(finding["reduced"] for finding in again.json["findings"]), "reductions are taken up again"
+
+    def test_interrupted(
+        self, environment: dict[str, str], tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]
+    ) -> None:
+        with start(environment, tmp_path, *self.ARGUMENTS, "-o", "out") as process:
+            wait_for(process, "FOUND")
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+        assert process.returncode == 1
+        assert state(tmp_path / "out")["exit_reason"] == "interrupted"
+        again = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
+        assert again.json["exit_reason"] == "traces"
+        assert counts(again.json) == whole
+
+    def test_full_disk(self, tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]) -> None:
+        """Files cannot grow: the finding is named, not counted, and found again when there is room."""
+
+        def no_room() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+        full = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out", preexec_fn=no_room)
+        assert full.status == 2
+        assert "cannot write" in full.error
+        assert "seed 1, trace" in full.error
+        again = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
+        assert again.status == 1
+        assert counts(again.json) == whole
+
+    def test_full_file_system(self, tmp_path: Path, hybridfuzz: Cli) -> None:
+        """A real one, of 64 KiB: an honest line, and what had been found is still there and replays."""
+        folder = tmp_path / "small"
+        folder.mkdir()
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], capture_output=True, check=False
+        )
+        if mounted.returncode:
+            pytest.skip("mounting a file system needs privileges")
+        try:
+            (folder / "ballast").write_bytes(bytes(34 << 10))
+            full = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "small/out")
+            assert full.status == 2
+            assert "No space left" in full.error
+            saved = list((folder / "out" / "findings").glob("*.json"))
+            assert all(hybridfuzz("replay", trace, "--target", MUTANT).status == 1 for trace in saved)
+            (folder / "ballast").unlink()
+            subprocess.run(["mount", "-o", "remount,size=4m", str(folder)], check=True)
+            again = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "small/out")
+            assert again.status == 1
+            assert again.json["traces"] == 60
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
+
+    def test_worker_killed(self, environment: dict[str, str], tmp_path: Path, whole: dict[str, Any]) -> None:
+        """Its traces are run by the next one."""
+        with start(environment, tmp_path, *self.ARGUMENTS, "-o", "out", "--jobs", "1") as process:
+            wait_for(process, "fuzzing hybrid")
+            [worker] = children(process.pid)
+            os.kill(worker, signal.SIGKILL)
+            out, err = process.communicate()
+        assert process.returncode == 1, err
+        assert counts(json.loads(out.splitlines()[-1])) == whole
+
+    def test_another_seed_is_another_campaign(self, tmp_path: Path, hybridfuzz: Cli) -> None:
+        hybridfuzz(*NIGHT, "--traces", "3", "-o", "out")
+        file = tmp_path / "out" / "campaign.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "exit_reason": None}))
+        assert "continuing" in hybridfuzz(*NIGHT, "--traces", "4", "-o", "out").err
+        file.write_text(json.dumps({**json.loads(file.read_text()), "exit_reason": None}))
+        assert "continuing" not in hybridfuzz(*NIGHT, "--seed", "2", "--traces", "4", "-o", "out").err
+
+    def test_fresh(self, tmp_path: Path, hybridfuzz: Cli) -> None:
+        """A new campaign, though the last one did not end; what that one found is in the book."""
+        hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
+        file = tmp_path / "out" / "campaign.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "exit_reason": None}))
+        (tmp_path / "out" / "triage.json").unlink()
+        ran = hybridfuzz(*NIGHT, "--target", "hybrid", "--traces", "2", "-o", "out", "--fresh")
+        assert "continuing" not in ran.err
+        assert ran.json["traces"] == 2
+        assert MUTANT in (tmp_path / "out" / "triage.json").read_text()
+
+    def test_one_campaign_in_a_folder(self, environment: dict[str, str], tmp_path: Path, hybridfuzz: Cli) -> None:
+        with start(environment, tmp_path, "--time", "60s", "-o", "out") as process:
+            wait_for(process, "fuzzing hybrid")
+            second = hybridfuzz(*NIGHT, "--traces", "1", "-o", "out")
+            process.kill()
+        assert second.status == 2
+        assert "another campaign is at work in out" in second.error
+
+
+class TestCorpus:
+    """Traces that reach rare states are kept, and run first the next time."""
+
+    FEW = ("--traces", "40", "-o", "out")
+
+    def test_small_and_enough(self, tmp_path: Path, hybridfuzz: Cli) -> None:
+        """Two traces or so for each state; a second campaign finds nothing to add for the states that are covered."""
+        reached = {state for state, times in hybridfuzz(*NIGHT, *self.FEW).json["reached"].items() if times}
+        first = set((tmp_path / "out" / "corpus").iterdir())
+        assert 2 <= len(first) <= 2 * len(reached)
+        hybridfuzz(*NIGHT, *self.FEW)
+        second = set((tmp_path / "out" / "corpus").iterdir())
+        assert len(second) <= len(first), "distilled, not piled up"
+        alone = hybridfuzz("replay", "out/corpus")
+        assert alone.status == 0
+
+    def test_broken_file(self, tmp_path: Path, hybridfuzz: Cli) -> None:
+        """It is named and put aside; the night goes on."""
+        hybridfuzz(*NIGHT, *self.FEW)
+        [broken, *_] = sorted((tmp_path / "out" / "corpus").iterdir())
+        broken.write_bytes(broken.read_bytes()[:50])
+        again = hybridfuzz(*NIGHT, *self.FEW)
+        assert again.status in (0, 3)
+        assert f"warning: out/corpus/{broken.name}: not a trace" in again.err
+        assert broken.with_suffix(".broken").exists()
+        assert again.json["traces"] == 40
+
+    def test_what_it_finds_is_a_finding(self, hybridfuzz: Cli) -> None:
+        """A corpus of the correct target meets a broken one: no new trace is needed."""
+        hybridfuzz(*NIGHT, *self.FEW)
+        ran = hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "1", "-o", "out")
+        assert ran.status == 1
+        assert {finding["index"] for finding in ran.json["findings"]} >= {-1}
+
+    def test_broken_state(self, tmp_path: Path, hybridfuzz: Cli) -> None:
+        """A state that cannot be read is no campaign to continue."""
+        hybridfuzz(*NIGHT, *self.FEW)
+        (tmp_path / "out" / "campaign.json").write_text('{"traces": ')
+        assert hybridfuzz(*NIGHT, *self.FEW).json["traces"] == 40
+
+
+def test_leaking_target(hybridfuzz: Cli) -> None:
+    """Its process is replaced at the limit, with a warning; every trace counts."""
+    ran = hybridfuzz(
+        *NIGHT, "--target", "python:fake_targets:LEAKING", "--memory", "400MiB", "--traces", "30", "--jobs", "1"
+    )
+    assert ran.status in (0, 3), ran.err
+    assert ran.json["traces"] == 30
+    assert ran.json["lost_workers"] >= 2
+    assert "MiB of memory" in ran.err
+
+
+def test_hanging_target(hybridfuzz: Cli) -> None:
+    """Each hang is one count of one finding."""
+    arguments = ("--target", "python:fake_targets:HANG", "--timeout", "0.5s", "--traces", "2", "--jobs", "1")
+    ran = hybridfuzz(*NIGHT, *arguments)
+    assert ran.status == 1
+    [finding] = ran.json["findings"]
+    assert finding["signature"] == "HANG-step-time-limit"
+    assert finding["count"] == ran.json["traces"] == 2
+
+
+def test_a_worker_that_does_not_start_at_once_is_tried_again(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """A machine that is short of memory for a moment does not end the night."""
+    flag = str(tmp_path / "flag")
+    ran = hybridfuzz(
+        *NIGHT, "--target", "python:slow_starter:FACTORY", "--traces", "4", "--jobs", "1",
+        env={"HYBRIDFUZZ_TEST_FLAG": flag},
+    )  # fmt: skip
+    assert ran.json["traces"] == 4, ran.err
+
+
+def test_events_and_junit(tmp_path: Path, hybridfuzz: Cli) -> None:
+    """Machines can follow a night, and its result fits any CI service."""
+    files = ("--events", "events.ndjson", "--junit", "junit.xml")
+    ran = hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "8", "-o", "out", *files)
+    events = [json.loads(line) for line in (tmp_path / "events.ndjson").read_text().splitlines()]
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "campaign_started"
+    assert kinds[-1] == "campaign_ended"
+    assert {event["finding"]["signature"] for event in events if event["event"] == "found"} == {
+        finding["signature"] for finding in ran.json["findings"]
+    }
+    assert all(event["signature"] for event in events if event["event"] == "trace_done")
+    suite = ET.parse(tmp_path / "junit.xml").getroot()
+    failed = {case.get("name") for case in suite if case.find("failure") is not None}
+    assert failed >= {finding["signature"] for finding in ran.json["findings"]}
+    assert int(suite.get("failures", "0")) == len(failed)
+
+
+def test_events_that_cannot_be_written(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz(*NIGHT, "--traces", "1", "--events", "no/such/folder/e")
+    assert ran.status == 2
+    assert "cannot write events" in ran.error
+
+
+def test_jobs_auto(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("fuzz", "--jobs", "auto", "--traces", "4", "--no-canary", "--seed", "1")
+    cores = len(os.sched_getaffinity(0))
+    assert f", {cores} worker" in ran.out

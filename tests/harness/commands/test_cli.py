@@ -1,0 +1,136 @@
+"""The command line when all goes well."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_process import Cli
+from hybridfuzz.harness import units
+from hybridfuzz.harness.traces.files import load_trace
+
+MUTANT = "hybrid:null-as-state-slot"
+SMALL = ["fuzz", "--seed", "7", "--traces", "12", "--no-canary", "--json"]
+
+
+def test_same_seed_same_traces_whatever_the_jobs(hybridfuzz: Cli) -> None:
+    one, two = (hybridfuzz(*SMALL, "--jobs", jobs).json for jobs in (1, 2))
+    for name in ("traces", "steps", "exercised", "reached", "exit_reason"):
+        assert one[name] == two[name]
+    assert one["exit_reason"] == "traces"
+    assert one["traces"] == 12
+
+
+def test_short_campaign_is_vacuous(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("fuzz", "--seed", "7", "--traces", "1", "--no-canary", "--json")
+    assert ran.status == 3
+    assert ran.json["never_reached"]
+    assert "vacuous" in ran.err
+
+
+def test_step_limit(hybridfuzz: Cli) -> None:
+    result = hybridfuzz("fuzz", "--seed", "7", "--steps", "500", "--jobs", "1", "--no-canary", "--json").json
+    assert result["exit_reason"] == "steps"
+    assert 500 <= result["steps"] < 2000
+
+
+def test_config_is_fixed(hybridfuzz: Cli) -> None:
+    result = hybridfuzz(*SMALL, "--config", "num_speculative_tokens=0").json
+    assert "draft rejected" not in result["reached"], "neither reached nor required"
+
+
+def test_ranks(hybridfuzz: Cli) -> None:
+    """Every target has them: the harness runs them."""
+    one, two = (hybridfuzz(*SMALL, "--dp", ranks).json for ranks in (1, 2))
+    assert two["exit_reason"] == "traces"
+    assert two["steps"] > one["steps"]
+    assert not two["findings"]
+
+
+def test_find_reduce_replay(hybridfuzz: Cli, tmp_path: Path) -> None:
+    ran = hybridfuzz("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "2", "--no-canary", "-o", "out", "--json")
+    assert ran.status == 1
+    [finding, *_] = ran.json["findings"]
+    assert finding["reduced"]
+    assert finding["events"] <= 6
+    saved = json.loads((tmp_path / "out" / "campaign.json").read_text())
+    assert [each["signature"] for each in saved["findings"]] == [each["signature"] for each in ran.json["findings"]]
+
+    again = hybridfuzz("replay", "out/findings", "--target", MUTANT, "--json")
+    assert again.status == 1
+    assert {each["signature"] for each in again.json["results"]} == {each["signature"] for each in ran.json["findings"]}
+    assert hybridfuzz("replay", "out").status == 0
+
+    small = hybridfuzz("reduce", finding["trace"], "--target", MUTANT, "-o", "small.json", "--json")
+    assert small.status == 0
+    assert small.json["signature"] == finding["signature"]
+    assert len(load_trace(tmp_path / "small.json").events) == small.json["events"]
+
+
+def test_a_trace_of_another_engine_is_ported_if_that_is_wanted(hybridfuzz: Cli) -> None:
+    file = min((Path(__file__).parents[3] / "corpus" / "sglang").glob("*.json"))
+    refused = hybridfuzz("replay", file)
+    assert refused.status == 2
+    assert "mamba_cache_mode=slots" in refused.error
+    assert "--port" in refused.error
+    ran = hybridfuzz("replay", file, "--port", "--json")
+    assert ran.status == 0
+    assert "mamba_cache_mode: slots -> align" in ran.json["results"][0]["changes"]
+
+
+def test_a_refused_trace_is_named_and_the_others_run(hybridfuzz: Cli, tmp_path: Path) -> None:
+    corpus = Path(__file__).parents[3] / "corpus"
+    foreign, ours = min((corpus / "sglang").glob("*.json")), min(corpus.glob("*.json"))
+    ran = hybridfuzz("replay", foreign, ours, "--json")
+    assert ran.status == 2
+    assert f"refused {foreign}" in ran.err
+    assert "2 traces on hybrid: 0 failed, 1 clean, 1 refused" in ran.err
+    assert ["refused" in result for result in ran.json["results"]] == [True, False]
+    assert str(foreign) in hybridfuzz("replay", foreign).error
+
+
+def test_targets(hybridfuzz: Cli) -> None:
+    known = hybridfuzz("targets").out
+    assert MUTANT in known
+    facts = hybridfuzz("targets", "hybrid", "--json").json
+    assert "M1" in facts["oracles"]
+    assert "align" in facts["modes"]
+
+
+def test_doctor(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("doctor")
+    assert ran.status == 0, ran.out
+    assert "steps/s" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("1.5s", 1.5), ("5m", 300), ("1h30m", 5400), ("2d", 172800)],
+)
+def test_duration(text: str, seconds: float) -> None:
+    assert units.duration(text) == seconds
+
+
+@pytest.mark.parametrize(("text", "number"), [("500", 500), ("10k", 10_000), ("1_000_000", 10**6)])
+def test_count(text: str, number: int) -> None:
+    assert units.count(text) == number
+
+
+@pytest.mark.parametrize(("text", "size"), [("4GiB", 1 << 32), ("500MB", 500_000_000), ("1K", 1000)])
+def test_size(text: str, size: int) -> None:
+    assert units.size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1", "0", "5x"])
+def test_not_a_duration(text: str) -> None:
+    with pytest.raises(ValueError, match=text or ".*"):
+        units.duration(text)
+
+
+def test_two_targets_are_compared(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """A mutant differs from the sound target: the reduced trace is saved, and shows it when it is replayed."""
+    ran = hybridfuzz("fuzz", "--against", MUTANT, "--traces", "6", "--seed", "3", "-o", tmp_path)
+    assert ran.status == 1
+    assert "seed 3" in ran.out
+    file = min(tmp_path.glob("D1-*.json"))  # two workers may each find one, by different events
+    assert hybridfuzz("replay", file, "--against", MUTANT).status == 1
+    assert hybridfuzz("replay", file, "--against", "hybrid").status == 0

@@ -1,0 +1,149 @@
+"""Triage: one bug for all failures with one signature, counted once, and red only for news."""
+
+from pathlib import Path
+
+import pytest
+from cli_process import Cli
+from hybridfuzz.harness.events import Finding, Summary
+from hybridfuzz.harness.findings.known import Known, load_known
+from hybridfuzz.harness.findings.triage import (
+    Bug,
+    BugHistory,
+    bug_key,
+    bugs_of,
+    is_new,
+    load_bug_history,
+    merge,
+    retried,
+    save_bug_history,
+)
+from hybridfuzz.targets.base.trace import TraceError
+
+MUTANT = "hybrid:null-as-state-slot"
+KNOWN = [Known("S3-*", "vLLM #1", "vllm@*")]
+
+
+def finding(signature: str = "S3-step-mamba-temporal", count: int = 2, events: int = 5, **more: int) -> Finding:
+    name = f"{signature}-{events}.json"
+    return Finding(signature, signature[:2], f"{signature[:2]}: broken", 1, 1, events, name, 7, count, **more)  # type: ignore[arg-type]
+
+
+def summary(*findings: Finding, seed: int = 1, target: str = "vllm@1", version: str = "1") -> Summary:
+    return Summary(target, version, seed, {}, "time", 10, 100, 1.0, findings, {}, {}, [], [])
+
+
+def only(book: BugHistory) -> Bug:
+    [bug] = book.values()
+    return bug
+
+
+def test_the_same_run_counts_once_and_two_runs_add_up() -> None:
+    book = merge({}, summary(finding(count=2)), [], "day 1")
+    book = merge(book, summary(finding(count=3)), [], "day 1")
+    assert only(book).count == 3, "a resumed run says its own count again"
+    book = merge(book, summary(finding(count=4), seed=2), [], "day 2")
+    bug = only(book)
+    assert bug.count == 7
+    assert (bug.first_seen, bug.last_seen) == ("day 1", "day 2")
+
+
+def test_the_shortest_trace_stays(tmp_path: Path) -> None:
+    short = tmp_path / "short.json"
+    short.touch()
+    first = Finding("M1-x", "M1", "M1: short", 1, 1, 3, str(short), 0)
+    book = merge({}, summary(first), [], "1")
+    book = merge(book, summary(finding("M1-x", events=9), seed=2), [], "2")
+    assert only(book).trace == str(short)
+    assert only(book).message == "M1: short"
+    short.unlink()
+    book = merge(book, summary(finding("M1-x", events=9), seed=3), [], "3")
+    assert only(book).events == 9, "a trace that is gone is no use"
+
+
+def test_states() -> None:
+    book = merge({}, summary(finding(shown=4, tried=4)), [], "1")
+    assert only(book).state == "new"
+    assert is_new(only(book))
+    flaky = only(merge({}, summary(finding(shown=1, tried=3)), [], "1"))
+    assert (flaky.state, flaky.rate, is_new(flaky)) == ("flaky", "1/3", True)
+    known = only(merge(book, summary(finding()), KNOWN, "2"))
+    assert (known.state, known.reason, is_new(known)) == ("known", "vLLM #1", False)
+    gone = retried(only(book), shown=0, tried=3, known=[])
+    assert gone.state == "fixed"
+    assert retried(gone, shown=2, tried=3, known=[]).state == "flaky"
+
+
+def test_a_fixed_bug_that_comes_back_is_news() -> None:
+    fixed = retried(only(merge({}, summary(finding()), [], "1")), shown=0, tried=3, known=[])
+    book = {bug_key(fixed.target, fixed.signature): fixed}
+    assert only(merge(book, summary(seed=2), [], "2")).state == "fixed", "nobody looked"
+    assert only(merge(book, summary(finding(), seed=2), [], "2")).state == "new"
+
+
+def test_targets_are_apart_and_news_comes_first() -> None:
+    here = summary(finding("S3-a", count=9), finding("M1-b", count=1), target="vllm@1")
+    book = merge(merge({}, here, KNOWN, "1"), summary(finding("S3-a"), target="hybrid"), KNOWN, "1")
+    assert len(book) == 3
+    assert [bug.signature for bug in bugs_of(book, here)] == ["M1-b", "S3-a"]
+
+
+def test_the_book_is_kept(tmp_path: Path) -> None:
+    book = merge({}, summary(finding()), KNOWN, "1")
+    save_bug_history(tmp_path, book)
+    assert load_bug_history(tmp_path) == book
+    assert load_bug_history(tmp_path / "elsewhere") == {}
+    (tmp_path / "triage.json").write_text("{")
+    with pytest.raises(TraceError, match=r"triage\.json: .* new book"):
+        load_bug_history(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[[known]]\nsignature = 3\nreason = 'x'", "str"),
+        ("[[known]]\nsignature = 'x'", "reason"),
+        ("[[known", "array declaration"),
+        ("[[known]]\nsignature='x'\nreason='y'\nsince=1", "since"),
+    ],
+)
+def test_a_broken_list_says_where(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=rf"known\.toml: .*{complaint}"):
+        load_known(file)
+
+
+def test_a_campaign_is_red_only_for_news(hybridfuzz: Cli, tmp_path: Path) -> None:
+    command = ["fuzz", "--target", MUTANT, "--seed", "1", "--traces", "2", "--jobs", "1", "--no-canary", "--json"]
+    red = hybridfuzz(*command, "-o", "out")
+    assert red.status == 1
+    assert {bug["state"] for bug in red.json["bugs"]} == {"new"}
+    assert all(bug["shown"] == bug["tried"] >= 3 for bug in red.json["bugs"])
+
+    (tmp_path / "out" / "known.toml").write_text('[[known]]\nsignature = "M4-*"\nreason = "vLLM #33937"\n')
+    known = hybridfuzz(*command, "-o", "out")
+    assert known.status == 3, "no news, but two traces exercise next to nothing"
+    assert {bug["state"] for bug in known.json["bugs"]} == {"known"}
+    assert "known: M4-step-mamba-dead-write (vLLM #33937)" in known.err
+    assert "no news" in known.err
+    assert known.json["bugs"][0]["counts"] == red.json["bugs"][0]["counts"], "the same run"
+
+    assert hybridfuzz("replay", "out", "--target", MUTANT).status == 1, "the book is no trace"
+    assert hybridfuzz(*command, "--known", "nowhere.toml").status == 2
+
+
+def test_what_a_campaign_did_not_meet_is_asked_again(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """The trace of a mutant's bug runs clean on the correct target: there the bug is fixed."""
+    [trace] = (Path(__file__).parents[3] / "corpus").glob("null-as-state-slot--*.json")
+    out = tmp_path / "out"
+    out.mkdir()
+    old = Finding("M4-step-mamba-dead-write", "M4", "M4: was broken", 1, 1, 1, str(trace), 0)
+    save_bug_history(out, merge({}, summary(old, target="hybrid"), [], "1"))
+    command = ["fuzz", "--seed", "3", "--traces", "1", "--jobs", "1", "--no-canary", "-o", "out"]
+    ran = hybridfuzz(*command)
+    assert ran.status == 3
+    assert "fixed: M4-step-mamba-dead-write" in ran.out
+    assert only(load_bug_history(out)).state == "fixed"
+    assert only(load_bug_history(out)).rate == "0/3"
+    assert "their traces run clean now" in (out / "report.html").read_text()
+    assert "fixed:" not in hybridfuzz(*command, "--fresh").out, "said once"

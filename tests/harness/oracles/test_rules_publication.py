@@ -1,0 +1,153 @@
+"""M8 (publication) on observations made by hand: which boundaries have to be published, and when."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from handmade import context_of, enter, life_of, plan
+from hybridfuzz.harness.oracles.base import Context
+from hybridfuzz.harness.oracles.liveness import Publication
+from hybridfuzz.reference.layout import Group, Layout
+from hybridfuzz.reference.prefix_cache import Key
+from hybridfuzz.reference.tokens import Truth
+from hybridfuzz.targets.base.observe import Delivered, ForwardRow, PlannedRow, Table
+
+ALIGN = Layout((Group("mamba", 8), Group("attention", 4)), 20, 4, "align", True)
+ALL = replace(ALIGN, mode="all")
+SELECTION = replace(ALIGN, keeps_every_state=False)
+R0: Table = ((3, 4), (5, 6, 7, 8))
+TAGS = Truth([("a", 30)])
+STATES = {3: Key(0, 8, TAGS.tag(8)), 4: Key(0, 16, TAGS.tag(16))}
+PAGES = {block: Key(1, depth, TAGS.tag(depth)) for block, depth in ((5, 4), (6, 8), (7, 12), (8, 16))}
+DELIVERED = Delivered(0, (), ())
+
+
+def compute(context: Context, oracle: Publication, start: int, count: int, drafts: int = 0, sampled: int = 0) -> None:
+    """The forward of r0's planned step."""
+    life = context.reference.lives["r0"]
+    oracle.on_row(context, ForwardRow("r0", start, (5,) * count, drafts, (5,) * sampled), life)
+    life.advance(count, drafts, sampled)
+    context.reference.executed(context.step)
+
+
+def missing(
+    layout: Layout, count: int, published: Mapping[int, Key], *, start: int = 0, drafts: int = 0, sampled: int = 0,
+    table: Table = R0, told: bool = True,
+) -> str:  # fmt: skip
+    """r0 is admitted (with a hit of `start`), computes `count` tokens, and is planned again: which block is missed?"""
+    context, oracle = context_of(layout, r0=life_of("r0", 20)), Publication()
+    first = plan(context, PlannedRow("r0", start, count, drafts, True, start), tables={"r0": table})
+    assert oracle.on_planned(context, first) is None
+    enter(context, first)
+    compute(context, oracle, start, count, drafts, sampled)
+    if told:
+        oracle.on_delivered(context, DELIVERED)
+    again = PlannedRow("r0", context.reference.lives["r0"].settled, 1, 0, False, 0)
+    violation = oracle.on_planned(context, plan(context, again, step=1, tables={"r0": table}, published=published))
+    return f"{violation.field} {violation.block}" if violation else ""
+
+
+def only(*blocks: int) -> dict[int, Key]:
+    return {block: name for block, name in (STATES | PAGES).items() if block in blocks}
+
+
+@pytest.mark.parametrize(("layout", "count", "blocks", "missed"), [
+    (ALIGN, 7, (5,), ""),
+    (ALIGN, 7, (), "unpublished 5"),
+    (ALIGN, 3, (), ""),
+    (ALIGN, 8, (3, 5, 6), ""),
+    (ALIGN, 8, (5, 6), "unpublished 3"),
+    (ALIGN, 8, (3, 6), "unpublished 5"),
+    (ALIGN, 8, (3, 5), "unpublished 6"),
+    (ALIGN, 10, (5, 6), ""),
+    (ALL, 10, (5, 6), "unpublished 3"),
+    (ALIGN, 16, (4, 5, 6, 7, 8), ""),
+    (ALIGN, 16, (3, 5, 6, 7, 8), "unpublished 4"),
+    (ALL, 16, (4, 5, 6, 7, 8), "unpublished 3"),
+    (SELECTION, 8, (5, 6), ""),
+    (SELECTION, 8, (3, 5), "unpublished 6"),
+    (replace(ALL, keeps_every_state=False), 8, (5, 6), ""),
+    (replace(ALIGN, prefix_caching=False), 8, (), ""),
+    (replace(ALIGN, mode="slots"), 8, (), ""),
+])  # fmt: skip
+def test_every_boundary_whose_state_exists(layout: Layout, count: int, blocks: tuple[int, ...], missed: str) -> None:
+    """Align leaves the state where the chunk ends, all leaves every one, pages are all there."""
+    assert missing(layout, count, only(*blocks)) == missed
+
+
+def test_a_key_may_be_found_elsewhere_but_found_it_must_be() -> None:
+    """Two requests computed it, the other one's block is the one that is found."""
+    assert missing(ALIGN, 8, {9: STATES[3], 5: PAGES[5], 6: PAGES[6]}) == ""
+    assert missing(ALIGN, 8, {3: STATES[4], 5: PAGES[5], 6: PAGES[6]}) == "unpublished 3"
+
+
+def test_a_column_that_holds_nothing_is_not_missed() -> None:
+    table: Table = ((0, 4), R0[1])
+    assert missing(ALL, 16, only(4, 5, 6, 7, 8), table=table) == ""
+    assert missing(ALL, 16, only(5, 6, 7, 8), table=table) == "unpublished 4"
+
+
+def test_results_that_are_not_known_yet_need_not_be_published() -> None:
+    assert missing(ALIGN, 8, {}, told=False) == ""
+
+
+def test_what_came_with_a_hit_is_not_asked_for() -> None:
+    assert missing(ALIGN, 4, only(7), start=8) == ""
+    assert missing(ALIGN, 4, {}, start=8) == "unpublished 7"
+
+
+@pytest.mark.parametrize(("sampled", "blocks", "missed"), [
+    (4, (3, 6), ""), (4, (6,), "unpublished 3"), (4, (3,), "unpublished 6"), (3, (6,), "unpublished 3"),
+    (2, (6,), "unpublished 3"), (1, (), ""),
+])  # fmt: skip
+def test_a_boundary_that_verified_drafts_crossed(sampled: int, blocks: tuple[int, ...], missed: str) -> None:
+    """One token at position 6 and three drafts: whoever accepts one of them reaches state@8."""
+    assert missing(ALIGN, 4, only(*blocks), start=6, drafts=3, sampled=sampled) == missed
+
+
+def test_once_is_enough() -> None:
+    """What was published may be evicted afterwards."""
+    context, oracle = context_of(ALIGN, r0=life_of("r0", 20)), Publication()
+    first = plan(context, PlannedRow("r0", 0, 8, 0, True, 0), tables={"r0": R0})
+    assert oracle.on_planned(context, first) is None
+    enter(context, first)
+    compute(context, oracle, 0, 8)
+    oracle.on_delivered(context, DELIVERED)
+    for step, published in enumerate((only(3, 5, 6), {}), 1):
+        row = PlannedRow("r0", 8, 1, 0, False, 0)
+        assert oracle.on_planned(context, plan(context, row, step=step, tables={"r0": R0}, published=published)) is None
+    assert oracle.exercised == {"M8": 3}
+
+
+def test_a_truncated_session_publishes_again() -> None:
+    """It goes on from four tokens and computes the next boundary a second time, which may be another one's."""
+    context, oracle = context_of(ALIGN, r0=life_of("r0", 20, session=True)), Publication()
+    rows: Any = [(PlannedRow("r0", 0, 8, 0, True, 0), 8), (PlannedRow("r0", 4, 4, 0, True, 0, kept=4), 4)]
+    for step, (row, count) in enumerate(rows):
+        planned = plan(context, row, step=step, tables={"r0": R0}, published=only(3, 5, 6))
+        assert oracle.on_planned(context, planned) is None
+        enter(context, planned)
+        compute(context, oracle, row.start, count)
+        oracle.on_delivered(context, DELIVERED)
+        if not step:
+            after = plan(
+                context, PlannedRow("r0", 8, 0, 0, False, 0), step=9, tables={"r0": R0}, published=only(3, 5, 6)
+            )
+            assert oracle.on_planned(context, after) is None
+            context.reference.executed(9)
+    last = plan(context, PlannedRow("r0", 8, 1, 0, False, 0), step=2, tables={"r0": R0}, published=only(5, 6))
+    violation = oracle.on_planned(context, last)
+    assert violation is not None
+    assert violation.block == 3
+
+
+def test_what_an_ended_request_computed_is_no_longer_asked_for() -> None:
+    context, oracle = context_of(ALIGN, r0=life_of("r0", 20)), Publication()
+    first = plan(context, PlannedRow("r0", 0, 8, 0, True, 0), tables={"r0": R0})
+    assert oracle.on_planned(context, first) is None
+    enter(context, first)
+    compute(context, oracle, 0, 8)
+    context.reference.forget("r0")
+    oracle.on_delivered(context, DELIVERED)
+    assert oracle.on_planned(context, plan(context, step=1)) is None

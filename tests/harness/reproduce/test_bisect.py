@@ -1,0 +1,104 @@
+"""Bisection: the ends, then the middle; nothing is said about what was not tried or could not be asked."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_process import Cli
+from hybridfuzz.harness.reproduce.bisect import Tried, bisect, changes
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.targets.base.pip import versions_between
+from hybridfuzz.targets.base.protocol import TargetError
+
+RELEASES = [f"0.{number}" for number in range(9)]
+
+
+def releases(states: str) -> Callable[[str], Outcome]:
+    """b bad, g good, o another failure first, n cannot be had."""
+
+    def attempt(release: str) -> Outcome:
+        state = states[RELEASES.index(release)]
+        if state == "n":
+            raise TargetError("no such thing")
+        violation = {"b": Violation("S3", "x", "S3: x"), "o": Violation("CRASH", "y", "CRASH: y")}.get(state)
+        return Outcome(violation, 1, 1, {}, {}, 0)
+
+    return attempt
+
+
+def results(states: str, *, everything: bool = False) -> dict[str, Tried]:
+    found = bisect(RELEASES[: len(states)], "S3-x", releases(states), everything=everything)
+    return {one.release: one for one in found}
+
+
+@pytest.mark.parametrize("first_good", range(1, 9))
+def test_finds_the_first_good_release_in_few_steps(first_good: int) -> None:
+    tried = results("b" * first_good + "g" * (9 - first_good))
+    [change] = changes(RELEASES, tried)
+    assert (change.before, change.after, change.kind) == (f"0.{first_good - 1}", f"0.{first_good}", "fixed")
+    assert change.open == []
+    assert len(tried) <= 5
+
+
+def test_finds_where_it_was_introduced() -> None:
+    [change] = changes(RELEASES, results("gggggbbbb"))
+    assert (change.before, change.after, change.kind) == ("0.4", "0.5", "introduced")
+
+
+def test_equal_ends_say_nothing_about_the_middle() -> None:
+    tried = results("bbbbggbbb")
+    assert tried.keys() == {"0.0", "0.8"}
+    assert changes(RELEASES, tried) == []
+    everything = changes(RELEASES, results("bbbbggbbb", everything=True))
+    assert [(one.after, one.kind) for one in everything] == [("0.4", "fixed"), ("0.6", "introduced")]
+
+
+@pytest.mark.parametrize("states", ["nbbbnnggo", "obbnoongn", "bnnnnnnng"])
+def test_what_cannot_be_asked_is_stepped_over(states: str) -> None:
+    tried = results(states)
+    [change] = changes(RELEASES, tried)
+    assert tried[change.before].state == "bad"
+    assert tried[change.after].state == "good"
+    between = states[RELEASES.index(change.before) + 1 : RELEASES.index(change.after)]
+    assert set(between) <= {"n", "o"}
+    assert change.open == []
+
+
+def test_nothing_can_be_asked() -> None:
+    tried = results("nnnon")
+    assert len(tried) == 5
+    assert changes(RELEASES[:5], tried) == []
+    assert tried["0.0"].detail == "no such thing"
+
+
+def test_versions_between_are_in_order_and_final() -> None:
+    listed = "vllm (0.10.0)\nAvailable versions: 0.10.0, 0.9.2, 0.9.1rc1, 0.9.1, 0.9.0, 0.8.0\n  INSTALLED: 0.9.0"
+    assert versions_between(listed, "0.9.0", "0.10.0") == ["0.9.0", "0.9.1", "0.9.2", "0.10.0"]
+    with pytest.raises(TargetError, match=r"1\.0"):
+        versions_between(listed, "0.9.0", "1.0")
+    with pytest.raises(TargetError, match="the oldest first"):
+        versions_between(listed, "0.10.0", "0.9.0")
+
+
+@pytest.mark.parametrize(
+    ("target", "versions", "words"),
+    [
+        ("hybrid", "1..2", "has no releases; engines that have: sglang, vllm"),
+        ("hybrid", "1,2", "has no releases"),
+        ("vlm", "1,2", "did you mean vllm?"),
+        ("vllm@0.33.0", "1,2", "say vllm, --versions names the releases"),
+        ("vllm", ",", "names no release"),
+    ],
+)
+def test_what_cannot_be_bisected(hybridfuzz: Cli, target: str, versions: str, words: str) -> None:
+    trace = min((Path(__file__).parents[3] / "corpus" / "vllm").glob("*.json"))
+    ran = hybridfuzz("bisect", trace, "--target", target, "--versions", versions)
+    assert ran.status == 2
+    assert words in ran.error
+
+
+def test_bisecting_no_trace(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("bisect", "nowhere.json", "--target", "vllm", "--versions", "1,2")
+    assert ran.status == 2
+    assert "nowhere.json" in ran.error

@@ -1,0 +1,68 @@
+"""Indices of a launched batch that name nothing: noted, and nothing is computed for the row."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hybridfuzz.targets.base.observe import OutOfRange
+from hybridfuzz.targets.sglang import kernels
+from hybridfuzz.targets.sglang.bounds import Bounds
+from hybridfuzz.targets.sglang.compat.engine import ATTENTION, STATES
+from hybridfuzz.targets.sglang.snapshots import Plan
+
+
+def bounds() -> Bounds:
+    """Three request rows of eight columns, five state slots, twenty token slots."""
+    states = SimpleNamespace(temporal=np.zeros((1, 5)), keys=[np.zeros(20)])
+    rows = SimpleNamespace(req_to_token=torch.zeros((3, 8)))
+    return Bounds(SimpleNamespace(rows=rows, states=states))  # type: ignore[arg-type]
+
+
+def row(**changes: Any) -> Any:
+    """A decode of the fifth token in request row 1, with changes."""
+    fields = {"pool_row": 1, "slot": 2, "prefix": 4, "num_tokens": 1, "locations": [4, 5, 6, 7, 8], "written": [8]}
+    return SimpleNamespace(**{**fields, **changes})
+
+
+def test_a_sound_row_is_inside() -> None:
+    assert bounds().row(0, row()) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "outside"),
+    [
+        ({"pool_row": 3}, (STATES, "row", 3, 3)),
+        ({"pool_row": -1, "slot": -1, "locations": []}, (STATES, "row", -1, 3)),
+        ({"slot": -1}, (STATES, "slot", -1, 5)),
+        ({"slot": 5}, (STATES, "slot", 5, 5)),
+        ({"prefix": -1}, (ATTENTION, "position", -1, 8)),
+        ({"prefix": 8}, (ATTENTION, "position", 8, 8)),
+        ({"prefix": 6, "num_tokens": 3}, (ATTENTION, "column", 8, 8)),
+        ({"locations": [4, 5, -6, 7, 8]}, (ATTENTION, "location", -6, 20)),
+        ({"written": [20]}, (ATTENTION, "location", 20, 20)),
+    ],
+)
+def test_a_row_that_names_nothing_is_noted(changes: dict[str, Any], outside: tuple[int, str, int, int]) -> None:
+    """Numpy and torch would take a negative index from the end, cut a slice short, or raise."""
+    assert bounds().row(7, row(**changes)) == OutOfRange(7, *outside)
+
+
+def test_a_snapshot_that_names_nothing_is_noted() -> None:
+    metadata = SimpleNamespace(track_conv_indices=torch.tensor([[0, 1, 2], [-1, 0, 1], [3, 4, 5]]))
+    plan = Plan([(0, 4, 3), (1, 3, 2), (2, 9, 6)], [], metadata, None)
+    assert list(bounds().snapshots(plan, 6)) == [
+        OutOfRange(1, STATES, "token", -1, 6),
+        OutOfRange(2, STATES, "slot", 9, 5),
+    ]
+
+
+@pytest.mark.parametrize(("request_row", "first", "last"), [(-1, 0, 1), (2, 0, 1), (0, -1, 1), (0, 2, 4)])
+def test_an_index_kernel_says_that_it_is_out_of_bounds(request_row: int, first: int, last: int) -> None:
+    """Its real sibling would write into another request's row, or behind the table."""
+    table, one = torch.zeros((2, 3), dtype=torch.int32), torch.ones(8, dtype=torch.int64)
+    arguments = torch.tensor([request_row]), table, torch.tensor([first]), torch.tensor([last])
+    with pytest.raises(kernels.OutOfBounds, match="assign_req_to_token_pool"):
+        kernels.assign_req_to_token_pool_func(*arguments, one, 1)
+    assert not table.any()

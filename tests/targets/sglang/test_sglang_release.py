@@ -1,0 +1,106 @@
+"""Released SGLang, through the same worker processes as a campaign. Makes the environment if it is missing.
+
+RELEASE--CAUSE--SIGNATURE.json in corpus/sglang is a reduced trace of a real bug: docs/sglang.md argues each.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.sglang.factory import SglangFactory
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+
+FOLDER = Path(__file__).parents[3] / "corpus" / "sglang"
+FILES = sorted(path.name for path in FOLDER.glob("*.json"))
+SILENT = Path(__file__).parent / "silent"
+SILENT_FILES = sorted(path.name for path in SILENT.glob("*.json"))
+"""RELEASE--WHAT.json: false alarms that were ours."""
+LATEST = "0.5.23"
+OLD = ("0.5.4", "0.5.9", "0.5.12.post1")
+"""Each release costs an import: HYBRIDFUZZ_OLD_RELEASES=1 replays the traces of these as well."""
+TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "12"))
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[dict[str, WorkerClient]]:
+    """One worker per release, started when it is first needed: importing SGLang takes most of the time."""
+    started: dict[str, WorkerClient] = {}
+    yield started
+    for worker in started.values():
+        worker.__exit__()
+
+
+def skip_old(release: str) -> None:
+    """Skip what needs one more import of SGLang, unless it is asked for."""
+    if release in OLD and not os.environ.get("HYBRIDFUZZ_OLD_RELEASES"):
+        pytest.skip("HYBRIDFUZZ_OLD_RELEASES is not set")
+
+
+def worker_of(workers: dict[str, WorkerClient], release: str) -> WorkerClient:
+    """With sessions where a release has them: what is drawn below has none."""
+    spec = f"sglang:sessions@{release}" if release == LATEST else f"sglang@{release}"
+    if spec not in workers:
+        workers[spec] = WorkerClient(spec, prepare(spec, print), trace_seconds=300)
+        workers[spec].start()
+    return workers[spec]
+
+
+def run_random(worker: WorkerClient, overrides: dict[str, object]) -> Iterator[Outcome]:
+    """Random traces; every fourth must do the same when it runs again."""
+    factory = SglangFactory("sglang")
+    for index in range(TRACES):
+        trace = draw_trace(factory.capabilities, 7, index, overrides, factory.supports)
+        outcome = worker.run(trace)
+        assert outcome.violation is None, outcome.violation.message
+        assert index % 4 or worker.run(trace).digest == outcome.digest
+        yield outcome
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, WorkerClient], name: str) -> None:
+    release, _, signature = name.removesuffix(".json").split("--")
+    skip_old(release)
+    violation = worker_of(workers, release).run(load_trace(FOLDER / name)).violation
+    assert violation is not None, "the release is silent"
+    assert violation.signature == signature, violation.message
+
+
+@pytest.mark.parametrize("name", SILENT_FILES)
+def test_what_was_a_false_alarm_is_silent(workers: dict[str, WorkerClient], name: str) -> None:
+    release = name.split("--", maxsplit=1)[0]
+    skip_old(release)
+    violation = worker_of(workers, release).run(load_trace(SILENT / name)).violation
+    assert violation is None, violation.message
+
+
+def test_random_traces_without_prefix_caching_are_silent(workers: dict[str, WorkerClient]) -> None:
+    exercised: Counter[str] = Counter()
+    overrides = {"mamba_cache_mode": "none", "enable_prefix_caching": False}
+    for outcome in run_random(worker_of(workers, LATEST), overrides):
+        assert not outcome.reached.get("prefix hit")
+        exercised.update(outcome.exercised)
+    assert all(exercised[oracle] for oracle in ("M1", "M5", "M9", "S3", "S4", "S6"))
+
+
+@pytest.mark.parametrize("strategy", ["no_buffer", "extra_buffer", "extra_buffer_lazy"])
+def test_random_traces_are_silent(workers: dict[str, WorkerClient], strategy: str) -> None:
+    exercised: Counter[str] = Counter()
+    reached: Counter[str] = Counter()
+    # A track interval shorter than two verifications shows 0.5.23--two-crossings-in-flight.
+    overrides = {"strategy": strategy, "mamba_cache_mode": "slots", "track": "2"}
+    for outcome in run_random(worker_of(workers, LATEST), overrides):
+        exercised.update(outcome.exercised)
+        reached.update(outcome.reached)
+    assert {oracle for oracle, times in exercised.items() if not times} <= {"M4"}, "the others have judged something"
+    assert reached["state copied out of the cache"]
+    assert reached["snapshot written beside the working state"] or strategy == "no_buffer"
+    assert reached["draft rejected"] and reached["all drafts accepted"]
+    assert reached["boundary crossed in a step with a rejection"]

@@ -1,0 +1,96 @@
+"""Released vLLM, through the same worker processes as a campaign. Makes the environment if it is missing.
+
+RELEASE--CAUSE--SIGNATURE.json in corpus/vllm is a reduced trace of a real bug: docs/vllm.md argues each.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Preempt, Step, Trace
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+
+FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
+FILES = sorted(path.name for path in FOLDER.glob("*.json"))
+SOUND = {"num_speculative_tokens": 0, "policy": "fcfs"}
+"""No bug of 0.33.0 that we know of shows under these: on the V1 runner without graphs only."""
+TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "12"))
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[dict[str, WorkerClient]]:
+    """One worker per release, started when it is first needed: importing vLLM takes most of the time."""
+    started: dict[str, WorkerClient] = {}
+    yield started
+    for worker in started.values():
+        worker.__exit__()
+
+
+def worker_of(workers: dict[str, WorkerClient], release: str) -> WorkerClient:
+    spec = f"vllm@{release}"
+    if spec not in workers:
+        workers[spec] = WorkerClient(spec, prepare(spec, print), trace_seconds=300)
+        workers[spec].start()
+    return workers[spec]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, WorkerClient], name: str) -> None:
+    release, _, signature = name.removesuffix(".json").split("--")
+    violation = worker_of(workers, release).run(load_trace(FOLDER / name)).violation
+    assert violation is not None, "the release is silent"
+    assert violation.signature == signature, violation.message
+
+
+@pytest.mark.parametrize("runner", ["v2", "v1"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"num_speculative_tokens": 2}, {"async_depth": 1}, {"num_speculative_tokens": 2, "async_depth": 1}],
+)
+@pytest.mark.parametrize("mode", ["align", "none"])
+@pytest.mark.parametrize(("graphs", "mixer"), [("none", "gdn"), ("decode", "gdn"), ("decode", "mamba2")])
+def test_a_plain_trace_is_silent(
+    workers: dict[str, WorkerClient], runner: str, changes: dict[str, int], mode: str, graphs: str, mixer: str
+) -> None:
+    config = Config(
+        num_blocks=40,
+        groups=(Group("mamba", 8), Group("attention", 8)),
+        mamba_cache_mode=mode,  # type: ignore[arg-type]
+        enable_prefix_caching=mode != "none",
+        graph_sizes=(3,),
+        options={"runner": runner, "graphs": graphs, "mixer": mixer},
+        **changes,
+    )
+    events = (
+        Arrive("x", (("d", 20),), 10),
+        Arrive("y", (("d", 20), ("e", 5)), 10),
+        *[Step(drafts=2, right=index % 3) for index in range(4)],
+        Preempt("x"),
+        Arrive("z", (("d", 20), ("~", 5)), 10),
+        *[Step(drafts=2, right=index % 3) for index in range(30)],
+        DummyRun(1),
+    )
+    if (mixer, runner, mode) == ("mamba2", "v1", "align") and changes.get("num_speculative_tokens"):
+        events = tuple(event for event in events if not isinstance(event, Preempt))  # cause 8 of docs/vllm.md
+    outcome = worker_of(workers, "0.33.0").run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.exercised["S3"] > 0
+    assert (outcome.reached.get("padding rows", 0) > 0) == (graphs == "decode")
+
+
+@pytest.mark.parametrize("runner", ["v2", "v1"])
+def test_random_traces_without_speculation_are_silent(workers: dict[str, WorkerClient], runner: str) -> None:
+    overrides = {**SOUND, "runner": runner, **({"graphs": "none"} if runner == "v1" else {})}
+    exercised: Counter[str] = Counter()
+    for ran in worker_of(workers, "0.33.0").fuzz(Fuzz(7, 0, TRACES, overrides, twice_every=4)):
+        assert ran.outcome.violation is None, ran.outcome.violation.message
+        exercised.update(ran.outcome.exercised)
+    silent = {oracle for oracle, times in exercised.items() if not times}
+    assert not silent, "an oracle that judged nothing proves nothing"

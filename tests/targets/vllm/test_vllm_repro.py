@@ -1,0 +1,74 @@
+"""Reproducers for released vLLM: they run with vLLM and torch alone, and fail as they promise."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hybridfuzz.harness.reproduce.script import failure_of, run_script
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.registry import prepare, write_scripts
+from hybridfuzz.targets.base.repro import Failure
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
+
+FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
+NEEDS_MORE: tuple[dict[str, Any], ...] = (
+    {"options": {"graphs": "decode"}},
+    {"options": {"mixer": "mamba2"}},
+    {"options": {"runner": "v1"}, "async_depth": 1, "num_speculative_tokens": 2},
+)
+"""What the stand-alone scripts do not know: `write_scripts` refuses it, and a wrong output."""
+
+
+def needs_more(name: str) -> bool:
+    """Whether no stand-alone script can show a trace of the corpus."""
+    config = load_trace(FOLDER / name).config
+    drafter_on_device = config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens
+    unknown = config.options.get("graphs") == "decode" or config.options.get("mixer") == "mamba2"
+    return "--S6-" in name or unknown or bool(drafter_on_device)
+
+
+FILES = sorted(path.name for path in FOLDER.glob("*.json") if not needs_more(path.name))
+EVENTS = (Arrive("r0", (("a", 3),), 2), Step(budget=2))
+TRACE = Trace(Config(20, (Group("mamba", 8), Group("attention", 8)), max_model_len=16), EVENTS)
+
+
+@pytest.mark.parametrize(("oracle", "field"), [("S3", "temporal"), ("S4", "temporal"), ("M2", "key"), ("CRASH", "x")])
+def test_scripts_are_python_without_hybridfuzz(oracle: str, field: str) -> None:
+    failure = Failure(oracle, field, f"{oracle}: broken", EVENTS, 1, "r0", 0, 3, 2, "r0")
+    [script] = write_scripts("vllm@0.33.0", TRACE, failure)
+    compile(script.text, "repro.py", "exec")
+    assert "hybridfuzz" not in script.text
+    assert "engine.step(budget=2)" in script.text
+
+
+def test_what_no_script_can_show_is_refused() -> None:
+    with pytest.raises(TargetError, match="M7"):
+        write_scripts("vllm@0.33.0", TRACE, Failure("M7", "blocks", "M7: broken", EVENTS, 1))
+
+
+@pytest.mark.parametrize("changes", NEEDS_MORE)
+def test_what_no_script_knows_is_refused(changes: dict[str, Any]) -> None:
+    config = msgspec.structs.replace(TRACE.config, **{"graph_sizes": (2,), **changes})
+    failure = Failure("S3", "temporal", "S3: broken", EVENTS, 1, "r0", 0, 3, 2, "r0")
+    with pytest.raises(TargetError, match="no stand-alone script"):
+        write_scripts("vllm@0.33.0", Trace(config, EVENTS), failure)
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+@pytest.mark.parametrize("name", FILES)
+def test_it_fails_as_promised(tmp_path: Path, name: str) -> None:
+    spec, trace = f"vllm@{name.partition('--')[0]}", load_trace(FOLDER / name)
+    launch = prepare(spec, print)
+    with WorkerClient(spec, launch, trace_seconds=300) as worker:
+        worker.start()
+        history = worker.explain(trace)[1]
+    assert history.violation
+    [script] = write_scripts(spec, trace, failure_of(trace, history, history.violation))
+    path = tmp_path / "repro.py"
+    path.write_text(script.text)
+    verdict = run_script(path, script, launch)
+    assert verdict.promised, verdict.tail

@@ -1,0 +1,176 @@
+"""The rooms of the house: who may import whom, and that no docstring names a module that is gone.
+
+The graph is grimp's: local imports and those under TYPE_CHECKING count like any other.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("harness", "reference", "targets", "reports", "corpus")
+
+# Each room may import those behind it. Rooms on one floor do not import each other. "/x" is a top-level package.
+FLOORS: dict[str, tuple[str, ...]] = {
+    "": ("harness", "targets.hybrid | targets.vllm | targets.sglang", "targets.base", "corpus", "reference"),
+    "harness": (
+        "cli",
+        "commands | gate | machine",
+        "campaign",
+        "reproduce",
+        "/reports",
+        "outputs",
+        "detection",
+        "findings",
+        "workers",
+        "explain",
+        "lockstep",
+        "oracles",
+        "traces",
+        "generate",
+        "events | exit_status | units",
+    ),
+    "targets.hybrid": (
+        "factory | repro",
+        "mutants",
+        "numeric",
+        "target",
+        "session_events",
+        "host | worker",
+        "offload",
+        "device",
+        "tag_memory | plan",
+        "layout",
+    ),
+}
+
+
+@cache
+def graph() -> grimp.ImportGraph:
+    """The imports of the whole project."""
+    roots = [f"hybridfuzz.{package}" for package in PACKAGES]
+    return grimp.build_graph(*roots, cache_dir=None)
+
+
+def modules() -> list[str]:
+    return sorted(graph().modules)
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """Every (importer, imported)."""
+    for module in modules():
+        for imported in graph().find_modules_directly_imported_by(module):
+            yield module, imported
+
+
+def within(module: str, room: str) -> bool:
+    return f"{module}.".startswith(f"hybridfuzz.{room}.")
+
+
+def floor_of(module: str, house: str) -> tuple[int, str] | None:
+    """Floor and room of a module in one house, None outside of it and for its own `__init__`."""
+    for floor, rooms in enumerate(FLOORS[house]):
+        for room in rooms.split(" | "):
+            if within(module, room[1:] if room[0] == "/" else f"{house}.{room}".lstrip(".")):
+                return floor, room
+    return None
+
+
+def test_there_is_no_import_circle() -> None:
+    arrows = {module: graph().find_modules_directly_imported_by(module) for module in modules()}
+    assert set(TopologicalSorter(arrows).static_order()) == set(modules())  # CycleError names the circle
+
+
+@pytest.mark.parametrize("house", FLOORS)
+def test_rooms_import_only_rooms_below_them(house: str) -> None:
+    wrong = []
+    for importer, imported in imports():
+        above, below = floor_of(importer, house), floor_of(imported, house)
+        if above and below and above != below and above[0] >= below[0]:
+            wrong.append(f"{importer} imports {imported}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("house", [house for house in FLOORS if house])
+def test_every_room_has_a_floor(house: str) -> None:
+    children = graph().find_children(f"hybridfuzz.{house}")
+    assert [child for child in sorted(children) if not floor_of(child, house)] == []
+
+
+def test_harness_knows_targets_only_by_protocol_and_registry() -> None:
+    concrete = [pair for pair in imports() if within(pair[0], "harness") and (floor_of(pair[1], "") or (0,))[0] == 1]
+    assert not concrete
+
+
+def test_reference_needs_only_numpy() -> None:
+    allowed = {"numpy", "__future__", *sys.stdlib_module_names}
+    for file in sorted((ROOT / "reference").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names.append(node.module or "")
+            assert {name.partition(".")[0] for name in names} <= allowed, file
+
+
+def docstrings() -> Iterator[tuple[Path, str]]:
+    """Every docstring, with its file."""
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                    yield file, ast.get_docstring(node) or ""
+
+
+def test_docstrings_name_only_files_and_modules_that_exist() -> None:
+    known = {path.name for folder in (*PACKAGES, "tests", "benchmarks", "docs") for path in (ROOT / folder).rglob("*")}
+    written = {"repro.py", "test_repro.py"}  # by the product
+    missing = []
+    for file, text in docstrings():
+        for name in re.findall(r"[\w/]+\.py\b", text):
+            if name.rpartition("/")[2] not in known | written:
+                missing.append(f"{file.relative_to(ROOT)}: {name}")
+        for name in re.findall(r"\bhybridfuzz\.(?:harness|reference|targets|reports)[\w.]*\w", text):
+            if not any(name == module or name.startswith(f"{module}.") for module in graph().modules):
+                missing.append(f"{file.relative_to(ROOT)}: {name}")
+    assert not missing
+
+
+def rooms() -> list[Path]:
+    """Packages whose docstring lists their modules."""
+    listed = [ROOT / "harness", ROOT / "targets/hybrid", ROOT / "targets/sglang/compat"]
+    listed += [folder for folder in (ROOT / "harness").iterdir() if (folder / "__init__.py").exists()]
+    listed += [ROOT / "targets/hybrid" / name for name in ("host", "worker", "offload")]
+    return sorted(listed)
+
+
+@pytest.mark.parametrize("room", rooms(), ids=lambda room: room.relative_to(ROOT).as_posix())
+def test_a_room_lists_its_modules(room: Path) -> None:
+    """Each package's docstring has one line for each module and sub-package: `name  what it is`."""
+    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    listed = set(re.findall(r"^ *(\w+)/? {2,}\S", text, flags=re.MULTILINE))
+    there = {path.stem for path in room.glob("*.py")} | {path.parent.name for path in room.glob("*/__init__.py")}
+    assert listed == there - {"__init__"}
+
+
+@pytest.mark.slow
+def test_every_module_can_be_imported_alone() -> None:
+    """No module relies on another one having been imported first. Engines' own modules need their engine."""
+    outside = ("targets.vllm", "targets.sglang", "targets.hybrid.device", "targets.hybrid.numeric")
+    alone = [module for module in modules() if not any(within(module, one) for one in outside)]
+    code = """
+import importlib, sys
+for name in sys.argv[1:]:
+    for loaded in [module for module in sys.modules if module.startswith("hybridfuzz")]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+"""
+    ran = subprocess.run([sys.executable, "-c", code, *alone], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
