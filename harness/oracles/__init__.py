@@ -10,6 +10,7 @@ memory        S4 taint, S7 NaN
 output        S6 the tokens that come out
 device_order  S8 the order of the device's work
 numeric       the same on bytes
+real_model    S4, S6 and S7 on the log-probabilities of a real model
 provenance    why a number is wrong
 
 Earlier ones give the more telling sentence: a wrong read is reported before the wrong token that follows from it.
@@ -26,6 +27,7 @@ from .memory import Poison, Taint
 from .numeric import Numbers
 from .output import Output
 from .pool import Capacity, Leak, Partition
+from .real_model import RealNumbers
 from .state import Checkpoint, Continuation
 from .tables import DeadRows, TableMirror, Writer
 
@@ -41,6 +43,7 @@ ORACLES: tuple[type[Oracle], ...] = (
     DeadRows,
     Writer,
     Numbers,
+    RealNumbers,
     Taint,
     Continuation,
     Poison,

@@ -24,6 +24,7 @@ from ...targets.base.observe import (
     Numeric,
     OutOfRange,
     Planned,
+    RealForward,
     SlotRead,
     SlotWrite,
     StateRead,
@@ -41,6 +42,7 @@ RECORD_HOOKS = {
     Copied: "on_copied",
     Loaded: "on_loaded",
     Numeric: "on_numeric",
+    RealForward: "on_real_forward",
     Forward: "on_forward",
     Delivered: "on_delivered",
 }
@@ -158,6 +160,9 @@ class Oracle:
 
     def on_numeric(self, context: Context, numeric: Numeric) -> Violation | None:
         """A forward was executed on bytes; its tags follow."""
+
+    def on_real_forward(self, context: Context, forward: RealForward) -> Violation | None:
+        """A real model was executed; the tags of the same forward follow."""
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         """Metadata at the end of an event."""

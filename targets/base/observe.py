@@ -10,7 +10,7 @@ A scheduling decision is a `Planned`, device work is `Zeroed`, `Copied`, `Loaded
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -265,6 +265,35 @@ class Numeric(Struct, frozen=True, gc=False):
     dummy: bool = False
 
 
+class RealRow(Struct, frozen=True, gc=False):
+    """Log-probabilities of a real model after one token of a request.
+
+    position  of that token
+    logprobs  [vocabulary] float32
+    expected  [vocabulary] the same tokens alone in an empty engine; None if that depends on unused memory
+    agrees    False if other bytes in unused memory change a bit of `logprobs`
+    """
+
+    request: str
+    position: int
+    logprobs: Any
+    expected: Any
+    agrees: bool
+
+
+class RealForward(Struct, frozen=True, gc=False):
+    """A real model was executed once; it comes before the `Forward` that tells its tags.
+
+    tolerance  largest sound difference of a log-probability between a batch and the same tokens alone
+    states     (group, layer, block) of states that were written and whose bits depend on unused memory
+    """
+
+    step: int
+    rows: Sequence[RealRow]
+    tolerance: float
+    states: Sequence[tuple[int, int, int]] = ()
+
+
 class Delivered(Struct, frozen=True, gc=False):
     """Tokens that the client got, by request, and requests that ended by themselves (of a session: the turn)."""
 
@@ -273,7 +302,7 @@ class Delivered(Struct, frozen=True, gc=False):
     finished: Sequence[str]
 
 
-Record = Planned | Zeroed | Copied | Loaded | Numeric | Forward | Delivered
+Record = Planned | Zeroed | Copied | Loaded | Numeric | RealForward | Forward | Delivered
 
 
 class Effect(Struct, frozen=True, gc=False):

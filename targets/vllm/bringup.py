@@ -99,6 +99,7 @@ class Engine:
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
         self.layout = self._layout(plan.worker)
+        self.layers = list(model.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
         if padding:

@@ -19,16 +19,22 @@ from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, View
 from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Step, fits
 from . import compat, hooks
-from .bringup import Engine
 from .views import Admissions, Host, KeyBook, free_labelled
+
+
+def _shadow_engine(config: Config) -> Any:
+    from .bringup import Engine  # replaces parts of torch.cuda: never in a process that has a GPU
+
+    return Engine(config)
 
 
 class VllmTarget:
     """One engine for one trace."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, engine: Any = None) -> None:
+        """`engine` is one with a real model (`gpu`), None for one with shadow layers."""
         self.config = config
-        self.engine = engine = Engine(config)
+        self.engine = engine = engine or _shadow_engine(config)
         self.layout = engine.layout
         self.scheduler = engine.scheduler
         self.keys = KeyBook(engine.hash_block_size)
@@ -42,7 +48,7 @@ class VllmTarget:
         self._scheduling = False
         self._preempted: list[str] = []
         self._watch_preemption()
-        self._layers = {(layer.group, layer.index): layer for layer in engine.runner.get_model().layers}
+        self._layers = {(layer.group, layer.index): layer for layer in engine.layers}
         self._handlers: dict[type[Event], Callable[..., list[Record]]] = {
             Arrive: self.arrive,
             Step: self.run_step,

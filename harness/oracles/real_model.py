@@ -1,0 +1,66 @@
+"""The oracles on a real model's numbers: S7 NaN, S4 the fills of unused memory, S6 the same tokens alone.
+
+They judge `RealForward` records, which come before the `Forward` of the same step: the verdict is the numbers' alone.
+S4 is exact: the same steps are executed on engines that differ only in what unused memory holds, and every bit has to
+be the same. S6 has a tolerance, which the record carries: tokens alone are computed in other chunks, so rounding differs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...reference.request import Life
+from ...targets.base.observe import RealForward, RealRow
+from ..traces.violation import Violation
+from .base import Context, Oracle
+
+
+class RealNumbers(Oracle):
+    """S7: no log-probability is NaN. S4: log-probabilities and stored states have the same bits whatever unused memory
+    holds. S6: log-probabilities are those of the same tokens alone in an empty engine, within a tolerance."""
+
+    ids = ("S7", "S4", "S6")
+    title = "real model"
+    needs = frozenset({"real_model"})
+
+    def on_real_forward(self, context: Context, forward: RealForward) -> Violation | None:
+        for row in forward.rows:
+            life = context.facts.lives.get(row.request) if context.facts else None
+            if life is not None and (violation := self._row(context, forward, row, life)):
+                return violation
+        for group, layer, block in forward.states:
+            return self.violation(
+                context, "state-fills",
+                f"the state that layer {layer} of group {group} leaves in block {block} depends on unused memory",
+                expected="the same bits", observed="others", group=group, block=block, oracle="S4",
+            )  # fmt: skip
+        self.count("S4", 1)
+        return None
+
+    def _row(self, context: Context, forward: RealForward, row: RealRow, life: Life) -> Violation | None:
+        where = f"{life.name}, after token {row.position}"
+        self.count("S7")
+        if np.isnan(row.logprobs).any():
+            return self.violation(
+                context, "logprobs-nan", f"{where}: log-probabilities are NaN",
+                expected="finite numbers", observed="NaN", request=life.name, oracle="S7",
+            )  # fmt: skip
+        self.count("S4")
+        if not row.agrees:
+            return self.violation(
+                context, "logprobs-fills", f"{where}: log-probabilities depend on what unused memory holds",
+                expected="the same bits", observed="others", request=life.name, oracle="S4",
+            )  # fmt: skip
+        if row.expected is None:
+            return None
+        self.count("S6")
+        distance = float(np.abs(row.logprobs - row.expected).max())
+        if distance <= forward.tolerance:
+            return None
+        alone, batched = int(row.expected.argmax()), int(row.logprobs.argmax())
+        return self.violation(
+            context, "logprobs",
+            f"{where}: log-probabilities differ by {distance:.3g} from those of the same tokens alone (tolerance "
+            f"{forward.tolerance:g}); greedy token {batched}, alone {alone}",
+            expected=alone, observed=batched, request=life.name, oracle="S6",
+        )  # fmt: skip

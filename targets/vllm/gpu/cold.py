@@ -1,0 +1,99 @@
+"""The reference of a real model: the same tokens alone, in one chunk, in an empty engine.
+
+Eager, V2, without speculation and prefix caching, so that none of a batch's bookkeeping is involved. It serves only if
+two fills of unused memory give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
+
+from ...base.trace import Config, Group
+from .. import compat, hooks
+from .engine import Fill, RealEngine
+from .real_model import Floats, logprobs
+
+LONGEST = 1024
+"""Tokens of a sequence at most."""
+_FILLS: tuple[Fill, ...] = ("zero", "nan")
+
+
+class Cold:
+    """Log-probabilities after each token of a sequence."""
+
+    def __init__(self, config: Config, device: str) -> None:
+        size = next(group.block_size for group in config.groups if group.kind == "attention")
+        self._config = structs.replace(
+            config,
+            num_blocks=min(4096, LONGEST // size + 8 * len(config.groups)),
+            mamba_cache_mode="none",
+            enable_prefix_caching=False,
+            num_speculative_tokens=0,
+            eagle_block_drop=False,
+            max_model_len=LONGEST,
+            max_num_seqs=1,
+            max_num_batched_tokens=LONGEST,
+            long_prefill_token_threshold=0,
+            async_depth=0,
+            policy="fcfs",
+            options={name: config.options[name] for name in ("mixer", "dtype") if name in config.options},
+        )
+        self._engine = RealEngine(self._config, device, "zero")
+        self._engine.real.mirror = None
+        self._known: dict[tuple[int, ...], Floats | None] = {}
+        self._runs = 0
+
+    def expected(self, tokens: Sequence[int]) -> Floats | None:
+        """[tokens, vocabulary]; None if they depend on unused memory."""
+        key = tuple(tokens)
+        if key not in self._known:
+            first, *others = [self._run(key, fill) for fill in _FILLS]
+            same = all(np.array_equal(first, other, equal_nan=True) for other in others)
+            self._known[key] = first if same else None
+        return self._known[key]
+
+    def _run(self, tokens: tuple[int, ...], fill: Fill) -> Floats:
+        engine, scheduler = self._engine, self._engine.scheduler
+        hooks.activate(None)
+        engine.fill_pool(fill)
+        self._runs += 1
+        parameters = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+        arguments = compat.request_arguments(None, 0, float(self._runs))
+        scheduler.add_request(Request(f"alone-{self._runs}", list(tokens), parameters, **arguments))
+        engine.real.keep_hidden = True
+        while scheduler.has_requests():
+            plan = scheduler.schedule()
+            scheduled = plan.total_num_scheduled_tokens
+            output: Any = engine.worker.execute(plan, 0)
+            scheduler.update_from_output(plan, output)
+            if scheduled:
+                assert scheduled == len(tokens), "a sequence alone runs in one chunk"
+                hidden = engine.real.hidden[: len(tokens)]
+        engine.recorder.records.clear()
+        return logprobs(engine.real.logits(hidden))
+
+
+@cache
+def _cold(groups: tuple[tuple[str, int, int], ...], mixer: str, dtype: str, conv_width: int, device: str) -> Cold:
+    config = Config(
+        num_blocks=64,
+        groups=tuple(Group(kind, size, layers) for kind, size, layers in groups),  # type: ignore[arg-type]
+        conv_width=conv_width,
+        options={"mixer": mixer, "dtype": dtype},
+    )
+    return Cold(config, device)
+
+
+def cold(config: Config, device: str) -> Cold:
+    """The reference for a configuration, kept in this process."""
+    groups = tuple((group.kind, group.block_size, group.layers) for group in config.groups)
+    options = config.options
+    return _cold(groups, options.get("mixer", "gdn"), options.get("dtype", "float32"), config.conv_width, device)

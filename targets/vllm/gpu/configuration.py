@@ -1,0 +1,119 @@
+"""A trace's configuration as a `VllmConfig` for a GPU. Block sizes come from the trace; everything else that vLLM
+derives from the model and the device stays as vLLM derives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.config import (
+    CacheConfig,
+    CompilationConfig,
+    CUDAGraphMode,
+    DeviceConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
+from vllm.config.attention import AttentionConfig
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+from ...base.trace import Config
+from .. import compat
+from ..configuration import block_size
+from ..options import drafts_on_device, has_graphs, is_v2
+from .models import dtype, layer_kinds, mixer, model_folder
+
+
+def configure(config: Config, device: torch.device) -> VllmConfig:
+    """The configuration of one engine."""
+    k = config.num_speculative_tokens
+    tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))
+    model = ModelConfig(
+        model=model_folder(mixer(config), layer_kinds(config)),
+        skip_tokenizer_init=True,
+        dtype=dtype(config),
+        max_model_len=config.max_model_len,
+        enforce_eager=not has_graphs(config),
+    )
+    cache = CacheConfig(
+        block_size=block_size(config, "attention"),
+        enable_prefix_caching=config.enable_prefix_caching,
+        mamba_cache_mode=config.mamba_cache_mode,
+        mamba_ssm_cache_dtype="float32",
+        num_gpu_blocks_override=config.num_blocks,
+    )
+    made = VllmConfig(
+        model_config=model,
+        cache_config=cache,
+        scheduler_config=SchedulerConfig(
+            max_num_batched_tokens=tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=config.max_model_len,
+            enable_chunked_prefill=True,
+            is_encoder_decoder=False,
+            async_scheduling=config.async_depth > 0,
+            policy=config.policy,
+            long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
+        ),
+        device_config=DeviceConfig(device.type),
+        attention_config=AttentionConfig(backend=AttentionBackendEnum.TRITON_ATTN),
+        compilation_config=_compilation(config),
+        speculative_config=_speculation(config, model) if k else None,
+        additional_config={"gdn_prefill_backend": "triton"},
+    )
+    made.scheduler_config.async_scheduling = config.async_depth > 0
+    _set_block_sizes(config, made.cache_config, torch.tensor([], dtype=getattr(torch, dtype(config))).element_size())
+    return made
+
+
+def _compilation(config: Config) -> CompilationConfig:
+    """Layers run as written; full graphs for decode batches only."""
+    if not has_graphs(config):
+        return CompilationConfig(mode=0, custom_ops=["none"], cudagraph_mode=CUDAGraphMode.NONE)
+    query = config.num_speculative_tokens + 1
+    sizes = sorted(rows * query for rows in set(config.graph_sizes))
+    return CompilationConfig(
+        mode=0,
+        custom_ops=["none"],
+        cudagraph_mode=CUDAGraphMode.FULL_DECODE_ONLY,
+        cudagraph_capture_sizes=sizes,
+        max_cudagraph_capture_size=sizes[-1],
+    )
+
+
+def _speculation(config: Config, model: Any) -> SpeculativeConfig:
+    # Hashes that cover tokens behind their block replace the drop of a block by a condition that keys do not show.
+    legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
+    return SpeculativeConfig(
+        **legacy,
+        method="ngram_gpu" if drafts_on_device(config) else "ngram",
+        num_speculative_tokens=config.num_speculative_tokens,
+        prompt_lookup_max=3,
+        prompt_lookup_min=1,
+        target_model_config=model,
+        target_parallel_config=ParallelConfig(),
+    )
+
+
+def attention_page(config: Config, word: int) -> int:
+    """Bytes of one block of one attention layer; `word` bytes an element."""
+    heads, size = {"mamba2": (2, 64), "gdn": (2, 128)}[mixer(config)]
+    return block_size(config, "attention") * 2 * heads * size * word
+
+
+def _set_block_sizes(config: Config, cache: Any, word: int) -> None:
+    """The trace's block sizes in place of those of `Platform._align_hybrid_block_size`."""
+    cache.block_size = block_size(config, "attention")
+    aligned = config.mamba_cache_mode != "none"
+    cache.mamba_block_size = block_size(config, "mamba") if aligned else config.max_model_len
+    cache.mamba_page_size_padded = attention_page(config, word)
+    cache.num_gpu_blocks_override = config.num_blocks
+    cache.mamba_cache_mode = config.mamba_cache_mode
+    if config.options.get("retention", "dense") == "dense":
+        compat.retain_every_boundary(cache)
+
+
+__all__ = ["attention_page", "configure", "is_v2"]

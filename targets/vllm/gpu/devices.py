@@ -1,0 +1,199 @@
+"""Where the kernels of a real model run, and what is stood in for binaries that are missing.
+
+cuda         the GPU
+interpreter  the CPU, each Triton kernel interpreted: slow, the same code otherwise; for tests without a GPU
+
+A wheel that was unpacked without its compiled parts still runs: the few operators that a tiny hybrid model meets are
+written here in PyTorch, and attention is Triton's. What is really installed is used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+DEVICES = ("cuda", "interpreter")
+
+
+def variables(home: Path, device: str) -> dict[str, str]:
+    """The environment of a worker, given a folder of its own."""
+    common = {
+        "HF_HUB_OFFLINE": "1",
+        "TRITON_CACHE_DIR": str(home / f"triton-{device}"),
+        "TORCH_COMPILE_DISABLE": "1",
+        "VLLM_CACHE_ROOT": str(home / "cache"),
+        "VLLM_CONFIG_ROOT": str(home / "config"),
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
+    if device == "cuda":
+        return common | {"TRITON_CACHE_AUTOTUNING": "1"}
+    return common | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+
+
+@cache
+def prepare(device: str) -> tuple[str, ...]:
+    """Prepare this process for engines on a device, before vLLM is imported; returns what is stood in."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    stood_in = []
+    if not _binary("vllm._C_stable_libtorch"):
+        _stand_in_operators(device)
+        stood_in.append("vLLM's compiled operators (PyTorch)")
+    if not _binary("vllm.vllm_flash_attn._vllm_fa2_C"):
+        _stand_in_flash_attention()
+        stood_in.append("FlashAttention (vLLM's Triton attention)")
+    if device == "interpreter":
+        _stand_in_platform()
+        stood_in.append("the GPU (Triton's interpreter)")
+    _without_subprocesses(bool(stood_in))
+    return tuple(stood_in)
+
+
+def _binary(name: str) -> bool:
+    """Whether a compiled module is there; looks at files only, and imports nothing of vLLM."""
+    found = find_spec("vllm")
+    if found is None or not found.submodule_search_locations:
+        return False
+    folder = Path(next(iter(found.submodule_search_locations))).joinpath(*name.split(".")[1:-1])
+    return any(folder.glob(f"{name.rpartition('.')[2]}*.so"))
+
+
+def _module(name: str, **attributes: Any) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__dict__.update(attributes)
+    module.__path__ = []
+    sys.modules[name] = module
+    return module
+
+
+def _absent(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("not in a vLLM without its binaries")
+
+
+def _stand_in_flash_attention() -> None:
+    _module(
+        "vllm.vllm_flash_attn",
+        compile_flash_attn_varlen_func_from_specs=_absent,
+        flash_attn_varlen_func=_absent,
+        get_scheduler_metadata=_absent,
+        is_fa_version_supported=lambda *_, **__: False,
+        fa_version_unsupported_reason=lambda *_, **__: "no binaries",
+        FA2_AVAILABLE=False,
+        FA3_AVAILABLE=False,
+    )
+
+
+def _stand_in_operators(device: str) -> None:
+    """The operators of `_C` that the models meet, and those that vLLM asks for while it is imported."""
+    import torch
+
+    _module("vllm._C_stable_libtorch")
+    library = torch.library.Library("_C", "FRAGMENT")
+    _module("hybridfuzz_stood_in_operators", library=library)  # keeps them alive
+
+    def operator(schema: str, function: Callable[..., None]) -> None:
+        library.define(schema)
+        library.impl(schema.split("(")[0], function, "CompositeExplicitAutograd")
+
+    def silu_and_mul(result: Any, values: Any) -> None:
+        half = values.shape[-1] // 2
+        result.copy_(torch.nn.functional.silu(values[..., :half]) * values[..., half:])
+
+    def rms_norm(result: Any, values: Any, weight: Any, epsilon: float) -> None:
+        wide = values.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)
+        result.copy_(wide.to(values.dtype) * weight if weight is not None else wide)
+
+    def fused_add_rms_norm(values: Any, residual: Any, weight: Any, epsilon: float) -> None:
+        residual.add_(values)
+        rms_norm(values, residual, weight, epsilon)
+
+    operator("silu_and_mul(Tensor! result, Tensor input) -> ()", silu_and_mul)
+    operator("rms_norm(Tensor! result, Tensor input, Tensor? weight, float epsilon) -> ()", rms_norm)
+    operator(
+        "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()", fused_add_rms_norm
+    )
+    compiled: Any = torch.ops._C
+    compiled.weak_ref_tensor = lambda tensor: tensor
+    if device == "cuda":
+        compiled.get_cuda_view_from_cpu_tensor = _cuda_view
+    for name in (
+        "cutlass_group_gemm_supported", "cutlass_scaled_mm_supports_block_fp8", "cutlass_scaled_mm_supports_fp4",
+        "cutlass_scaled_mm_supports_fp8", "mxfp4_experts_quant_supported", "cutlass_sparse_scaled_mm_supported",
+    ):  # fmt: skip
+        setattr(compiled, name, lambda *_: False)
+    utilities: Any = torch.ops._C_cuda_utils
+    utilities.get_max_shared_memory_per_block_device_attribute = lambda _: 232448
+
+
+class _Pinned:
+    """Pinned host memory as CUDA sees it."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self.__cuda_array_interface__ = {
+            "shape": (tensor.numel() * tensor.element_size(),), "typestr": "|u1",
+            "data": (tensor.data_ptr(), False), "version": 2, "strides": None,
+        }  # fmt: skip
+
+
+def _cuda_view(tensor: Any) -> Any:
+    """A device tensor over pinned host memory (unified virtual addresses)."""
+    import torch
+
+    if tensor.numel() == 0:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
+    assert tensor.is_contiguous() and tensor.is_pinned(), "only pinned, contiguous memory has a device address"
+    flat = torch.as_tensor(_Pinned(tensor), device="cuda")
+    assert flat.data_ptr() == tensor.data_ptr()
+    return flat.view(tensor.dtype).view(tensor.shape)
+
+
+def _stand_in_platform() -> None:
+    """vLLM believes in an A100 (its kernels need no launch dependency) whose tensors lie on the CPU."""
+    import torch
+    from vllm import platforms
+    from vllm.platforms import cuda
+    from vllm.platforms.interface import DeviceCapability
+
+    kind: Any = cuda.NonNvmlCudaPlatform
+    kind.get_device_capability = classmethod(lambda cls, device_id=0: DeviceCapability(8, 0))
+    kind.get_device_name = classmethod(lambda cls, device_id=0: "NVIDIA A100")
+    kind.get_device_total_memory = classmethod(lambda cls, device_id=0: 80 << 30)
+    kind.num_compute_units = classmethod(lambda cls, device_id=0: 132)
+    kind.device_count = classmethod(lambda cls: 1)
+    kind.current_device = classmethod(lambda cls: "cpu")
+    kind.device_type, kind.dispatch_key = "cpu", "CPU"
+    kind.dist_backend = "gloo"
+    kind.is_pin_memory_available = classmethod(lambda cls: False)
+    kind.get_device_communicator_cls = classmethod(
+        lambda cls: "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"
+    )
+    kind.get_current_memory_usage = classmethod(lambda cls, device=None: 0.0)
+    kind.graph_pool_handle = lambda _: object()
+    platforms._current_platform = kind()
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.get_device_capability = lambda device=None: (8, 0)
+
+
+def _without_subprocesses(stood_in: bool) -> None:
+    """What is stood in is so in this process only: vLLM inspects models here, and prefers its native operators."""
+    if not stood_in:
+        return
+    from vllm.config.kernel import IrOpPriorityConfig
+    from vllm.model_executor.models import registry
+    from vllm.platforms.cuda import CudaPlatformBase
+
+    native = classmethod(lambda cls, config: IrOpPriorityConfig.with_default(["native"]))
+    CudaPlatformBase.get_default_ir_op_priority = native
+    registry._run_in_subprocess = lambda function: function()

@@ -1,0 +1,311 @@
+"""Builds one real engine with a real model for one trace: runner, caches, captured graphs, scheduler.
+
+`EngineCore` and `Worker` are left out as in the CPU adapter: loading checkpoints, profiling memory, warming up. Model
+and runner are new for each trace, so that a trace never depends on the one before it; compiled kernels stay.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import inspect
+import logging
+import os
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.v1.structured_output import StructuredOutputManager
+
+from ....reference.layout import Group, Layout
+from ...base.protocol import TargetError
+from ...base.trace import Config
+from .. import compat, graphs, hooks
+from ..contracts import contract
+from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer
+from ..options import drafts_on_device, has_graphs, is_v2
+from ..runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
+from . import replay
+from .configuration import configure
+from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, storages
+from .models import fill_weights, mixer
+from .real_model import RealModel, watch_sampling
+
+_MEMORY = 1 << 30
+Fill = Literal["zero", "random", "nan"]
+
+
+@cache
+def prepare_process(device: str) -> None:
+    """Once per process: hooks on vLLM's functions, one-process "distributed" setup."""
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    if device == "interpreter":
+        from .interpreted import prepare
+
+        prepare()
+    else:
+        torch.accelerator.set_device_index(0)
+    _patch_models()
+    hooks.install()
+    with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig()):
+        init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
+        ensure_model_parallel_initialized(1, 1)
+    if device == "cuda":
+        from vllm.v1.worker.workspace import init_workspace_manager
+
+        init_workspace_manager(torch.device("cuda:0"))
+    gc.collect()
+    gc.freeze()
+
+
+def _patch_models() -> None:
+    """Qwen3-Next looks for a layer with experts, which ours has not. The chunked kernels of a gated delta net refuse
+    float32, which they compute as well: the check is left out, so that rounding stays far below a defect."""
+    from vllm.model_executor.models import qwen3_next
+
+    for one in vars(qwen3_next).values():
+        if isinstance(one, type) and "set_moe_parameters" in vars(one):
+            one.set_moe_parameters = lambda self: None  # type: ignore[attr-defined]
+    from vllm.third_party.flash_linear_attention.ops.chunk import chunk_gated_delta_rule
+
+    _leave_out(inspect.unwrap(chunk_gated_delta_rule), lambda line: "!= torch.float32" in line)
+
+
+def _leave_out(function: Any, unwanted: Callable[[str], bool]) -> None:
+    """Leave assertions out of a function, for all who have imported it."""
+    tree = ast.parse(inspect.getsource(function))
+    [definition] = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    asserts = [line for line in definition.body if isinstance(line, ast.Assert) and unwanted(ast.unparse(line))]
+    definition.body = [line for line in definition.body if line not in asserts]
+    made: dict[str, Any] = {}
+    exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, made)
+    function.__code__ = made[definition.name].__code__
+
+
+@cache
+def _proposer_module() -> Any:
+    """Stands where vLLM's n-gram proposer, which needs numba, would be imported from. Several engines are open at once:
+    the proposers of all are `NgramProposer`s."""
+    module: Any = types.ModuleType("vllm.v1.spec_decode.ngram_proposer")
+    module.NgramProposer = type("NgramProposer", (), {})
+    sys.modules[module.__name__] = module
+    return module
+
+
+class SpeculatorOn(Speculator):
+    """The V2 drafter, with proposals on the runner's device."""
+
+    def propose(self, input_batch: Any, *rest: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:
+        """[requests, k] token ids."""
+        return super().propose(input_batch, *rest, dummy_run=dummy_run, **keywords).to(self.runner.device)
+
+
+class RealEngine:
+    """The parts of one engine, for one trace. `fill` is what memory holds before anything is written."""
+
+    def __init__(self, config: Config, device: str, fill: Fill) -> None:
+        self.config = config
+        self.is_v2 = is_v2(config)
+        self.is_interpreted = device == "interpreter"
+        self.device = torch.device("cpu" if self.is_interpreted else "cuda:0")
+        self.recorder = MirrorRecorder()
+        self._storages: list[torch.Tensor] | None = None
+        self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
+        prepare_process(device)
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
+        self.vllm_config = vllm_config = configure(config, self.device)
+        with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
+            model = self._build_model()
+            self.real = RealModel(model)
+            self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
+            plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            self.runner.initialize_kv_cache(plan.worker)
+            if plan.worker.needs_kv_cache_zeroing and hasattr(self.runner, "_init_kv_zero_meta"):
+                self.runner._init_kv_zero_meta()
+            self.layout = self._layout(plan.worker)
+            self._build_mirror(plan.worker)
+            padding = self._capture() if has_graphs(config) else None
+            self.fill_pool(fill)
+            self.scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
+                vllm_config=vllm_config,
+                kv_cache_config=plan.scheduler,
+                structured_output_manager=StructuredOutputManager(vllm_config),
+                block_size=plan.block_size,
+                hash_block_size=plan.hash_block_size,
+                log_stats=False,
+            )
+            caching = config.enable_prefix_caching
+            self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
+        self.hash_block_size = plan.hash_block_size
+        watch_sampling(self.runner, self.real, self.is_v2)
+        kind = RunnerV2 if self.is_v2 else RunnerV1
+        self.worker: RunnerAdapter = kind(self.runner, self.recorder)
+        if padding:
+            self.worker.padding = padding
+        self.recorder.worker = self.worker
+        self.recorder.group_layers = [group.layers for group in self.layout.groups]
+        if config.mamba_cache_mode == "align":
+            self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
+
+    def _build_model(self) -> Any:
+        from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
+        from vllm.utils.torch_utils import set_default_torch_dtype
+
+        model_config = self.vllm_config.model_config
+        with set_default_torch_dtype(model_config.dtype), self.device:
+            model = initialize_model(vllm_config=self.vllm_config)
+        fill_weights(model, mixer(self.config))
+        process_weights_after_loading(model, model_config, self.device)
+        return model.eval()
+
+    def _build_v2(self, model: Any) -> Any:
+        from vllm.v1.worker.gpu import model_runner
+
+        speculator = SpeculatorOn(self.drafter)
+        if self.is_interpreted:
+            from vllm.v1.worker.cpu.model_runner import CPUModelRunner as Runner
+        else:
+            Runner = model_runner.GPUModelRunner
+        with compat.replaced((model_runner, "init_speculator", lambda *_: speculator)):
+            runner = Runner(self.vllm_config, self.device)
+            compat.load_v2_model(runner, model)
+        speculator.runner = runner
+        return runner
+
+    def _build_v1(self, model: Any) -> Any:
+        from vllm.v1.worker import gpu_model_runner
+
+        module = _proposer_module()
+        proposer = type("Proposer", (ngram_proposer(self.drafter, self), module.NgramProposer), {})
+        with compat.replaced((module, "NgramProposer", proposer), *self._drafting_on_device()):
+            if self.is_interpreted:
+                from .interpreted import runner_v1
+
+                runner = runner_v1(self.vllm_config, self.device, model, apart=self.config.async_depth > 0)
+            else:
+                runner = gpu_model_runner.GPUModelRunner(self.vllm_config, self.device)
+                runner.load_model(model=model)
+        if drafts_on_device(self.config):
+            # vLLM leaves these counts as memory was, and reads them where no batch has fitted its drafter yet.
+            runner._num_valid_draft_tokens_cpu.fill_(self.config.num_speculative_tokens)
+        return runner
+
+    def _drafting_on_device(self) -> Sequence[tuple[Any, str, Any]]:
+        """What has to be exchanged for a drafter on the device."""
+        if not drafts_on_device(self.config):
+            return ()
+        from vllm.v1.worker import gpu_model_runner
+
+        proposer = device_proposer(self.drafter, self, gpu_model_runner.NgramProposerGPU)
+        return ((gpu_model_runner, "NgramProposerGPU", proposer),)
+
+    def _capture(self) -> graphs.Padding:
+        if self.is_interpreted:
+            return graphs.capture(self.runner, self.recorder, self.is_v2)
+        return replay.capture(self.runner, self.real, self.recorder, self.is_v2)
+
+    def _build_mirror(self, cache_config: Any) -> None:
+        config, groups = self.config, cache_config.kv_cache_groups
+        window, k = config.conv_width - 1, config.num_speculative_tokens
+        kind = contract(mixer(config), config.conv_width)
+        block_size = max(group.block_size for group in self.layout.groups if group.kind == "attention")
+        words = max(2 * block_size, window + k + 1)
+        slots = max(group.layers for group in self.layout.groups)
+        self.recorder.storages = storages(cache_config.num_blocks, slots, words, seed=1)
+        layers: dict[str, MirrorMamba | MirrorAttention] = {}
+        contexts = self.vllm_config.compilation_config.static_forward_context
+        for group, spec in enumerate(groups):
+            for index, name in enumerate(spec.layer_names):
+                place, storage = (group, index), self.recorder.storages[index]
+                layer: MirrorMamba | MirrorAttention
+                if self.layout.groups[group].kind == "mamba":
+                    layer = MirrorMamba(name, self.recorder, storage, window, k, kind, place)
+                else:
+                    size = self.layout.groups[group].block_size
+                    layer = MirrorAttention(name, self.recorder, storage, size, place, contexts[name])
+                layers[name] = self.recorder.layers[place] = layer
+        in_order = [layers[name] for name in contexts if name in layers]
+        self.recorder.attention_layers = [one for one in in_order if isinstance(one, MirrorAttention)]
+        self.layers = in_order
+        self.real.mirror = Mirror(self.recorder, in_order)
+
+    def caches(self, layer_name: str) -> Sequence[torch.Tensor]:
+        """A layer's cache tensors: one of attention, window and temporal state of a state layer."""
+        cached = self.vllm_config.compilation_config.static_forward_context[layer_name].kv_cache
+        return (cached,) if isinstance(cached, torch.Tensor) else tuple(cached)
+
+    def temporal(self, group: int, layer: int) -> torch.Tensor:
+        """[blocks, ...] bits of a state layer's temporal states."""
+        state = self.caches(self.recorder.layers[group, layer].layer_name)[1]
+        return state.view({2: torch.int16, 4: torch.int32}[state.element_size()])
+
+    def fill_pool(self, fill: Fill) -> None:
+        """Fill all cache memory, the null block included."""
+        for pages in self._pages():
+            pages[:] = fill_bytes(pages.shape[1], self.device, fill)
+
+    def fill_blocks(self, blocks: Sequence[int], fill: Fill) -> None:
+        """Fill all pages of some blocks."""
+        where = torch.tensor(blocks, device=self.device)
+        for pages in self._pages():
+            pages[where] = fill_bytes(pages.shape[1], self.device, fill)
+
+    def _pages(self) -> list[torch.Tensor]:
+        """[blocks, bytes] of each storage."""
+        if self._storages is None:
+            storages = {}
+            for layer in self.recorder.layers.values():
+                for cached in self.caches(layer.layer_name):
+                    storage = cached.untyped_storage()
+                    raw = torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage)
+                    storages[storage.data_ptr()] = raw.view(self.layout.num_blocks, -1)
+            self._storages = list(storages.values())
+        return self._storages
+
+    def _layout(self, cache_config: Any) -> Layout:
+        """What vLLM built, in the reference's terms and in vLLM's order of groups."""
+        config = self.config
+        groups = []
+        for one in cache_config.kv_cache_groups:
+            spec = one.kv_cache_spec
+            kind: Literal["mamba", "attention"] = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
+            inner = kind == "mamba" and getattr(spec, "num_prefill_checkpoint_blocks", 0) > 0
+            groups.append(Group(kind, spec.block_size, len(one.layer_names), inner_states=inner))
+        asked = sorted((group.kind, group.layers) for group in config.groups)
+        if asked != sorted((group.kind, group.layers) for group in groups):
+            raise TargetError(
+                f"vllm forms groups {[(one.kind, one.layers) for one in groups]} out of the layers of {asked}; "
+                "use the group counts that the target lists"
+            )
+        speculation = self.vllm_config.speculative_config
+        return Layout(
+            groups=tuple(groups),
+            num_blocks=cache_config.num_blocks,
+            conv_width=config.conv_width,
+            mode=config.mamba_cache_mode,
+            prefix_caching=config.enable_prefix_caching,
+            num_speculative_tokens=config.num_speculative_tokens,
+            zeroing=bool(cache_config.needs_kv_cache_zeroing),
+            eagle_drop=bool(speculation and compat.drops_eagle_block(speculation)),
+            keeps_every_state=config.options.get("retention", "dense") == "dense",
+        )
+
+
+@cache
+def fill_bytes(count: int, device: torch.device, fill: Fill) -> torch.Tensor:
+    """One page; random values are finite in every dtype that a cache has."""
+    if fill == "zero":
+        return torch.zeros(count, dtype=torch.uint8, device=device)
+    if fill == "nan":
+        return torch.full((count,), 0xFF, dtype=torch.uint8, device=device)  # NaN in 16, 32 and 64 bits
+    generator = torch.Generator().manual_seed(1)
+    # Each byte below 0x40: between 0 and about 2 in bfloat16 and float32.
+    return torch.randint(0, 0x40, (count,), dtype=torch.uint8, generator=generator).to(device)

@@ -1,0 +1,94 @@
+"""What the vLLM target can do with a real model on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ...base.protocol import Capabilities, Target, TargetError
+from ...base.trace import Config
+
+_EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
+_OBSERVES = frozenset(
+    {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
+)
+FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
+"""What unused memory holds in the engines of one target."""
+
+
+class GpuFactory:
+    """Opens engines with real models. `stood_in`: what is not vLLM's own here, one clause each."""
+
+    def __init__(self, name: str, device: str, stood_in: Sequence[str], fills: Sequence[str] = FILLS) -> None:
+        self.name = name
+        self.device = device
+        self.stood_in = tuple(stood_in)
+        self.fills = fills
+        self.capabilities = Capabilities(
+            events=_EVENTS,
+            modes=("align", "none"),
+            observes=_OBSERVES,
+            # The attention kernel takes multiples of 16.
+            block_sizes=((16, 16), (32, 32)),
+            group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
+            layers_per_group=(1, 2),
+            max_speculative_tokens=4,
+            speculative_modes=("align", "none"),
+            variable_drafts=True,
+            max_async_depth=1,
+            policies=("fcfs", "priority"),
+            conv_widths=(4,),
+            max_model_len=160,
+            options={
+                "runner": ("v2", "v1"),
+                "retention": ("dense", "default"),
+                "graphs": ("decode", "none"),
+                "mixer": ("gdn", "mamba2"),
+                "dtype": ("float32",),
+            },
+            accepts={"dtype": ("bfloat16",)},
+            traces_per_second=1.0,
+            reaches=frozenset({"padding"}),
+        )
+
+    def supports(self, config: Config) -> str:
+        """Empty, or why this configuration cannot be had; the workload draws another one then."""
+        if {group.kind for group in config.groups} != {"mamba", "attention"}:
+            return "its models have layers of both kinds"
+        if any(group.block_size % 16 for group in config.groups):
+            return "its attention kernel takes block sizes that are multiples of 16"
+        if config.conv_width not in self.capabilities.conv_widths:
+            return f"its convolution has {self.capabilities.conv_widths[0]} taps"
+        if config.mamba_cache_mode not in self.capabilities.modes:
+            return f"its models have no mamba_cache_mode={config.mamba_cache_mode}"
+        if config.eagle_block_drop:
+            return "its models have no EAGLE head"
+        if config.options.get("mixer") == "mamba2":
+            spare = sum(group.kind == "mamba" for group in config.groups)
+            if config.num_blocks < config.smallest_pool() + spare:
+                return "a chunk of a Mamba 2 layer may keep one state more: raise num_blocks"
+            if config.options.get("dtype") == "bfloat16" and config.groups[0].block_size < 32:
+                return "a page of 16 bfloat16 keys and values is smaller than a state"
+        return ""
+
+    def open(self, config: Config) -> Target:
+        """Build the engines for one trace."""
+        reason = self.supports(config)
+        if reason:
+            raise TargetError(f"{self.name}: {reason}; change the configuration")
+        from .cold import cold
+        from .target import RealTarget
+
+        reference = cold(config, self.device)
+        return RealTarget(config, self.device, self.fills, reference)  # type: ignore[arg-type]
+
+
+def make_factory(name: str, device: str) -> GpuFactory:
+    """The factory, for a process that runs in the engine's environment. Imports vLLM."""
+    from .devices import prepare
+
+    stood_in = prepare(device)
+    from .engine import prepare_process
+
+    prepare_process(device)
+    return GpuFactory(name, device, stood_in)

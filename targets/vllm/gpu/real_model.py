@@ -1,0 +1,113 @@
+"""vLLM's own model in an engine: each forward also runs the mirror, and the sampler is given the tag model's tokens.
+
+The real model's logits are kept, as log-probabilities on the host: one row for each token from which vLLM samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from vllm.forward_context import get_forward_context
+
+from .mirror import Mirror
+
+Floats = npt.NDArray[np.float32]
+_CERTAIN = 100.0
+"""The forced logit; all others are 0."""
+
+
+class Read(NamedTuple):
+    """What the real model computed in one forward.
+
+    indices  tokens of the batch from which vLLM samples
+    logprobs [indices, vocabulary] log-probabilities
+    """
+
+    indices: Sequence[int]
+    logprobs: Floats
+
+
+class RealModel:
+    """Hooks on one model instance. `sampled_from` is set by the runner's hooks before it asks for logits."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.mirror: Mirror | None = None
+        self.sampled_from: torch.Tensor | None = None
+        self.reads: list[Read] = []
+        self.keep_hidden = False
+        self.hidden = torch.empty(0)
+        """Of the last forward's tokens, if they are kept."""
+        self.captured: tuple[Any, torch.Tensor] | None = None
+        """Forward context and input ids of the capture that ended last."""
+        self._forward = model.forward
+        self._compute_logits = model.compute_logits
+        model.forward = self.forward
+        model.compute_logits = self.compute_logits
+
+    def forward(self, input_ids: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+        """The real forward, then the mirror's; a capture is only kept, for its replays."""
+        hidden = self._forward(input_ids, *arguments, **keywords)
+        if self.keep_hidden:
+            self.hidden = hidden
+        context = get_forward_context()
+        if hidden.is_cuda and torch.cuda.is_current_stream_capturing():
+            self.captured = context, input_ids
+        else:
+            self.walk(context, input_ids)
+        return hidden
+
+    def walk(self, context: Any, input_ids: torch.Tensor) -> None:
+        """Run the mirror on the metadata that the kernels were given."""
+        if self.mirror is not None and context.attn_metadata is not None:
+            self.mirror.run(context, input_ids.tolist())
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The real model's logits."""
+        with torch.inference_mode():
+            values: torch.Tensor = self._compute_logits(hidden)
+            return values
+
+    def compute_logits(self, hidden: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+        """The tag model's tokens, all but certain; the real ones are kept."""
+        logits = self._compute_logits(hidden, *arguments, **keywords)
+        chosen = self.sampled_from
+        self.sampled_from = None
+        if self.mirror is None or chosen is None or not self.mirror.tags:
+            return logits
+        indices: list[int] = chosen.tolist()
+        self.reads.append(Read(indices, logprobs(logits)))
+        forced = torch.zeros_like(logits)
+        tokens = torch.tensor(self.mirror.tokens(indices), device=logits.device)
+        return forced.scatter_(1, tokens[:, None], _CERTAIN)
+
+
+def logprobs(logits: torch.Tensor) -> Floats:
+    """Log-probabilities on the host."""
+    values: Floats = logits.float().log_softmax(-1).cpu().numpy()
+    return values
+
+
+def watch_sampling(runner: Any, real: RealModel, is_v2: bool) -> None:
+    """Keep which tokens of the batch a runner samples from, whenever it is about to ask for their logits."""
+    if is_v2:
+        sample = runner.sample
+
+        def sampling(hidden: Any, input_batch: Any, *rest: Any, **keywords: Any) -> Any:
+            real.sampled_from = input_batch.logits_indices
+            return sample(hidden, input_batch, *rest, **keywords)
+
+        runner.sample = sampling
+        return
+    prepare: Callable[..., Any] = runner._prepare_inputs
+
+    def preparing(*arguments: Any, **keywords: Any) -> Any:
+        prepared = prepare(*arguments, **keywords)
+        real.sampled_from = prepared[0]
+        return prepared
+
+    runner._prepare_inputs = preparing

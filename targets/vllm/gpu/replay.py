@@ -1,0 +1,90 @@
+"""Captured CUDA graphs of a real model: vLLM captures and replays, the mirror follows each replay.
+
+A replay reads the metadata of its capture: tensors as they are now, scalars as they were. The mirror walks exactly that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.config import CUDAGraphMode
+from vllm.forward_context import get_forward_context
+
+from .. import compat
+from ..graphs import Padding, _widen
+from ..hooks import Recorder
+from .real_model import RealModel
+
+
+class _Graph:
+    """A captured graph of the V2 runner."""
+
+    def __init__(self, graph: Any, real: RealModel, recorder: Recorder) -> None:
+        self._graph = graph
+        self._real = real
+        self._recorder = recorder
+        assert real.captured is not None
+        self._captured = real.captured
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    def replay(self) -> None:
+        """Replay the kernels, then walk the mirror."""
+        self._recorder.is_graph = True
+        self._graph.replay()
+        self._real.walk(*self._captured)
+
+
+class _Graphs(dict[Any, Any]):
+    """The graphs of a V2 manager; what is stored is watched."""
+
+    def __init__(self, real: RealModel, recorder: Recorder) -> None:
+        super().__init__()
+        self._real = real
+        self._recorder = recorder
+
+    def __setitem__(self, key: Any, graph: Any) -> None:
+        super().__setitem__(key, _Graph(graph, self._real, self._recorder))
+
+
+class _Model:
+    """Stands before the `CUDAGraphWrapper` of the V1 runner."""
+
+    def __init__(self, wrapper: Any, real: RealModel, recorder: Recorder) -> None:
+        self._wrapper = wrapper
+        self._real = real
+        self._recorder = recorder
+        self._captured: dict[Any, tuple[Any, torch.Tensor]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapper, name)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        context = get_forward_context()
+        if context.cudagraph_runtime_mode != CUDAGraphMode.FULL:
+            return self._wrapper(*arguments, **keywords)
+        captured = self._captured.get(context.batch_descriptor)
+        result = self._wrapper(*arguments, **keywords)
+        if captured is None:
+            assert self._real.captured is not None
+            self._captured[context.batch_descriptor] = self._real.captured
+        else:
+            self._recorder.is_graph = True
+            self._real.walk(*captured)
+        return result
+
+
+def capture(runner: Any, real: RealModel, recorder: Recorder, is_v2: bool) -> Padding:
+    """Capture all decode graphs; returns what widens them."""
+    padding, query = Padding(), compat.query_length(runner)
+    if is_v2:
+        runner.cudagraph_manager.graphs = _Graphs(real, recorder)
+        runner.capture_model()
+        _widen(runner.cudagraph_manager, lambda found: found.cg_mode, padding, query)
+    else:
+        runner.model = _Model(runner.model, real, recorder)
+        runner.capture_model()
+        _widen(runner.cudagraph_dispatcher, lambda found: found[0], padding, query)
+    return padding
