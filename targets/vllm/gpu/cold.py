@@ -33,7 +33,7 @@ class Cold:
         size = next(group.block_size for group in config.groups if group.kind == "attention")
         self._config = structs.replace(
             config,
-            num_blocks=min(4096, LONGEST // size + 8 * len(config.groups)),
+            num_blocks=(LONGEST // size + 8) * len(config.groups),
             mamba_cache_mode="none",
             enable_prefix_caching=False,
             num_speculative_tokens=0,

@@ -130,6 +130,7 @@ class RealEngine:
             self.runner.initialize_kv_cache(plan.worker)
             if plan.worker.needs_kv_cache_zeroing and hasattr(self.runner, "_init_kv_zero_meta"):
                 self.runner._init_kv_zero_meta()
+            self._groups = plan.worker.kv_cache_groups
             self.layout = self._layout(plan.worker)
             self._build_mirror(plan.worker)
             padding = self._capture() if has_graphs(config) else None
@@ -205,6 +206,12 @@ class RealEngine:
         from vllm.v1.worker import gpu_model_runner
 
         proposer = device_proposer(self.drafter, self, gpu_model_runner.NgramProposerGPU)
+        kernel = proposer.kernel  # type: ignore[attr-defined]
+
+        def on_device(*arguments: Any) -> tuple[torch.Tensor, ...]:
+            return tuple(one.to(self.device) for one in kernel(*arguments))
+
+        proposer.kernel = on_device  # type: ignore[attr-defined]
         return ((gpu_model_runner, "NgramProposerGPU", proposer),)
 
     def _capture(self) -> graphs.Padding:
@@ -259,15 +266,18 @@ class RealEngine:
             pages[where] = fill_bytes(pages.shape[1], self.device, fill)
 
     def _pages(self) -> list[torch.Tensor]:
-        """[blocks, bytes] of each storage."""
+        """[blocks, bytes] of each layer slot: all pages, which the layers of all groups share."""
         if self._storages is None:
-            storages = {}
-            for layer in self.recorder.layers.values():
-                for cached in self.caches(layer.layer_name):
-                    storage = cached.untyped_storage()
-                    raw = torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage)
-                    storages[storage.data_ptr()] = raw.view(self.layout.num_blocks, -1)
-            self._storages = list(storages.values())
+            found: dict[int, torch.Tensor] = {}
+            for spec in self._groups:
+                for name in spec.layer_names:
+                    parts = self.caches(name)
+                    first = min(parts, key=lambda part: part.data_ptr())
+                    raw = torch.empty(0, dtype=torch.uint8, device=self.device).set_(first.untyped_storage())
+                    page, word = spec.kv_cache_spec.page_size_bytes, first.element_size()
+                    shape, strides = (len(first), page), (first.stride(0) * word, 1)
+                    found[first.data_ptr()] = raw.as_strided(shape, strides, first.storage_offset() * word)
+            self._storages = list(found.values())
         return self._storages
 
     def _layout(self, cache_config: Any) -> Layout:

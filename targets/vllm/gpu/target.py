@@ -93,13 +93,14 @@ class Lane(VllmTarget):
         reads.clear()
 
     def _places(self, row: ForwardRow) -> list[tuple[str, int] | None]:
-        """(request, position) of each token of a row; None from a wrong draft on, where the output is thrown away."""
+        """(request, position) of each token of a row; None where the output is thrown away: from a wrong draft on, and
+        behind the request's last token."""
         if row.request is None:
             return [None] * len(row.tokens)
         truth = self.engine.drafter.truths[row.request]
         truth.reach(row.position + len(row.tokens))
         wanted = truth.tokens[row.position : row.position + len(row.tokens)]
-        right = first_difference(wanted, row.tokens)
+        right = min(first_difference(wanted, row.tokens), self.lengths[row.request] - row.position)
         return [(row.request, row.position + index) if index < right else None for index in range(len(row.tokens))]
 
     def fill_freed(self) -> None:
