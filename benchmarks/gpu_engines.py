@@ -156,7 +156,7 @@ def corpus(options: argparse.Namespace, factory: Any) -> list[dict[str, Any]]:
             continue
         trace = load_trace(path)
         mixers = [trace.config.options["mixer"]] if "mixer" in trace.config.options else ["gdn", "mamba2"]
-        for number, scaled in enumerate(candidates(trace, 16)):
+        for number, scaled in enumerate(list(candidates(trace, 16))[: options.scalings]):
             for mixer in mixers:
                 one = with_options(scaled, mixer=mixer, dtype=options.dtype)
                 row: dict[str, Any] = {"cause": path.name.split("--")[1], "scaling": number, "mixer": mixer}
@@ -198,6 +198,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--corpus", type=Path, help="run the traces of a folder instead of random ones")
     parser.add_argument("--only", default="", help="words of which one is in a corpus trace's name")
+    parser.add_argument("--scalings", type=int, default=2, help="ways to scale a corpus trace")
     parser.add_argument("--record", type=Path, help="a folder for what the real model computed in corpus traces")
     parser.add_argument("--traces", type=Path, help="a folder for violating traces")
     parser.add_argument("-o", dest="out", type=Path, default=Path("gpu-engines.json"))

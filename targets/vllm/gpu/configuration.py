@@ -22,8 +22,9 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ...base.trace import Config
 from .. import compat
+from ..configuration import _set_graph_sizes as set_graph_sizes
 from ..configuration import block_size
-from ..options import drafts_on_device, has_graphs, is_v2
+from ..options import drafts_on_device, has_graphs
 from .models import dtype, layer_kinds, mixer, model_folder
 
 
@@ -66,22 +67,15 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
     )
     made.scheduler_config.async_scheduling = config.async_depth > 0
     _set_block_sizes(config, made.cache_config, torch.tensor([], dtype=getattr(torch, dtype(config))).element_size())
+    if has_graphs(config):
+        set_graph_sizes(config, made.compilation_config)
     return made
 
 
 def _compilation(config: Config) -> CompilationConfig:
     """Layers run as written; full graphs for decode batches only."""
-    if not has_graphs(config):
-        return CompilationConfig(mode=0, custom_ops=["none"], cudagraph_mode=CUDAGraphMode.NONE)
-    query = config.num_speculative_tokens + 1
-    sizes = sorted(rows * query for rows in set(config.graph_sizes))
-    return CompilationConfig(
-        mode=0,
-        custom_ops=["none"],
-        cudagraph_mode=CUDAGraphMode.FULL_DECODE_ONLY,
-        cudagraph_capture_sizes=sizes,
-        max_cudagraph_capture_size=sizes[-1],
-    )
+    mode = CUDAGraphMode.FULL_DECODE_ONLY if has_graphs(config) else CUDAGraphMode.NONE
+    return CompilationConfig(mode=0, custom_ops=["none"], cudagraph_mode=mode)
 
 
 def _speculation(config: Config, model: Any) -> SpeculativeConfig:
@@ -115,5 +109,3 @@ def _set_block_sizes(config: Config, cache: Any, word: int) -> None:
     if config.options.get("retention", "dense") == "dense":
         compat.retain_every_boundary(cache)
 
-
-__all__ = ["attention_page", "configure", "is_v2"]

@@ -32,7 +32,7 @@ from .engine import Fill, RealEngine
 from .models import dtype
 from .real_model import Floats
 
-TOLERANCES = {"float32": 0.02, "bfloat16": 0.5}
+TOLERANCES = {"float32": 0.15, "bfloat16": 1.0}
 """Largest sound difference of a log-probability from the same tokens alone; measured, see benchmarks/gpu_engines.md."""
 
 
