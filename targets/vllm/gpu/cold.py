@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from msgspec import structs
-
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 

@@ -108,4 +108,3 @@ def _set_block_sizes(config: Config, cache: Any, word: int) -> None:
     cache.mamba_cache_mode = config.mamba_cache_mode
     if config.options.get("retention", "dense") == "dense":
         compat.retain_every_boundary(cache)
-

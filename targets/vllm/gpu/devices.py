@@ -103,7 +103,7 @@ def _stand_in_operators(device: str) -> None:
 
     def operator(schema: str, function: Callable[..., None]) -> None:
         library.define(schema)
-        library.impl(schema.split("(")[0], function, "CompositeExplicitAutograd")
+        library.impl(schema.split("(", maxsplit=1)[0], function, "CompositeExplicitAutograd")
 
     def silu_and_mul(result: Any, values: Any) -> None:
         half = values.shape[-1] // 2

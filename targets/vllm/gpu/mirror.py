@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from ....reference.tokens import next_token
+from ...base.observe import Zeroed
+from ...base.shadow import join
 from ..contracts import Contract
 from ..hooks import Recorder
 from ..layers import ShadowAttention, Tags
 from ..state_layers import ShadowMamba
-from ....reference.tokens import next_token
-from ...base.observe import Zeroed
-from ...base.shadow import join
 
 Words = npt.NDArray[np.int64]
 

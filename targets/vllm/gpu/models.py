@@ -15,8 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ....reference.layout import cdiv
 from ....reference.tokens import VOCABULARY
 from ...base.trace import Config
@@ -58,26 +56,30 @@ def dtype(config: Config) -> str:
 
 def layer_kinds(config: Config) -> str:
     """The layers from bottom to top: "m" a state layer, "a" an attention layer."""
-    mamba, attention = (
-        sum(one.layers for one in config.groups if one.kind == kind) for kind in ("mamba", "attention")
-    )
+    mamba, attention = (sum(one.layers for one in config.groups if one.kind == kind) for kind in ("mamba", "attention"))
     each = cdiv(mamba, attention)
     return "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
 
 
+def model_fields(name: str, kinds: str) -> dict[str, Any]:
+    """The fields of the `config.json` of a model whose layers are `kinds`."""
+    names = dict(zip("ma", _NAMES[name], strict=True))
+    layers = {"num_hidden_layers": len(kinds), "layer_types": [names[kind] for kind in kinds]}
+    return _COMMON | _MODELS[name] | layers
+
+
 @cache
 def model_folder(name: str, kinds: str) -> str:
-    """A folder with the `config.json` of a model whose layers are `kinds`, made once per process."""
-    names = dict(zip("ma", _NAMES[name], strict=True))
-    fields = _COMMON | _MODELS[name]
-    fields |= {"num_hidden_layers": len(kinds), "layer_types": [names[kind] for kind in kinds]}
+    """A folder with the `config.json` of a model, made once per process."""
     folder = tempfile.mkdtemp(prefix="hybridfuzz-model-")
-    Path(folder, "config.json").write_text(json.dumps(fields))
+    Path(folder, "config.json").write_text(json.dumps(model_fields(name, kinds)))
     return folder
 
 
 def fill_weights(model: Any, name: str) -> None:
     """Random weights, the same in every engine and process."""
+    import torch
+
     with torch.no_grad():
         for title, parameter in model.named_parameters():
             generator = torch.Generator().manual_seed(zlib.crc32(title.encode()))
@@ -85,7 +87,7 @@ def fill_weights(model: Any, name: str) -> None:
             parameter.data.copy_(values.to(parameter.dtype))
 
 
-def _scaled(values: torch.Tensor, title: str, name: str) -> torch.Tensor:
+def _scaled(values: Any, title: str, name: str) -> Any:
     last = title.rsplit(".", 1)[-1]
     if last == "A_log":
         return 0.5 * values - 2

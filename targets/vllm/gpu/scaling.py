@@ -46,8 +46,7 @@ def _config(config: Config, size: int, old: int) -> Config:
         groups=groups,
         max_model_len=longest,
         max_num_batched_tokens=limit(config.max_num_batched_tokens),
-        long_prefill_token_threshold=config.long_prefill_token_threshold
-        and limit(config.long_prefill_token_threshold),
+        long_prefill_token_threshold=config.long_prefill_token_threshold and limit(config.long_prefill_token_threshold),
     )
     spare = max(config.num_blocks - config.smallest_pool(), 0)
     return structs.replace(made, num_blocks=made.smallest_pool() + spare)

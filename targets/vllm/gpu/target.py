@@ -6,6 +6,7 @@ only have to compute the same bits.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -29,11 +30,28 @@ from .. import hooks
 from ..target import VllmTarget
 from .cold import Cold
 from .engine import Fill, RealEngine
-from .models import dtype
+from .models import dtype, mixer
 from .real_model import Floats
 
-TOLERANCES = {"float32": 0.15, "bfloat16": 1.0}
-"""Largest sound difference of a log-probability from the same tokens alone; measured, see benchmarks/gpu_engines.md."""
+TOLERANCES = {
+    ("gdn", "float32"): 0.15,
+    ("mamba2", "float32"): 0.6,
+    ("gdn", "bfloat16"): 1.0,
+    ("mamba2", "bfloat16"): 2.0,
+}
+"""Largest difference of a log-probability from the same tokens alone that counts as rounding: four to seven times the
+largest that was measured on a tree with the known causes fixed (benchmarks/gpu_engines.md). Triton multiplies float32 in
+TF32, which is most of it."""
+EXACT_PRODUCTS = 0.02
+"""The same for Mamba 2 in float32 where `TRITON_F32_DEFAULT=ieee`, and on an interpreter."""
+
+
+def tolerance(config: Config, device: str) -> float:
+    """The tolerance for a trace."""
+    exact = device == "interpreter" or os.environ.get("TRITON_F32_DEFAULT") == "ieee"
+    if exact and dtype(config) == "float32":
+        return EXACT_PRODUCTS
+    return TOLERANCES[mixer(config), dtype(config)]
 
 
 class Computed(NamedTuple):
@@ -133,7 +151,7 @@ class RealTarget:
         self.lanes = [Lane(config, device, fill) for fill in fills]
         self._first = self.lanes[0]
         self._reference = reference
-        self._tolerance = TOLERANCES[dtype(config)]
+        self._tolerance = tolerance(config, device)
         self.layout: Layout = self._first.layout
         self.compared = 0
         self.largest = 0.0
