@@ -33,7 +33,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="symbolic",
         metavar="D",
-        help="cpu or cuda: run the built-in target's kernels on bytes, too",
+        help="run kernels on numbers, too: cpu or cuda (built-in target), cuda (vllm, with a real model)",
     )
     parser.add_argument(
         "--timeout",

@@ -6,6 +6,7 @@
     vllm                the vLLM installed here
     vllm@0.33.0         a release, in an environment of its own
     vllm@PATH           a checkout or unpacked wheel
+    vllm@0.33.0@cuda    one of these with a real model on a device
     python:MODULE:NAME  a `TargetFactory` of your own
 
 An engine is a folder beside this one. Its `factory.py` offers `make_factory(variant)` and, if there
@@ -46,6 +47,8 @@ class Spec(Struct, frozen=True):
     name: str
     variant: str = ""
     version: str = ""
+    device: str = ""
+    """Of an engine with an environment of its own; the others name theirs as their version."""
 
 
 def parse(spec: str) -> Spec:
@@ -58,7 +61,10 @@ def parse(spec: str) -> Spec:
     match = _SPEC.fullmatch(spec)
     if match is None or match["name"] not in engines():
         raise _unknown(spec, [*engines(), "python:MODULE:NAME"])
-    parsed = Spec(match["name"], match["variant"] or "", match["version"] or "")
+    version, _, device = (match["version"] or "").rpartition("@")
+    if not (_has(match["name"], "environment") and device in _devices(match["name"])):
+        version, device = match["version"] or "", ""
+    parsed = Spec(match["name"], match["variant"] or "", version, device)
     if parsed.version and not _has(parsed.name, "environment") and not _devices(parsed.name):
         raise TargetError(f"target {spec!r}: {parsed.name} comes with hybridfuzz and has no versions")
     return parsed
@@ -69,8 +75,10 @@ def on_device(spec: str, device: str) -> str:
     if device == "symbolic":
         return spec
     parsed = parse(spec)
-    if parsed.version or parsed.name == "python" or _has(parsed.name, "environment"):
-        raise TargetError(f"target {spec!r} cannot be put on a device: only the embedded target can")
+    on_one = parsed.device or (parsed.version and not _has(parsed.name, "environment"))
+    if on_one or parsed.name == "python" or not _devices(parsed.name):
+        able = ", ".join(name for name in engines() if _devices(name))
+        raise TargetError(f"target {spec!r} cannot be put on a device; engines that can: {able}")
     if device not in _devices(parsed.name):
         raise TargetError(f"device {device!r}: known: symbolic, {', '.join(_devices(parsed.name))}")
     return f"{spec}@{device}"
@@ -86,7 +94,8 @@ def load_factory(spec: str) -> TargetFactory:
     if parsed.variant and parsed.variant not in variants:
         raise _unknown(spec, [f"{parsed.name}:{slug}" for slug in variants] or [parsed.name])
     # Whoever has an environment gets its version there; for the others it is a device.
-    device = [parsed.version] if parsed.version and not _has(parsed.name, "environment") else []
+    on = parsed.device or (parsed.version if not _has(parsed.name, "environment") else "")
+    device = [on] if on else []
     factory: TargetFactory = module.make_factory(parsed.variant, *device)
     return factory
 
@@ -96,7 +105,8 @@ def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
     parsed = parse(spec)
     if parsed.name == "python" or not _has(parsed.name, "environment"):
         return Launch(sys.executable, {})
-    launch: Launch = _module(parsed.name, "environment").prepare(parsed.version, progress)
+    device = [parsed.device] if parsed.device else []
+    launch: Launch = _module(parsed.name, "environment").prepare(parsed.version, progress, *device)
     return launch
 
 
@@ -169,7 +179,8 @@ def _variants(module: ModuleType) -> Mapping[str, str]:
 
 
 def _devices(name: str) -> tuple[str, ...]:
-    devices: tuple[str, ...] = () if _has(name, "environment") else getattr(_module(name, "factory"), "DEVICES", ())
+    part = "environment" if _has(name, "environment") else "factory"
+    devices: tuple[str, ...] = getattr(_module(name, part), "DEVICES", ())
     return devices
 
 

@@ -49,9 +49,25 @@ def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
     home = cache_folder() / engine.name
     if not wanted:
         return _installed(engine, home)
+    tree = _tree(engine, wanted, progress)
     if _RELEASE.fullmatch(wanted):
-        tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
         return _launch(engine, tree, wanted, home / wanted, progress)
+    key = sha256(str(tree).encode()).hexdigest()[:12]
+    return _launch(engine, tree, str(tree), home / f"path-{key}", progress)
+
+
+def prepare_tree(engine: Engine, wanted: str, progress: Progress) -> Launch:
+    """A release or a path, with our own interpreter and what is installed for it."""
+    tree = _tree(engine, wanted, progress)
+    home = cache_folder() / engine.name / sha256(str(tree).encode()).hexdigest()[:12]
+    path = f"{importable()}:{tree}"
+    return Launch(sys.executable, {"PYTHONPATH": path, **engine.variables(home)}, wanted)
+
+
+def _tree(engine: Engine, wanted: str, progress: Progress) -> Path:
+    """The folder with the files of a release (fetched once) or a checkout."""
+    if _RELEASE.fullmatch(wanted):
+        return unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
     tree = Path(wanted).expanduser().absolute()
     if not (tree / engine.name / "__init__.py").is_file():
         known = ", ".join(available(engine)) or f"{engine.name}@{engine.example}"
@@ -59,8 +75,7 @@ def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
             f"target '{engine.name}@{wanted}': neither a release number nor a folder with {engine.name}/__init__.py; "
             f"say {known}"
         )
-    key = sha256(str(tree).encode()).hexdigest()[:12]
-    return _launch(engine, tree, str(tree), home / f"path-{key}", progress)
+    return tree
 
 
 def available(engine: Engine) -> dict[str, str]:

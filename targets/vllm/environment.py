@@ -6,7 +6,13 @@ import re
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from ..base import releases
+from ..base.launch import Launch
+from ..base.pip import Progress
+from .gpu import devices
+from .gpu.devices import DEVICES
 
 
 def _variables(home: Path) -> dict[str, str]:
@@ -41,6 +47,19 @@ ENGINE = releases.Engine(
     variables=_variables,
 )
 
-prepare = partial(releases.prepare, ENGINE)
+
+def prepare(version: str, progress: Progress, device: str = "") -> Launch:
+    """How to start a worker. With device "cuda" the interpreter is ours, which has to have PyTorch for the GPU; a
+    release or a path is imported from its tree, "" is the vLLM that is installed."""
+    if not device:
+        return releases.prepare(ENGINE, version, progress)
+    engine = structs.replace(ENGINE, variables=partial(devices.variables, device=device))
+    if device == "cuda" and version:
+        return releases.prepare_tree(engine, version, progress)
+    return releases.prepare(engine, version, progress)
+
+
 available = partial(releases.available, ENGINE)
 between = partial(releases.between, ENGINE)
+
+__all__ = ["DEVICES", "ENGINE", "available", "between", "prepare"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base.protocol import Capabilities, Target, TargetError
+from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config
 
@@ -68,12 +68,17 @@ class VllmFactory:
         return VllmTarget(config)
 
 
-def make_factory(variant: str) -> VllmFactory:
-    """The factory, for a process that runs in the engine's environment. There are no variants.
+def make_factory(variant: str, device: str = "") -> TargetFactory:
+    """The factory, for a process that runs in the engine's environment; with a device, one for real models there. There
+    are no variants.
 
     Imports vLLM: half a minute on a busy machine, to be spent before a campaign's clock runs.
     """
     try:
+        if device:
+            from .gpu.factory import make_factory as make_real
+
+            return make_real(variant or "vllm", device)
         from .bringup import prepare_process
     except ImportError as error:
         raise cannot_import("vLLM", "vllm@0.33.0", error) from error

@@ -1,0 +1,77 @@
+"""Scaled traces keep blocks and rests; witness scripts are written for what the public API can do."""
+
+from pathlib import Path
+
+import pytest
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.registry import on_device, parse
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, check_config
+from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
+from hybridfuzz.targets.vllm.gpu.scaling import candidates, scaled
+from hybridfuzz.targets.vllm.gpu.witness import write_witness
+
+CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
+TRACES = sorted(CORPUS.glob("0.33.0--*.json"))
+FACTORY = GpuFactory("vllm", "interpreter", ())
+
+
+def trace_of(*lengths: int) -> Trace:
+    config = Config(num_blocks=40, groups=(Group("mamba", 4), Group("attention", 4)), max_model_len=32)
+    arrivals = [Arrive(f"r{index}", (("a", length),), 3) for index, length in enumerate(lengths)]
+    return Trace(config, (*arrivals, Step(budget=6)))
+
+
+def lengths(trace: Trace) -> list[int]:
+    return [sum(length for _, length in event.prompt) for event in trace.events if isinstance(event, Arrive)]
+
+
+def test_a_length_keeps_its_blocks_and_its_rest() -> None:
+    made = scaled(trace_of(1, 3, 4, 5, 11), 16, from_end=False)
+    assert lengths(made) == [1, 3, 16, 17, 35]
+    assert made.events[-1] == Step(budget=18)
+
+
+def test_a_length_can_keep_its_distance_to_the_next_boundary() -> None:
+    assert lengths(scaled(trace_of(3, 7, 11, 13), 16, from_end=True)) == [3, 31, 47, 49]
+
+
+def test_parts_of_a_prompt_end_where_the_scaled_prefixes_end() -> None:
+    config = trace_of().config
+    trace = Trace(config, (Arrive("r", (("a", 8), ("b", 5)), 3),))
+    assert scaled(trace, 16, from_end=False).events == (Arrive("r", (("a", 32), ("b", 17)), 3),)
+
+
+def test_a_trace_with_such_blocks_is_kept() -> None:
+    once = scaled(trace_of(5), 16, from_end=False)
+    assert list(candidates(once, 16)) == [once]
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
+def test_the_corpus_scales_to_configurations_that_can_be_had(path: Path) -> None:
+    for trace in candidates(load_trace(path), 16):
+        check_config(trace.config)
+        mamba2 = trace.config.options.get("mixer") == "mamba2"
+        assert not FACTORY.supports(trace.config) or (mamba2 and "spare" not in FACTORY.supports(trace.config))
+
+
+def test_a_device_is_a_part_of_the_target_string() -> None:
+    assert on_device("vllm@0.33.0", "cuda") == "vllm@0.33.0@cuda"
+    assert parse("vllm@0.33.0@cuda").device == "cuda"
+    assert parse("vllm@cuda").version == ""
+    assert parse("vllm@/a/tree@v2").version == "/a/tree@v2"
+
+
+def test_a_witness_script_compiles_and_uses_nothing_of_ours() -> None:
+    [path] = [path for path in TRACES if "prompt-as-decode-v1" in path.name]
+    script = write_witness(load_trace(path))
+    compile(script, "witness.py", "exec")
+    assert "hybridfuzz" not in script
+    assert "FULL_DECODE_ONLY" in script
+
+
+@pytest.mark.parametrize("name", ["unscheduled-row-v1", "published-then-preempted", "dummy-run-as-prompt-v1"])
+def test_no_witness_for_what_the_public_api_cannot_do(name: str) -> None:
+    [path] = [path for path in TRACES if f"--{name}--" in path.name]
+    with pytest.raises(TargetError, match="no witness script"):
+        write_witness(load_trace(path))
