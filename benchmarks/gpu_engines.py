@@ -3,14 +3,15 @@
     python benchmarks/gpu_engines.py --device cuda --seconds 60 --seed 1 --config mixer=gdn,runner=v2 -o gdn-v2.json
     python benchmarks/gpu_engines.py --device cuda --corpus corpus/vllm -o corpus.json
 
-Needs an importable vLLM, or `--tree` for an unpacked wheel; `--fixes all` (or names of benchmarks/vllm_campaign.py) uses a
-copy of that tree in which the known causes are fixed. A violation ends its trace, the campaign goes on.
+Needs an importable vLLM, or `--tree` for an unpacked wheel; `--fixes all` (or names of benchmarks/vllm_campaign.py)
+uses a copy of that tree in which the known causes are fixed. A violation ends its trace, the campaign goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -78,7 +79,8 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
                 save_trace(trace, options.traces / name)
     seconds = time.monotonic() - started
     return {
-        "traces": traces, "refused": refused, "steps": steps, "seconds": round(seconds, 1), "steps/s": round(steps / seconds, 1),
+        "traces": traces, "refused": refused, "steps": steps,
+        "seconds": round(seconds, 1), "steps/s": round(steps / seconds, 1),
         "opening share": round(opening / seconds, 3), "compared": compared, "largest difference": largest,
         "violations": dict(found), "messages": messages, "reached": dict(reached),
     }  # fmt: skip
@@ -109,7 +111,7 @@ class Recorded:
 
 def shortened(values: Any) -> Any:
     """Numbers with four digits behind the point; NaN as None."""
-    return None if values is None else [None if one != one else round(float(one), 4) for one in values]
+    return None if values is None else [None if math.isnan(one) else round(float(one), 4) for one in values]
 
 
 def run(factory: Any, trace: Any, observes: frozenset[str] | None) -> tuple[Any, dict[str, Any]]:

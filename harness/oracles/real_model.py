@@ -2,7 +2,8 @@
 
 They judge `RealForward` records, which come before the `Forward` of the same step: the verdict is the numbers' alone.
 S4 is exact: the same steps are executed on engines that differ only in what unused memory holds, and every bit has to
-be the same. S6 has a tolerance, which the record carries: tokens alone are computed in other chunks, so rounding differs.
+be the same. S6 has a tolerance, which the record carries: tokens alone are computed in other chunks, so rounding
+differs.
 """
 
 from __future__ import annotations

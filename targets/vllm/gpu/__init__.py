@@ -1,9 +1,9 @@
 """A real vLLM with real kernels: its own models with random weights, on a GPU.
 
-Beside the CPU adapter nothing of the model is replaced: vLLM's model classes, Triton kernels and CUDA graphs run. Beside
-each forward the shadow layers of the CPU adapter run on the host (`mirror`), from the metadata that vLLM built for its
-kernels, so that every observation of the CPU adapter is made here by the same code. The tokens are those of the tag
-model: a trace means the same steps on a CPU and on a GPU. What the real model computes is observed as log-probabilities.
+Nothing of the model is replaced: vLLM's model classes, Triton kernels and CUDA graphs run. Beside each forward the
+shadow layers of the CPU adapter run on the host (`mirror`), from the metadata that vLLM built for its kernels, so that
+the same code makes all observations of the CPU adapter. The tokens are those of the tag model: a trace means the same
+steps on a CPU and on a GPU. The real model is observed by its log-probabilities.
 
     devices    where kernels run, and what is stood in because a wheel's binaries are missing
     models     tiny hybrid models: configuration and weights
@@ -14,7 +14,10 @@ model: a trace means the same steps on a CPU and on a GPU. What the real model c
     engine     runner, caches, graphs, scheduler for one trace
     cold       the same tokens alone in an empty engine
     target     several engines that differ in what unused memory holds, as one target
+    factory    what the target can do; opens it
+    interpreted  the same on a CPU, every kernel interpreted
     scaling    a trace for other block sizes
+    witness    a script of vLLM's public API for a trace; witness_template is its text
 
-`devices` and `scaling` may be imported where vLLM is not installed.
+`devices`, `factory`, `models`, `scaling` and `witness` may be imported where vLLM is not installed.
 """

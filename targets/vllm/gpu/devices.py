@@ -98,7 +98,8 @@ def _stand_in_operators(device: str) -> None:
     import torch
 
     _module("vllm._C_stable_libtorch")
-    library = torch.library.Library("_C", "FRAGMENT")
+    made: Any = torch.library.Library
+    library = made("_C", "FRAGMENT")
     _module("hybridfuzz_stood_in_operators", library=library)  # keeps them alive
 
     def operator(schema: str, function: Callable[..., None]) -> None:

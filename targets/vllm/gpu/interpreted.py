@@ -75,16 +75,17 @@ def _convert_masks() -> None:
     """A mask that is an integer of one bit, as the conjunction of two comparisons of scalars is, is a mask."""
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-    for name, place in (("create_masked_load", 1), ("create_masked_store", 2)):
-
-        def converting(self: Any, *arguments: Any, _function: Any = getattr(InterpreterBuilder, name), _at: int = place,
-                       **keywords: Any) -> Any:  # fmt: skip
-            mask = arguments[_at]
+    def converting(function: Callable[..., Any], at: int) -> Callable[..., Any]:
+        def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            mask = arguments[at]
             if mask.data.dtype != bool:
                 mask = TensorHandle(mask.data.astype(bool), mask.dtype)
-            return _function(self, *arguments[:_at], mask, *arguments[_at + 1 :], **keywords)
+            return function(self, *arguments[:at], mask, *arguments[at + 1 :], **keywords)
 
-        setattr(InterpreterBuilder, name, converting)
+        return call
+
+    for name, place in (("create_masked_load", 1), ("create_masked_store", 2)):
+        setattr(InterpreterBuilder, name, converting(getattr(InterpreterBuilder, name), place))
 
 
 def _look_up_functions() -> None:

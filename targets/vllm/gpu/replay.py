@@ -1,6 +1,7 @@
 """Captured CUDA graphs of a real model: vLLM captures and replays, the mirror follows each replay.
 
-A replay reads the metadata of its capture: tensors as they are now, scalars as they were. The mirror walks exactly that.
+A replay reads the metadata of its capture: tensors as they are now, scalars as they were. The mirror walks exactly
+that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A trace for other block sizes: a CPU trace has blocks of 4 to 16 tokens, a real model's are larger.
 
-A length is so many blocks and a rest. The blocks are kept, and the rest is: from the block's beginning, or to its end. A
-prompt of one token stays one; a prompt that ends one token before a boundary does so in the second way. Lengths below
-one block are kept.
+A length is a number of blocks and a rest. Both are kept. In a second form a rest of more than half a block is counted
+from the next boundary instead, so that a prompt that ends one token before a boundary still does. Lengths below one
+block are kept.
 """
 
 from __future__ import annotations

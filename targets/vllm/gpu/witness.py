@@ -1,8 +1,8 @@
 """Writes witness scripts: vLLM's public API only, with its own block sizes, drafter, kernels and graphs.
 
-The model is Granite 4 (Mamba 2). A script serves a trace's requests and then each of them alone in a plain engine (V2, eager, no speculation), prints both
-token lists and exits with 1 if they differ beyond rounding. The API offers no way to choose drafts, budgets, chunks,
-preemption or dummy runs: a trace with those has no witness.
+The model is Granite 4 (Mamba 2). A script serves a trace's requests and then each of them alone in a plain engine (V2,
+eager, no speculation), prints both token lists and exits with 1 if they differ beyond rounding. The API offers no way
+to choose drafts, budgets, chunks, preemption or dummy runs: a trace with those has no witness.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def fill_weights(model):
 
 
 def serve(plan, engine_arguments):
-    """Greedy tokens and the distance to the second choice, by request. `plan`: (step of arrival, name, prompt, count)."""
+    """Greedy tokens and their distance to the second choice, by request; `plan`: (step, name, prompt, count)."""
     from vllm import EngineArgs, LLMEngine, SamplingParams
 
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +74,7 @@ def main():
     for _, name, prompt, count in PLAN:
         alone, margins = answers_of([(0, name, prompt, count)], plain, "1")[name]
         tokens = together[name][0]
-        at = next((i for i, (one, other) in enumerate(zip(alone, tokens)) if one != other), None)
+        at = next((i for i, (one, other) in enumerate(zip(alone, tokens, strict=False)) if one != other), None)
         differs = at is not None and margins[at] > UNSURE
         failed |= differs
         print(f"{name}: alone {alone}")
@@ -91,7 +91,7 @@ def answers_of(plan, engine_arguments, runner):
         "VLLM_LOGGING_LEVEL": "ERROR",
     }  # fmt: skip
     command = [sys.executable, __file__, json.dumps([plan, engine_arguments])]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     for line in ran.stdout.splitlines():
         if line.startswith("ANSWERS "):
             return json.loads(line.removeprefix("ANSWERS "))
