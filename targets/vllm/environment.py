@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import structs
@@ -50,13 +51,22 @@ ENGINE = releases.Engine(
 
 def prepare(version: str, progress: Progress, device: str = "") -> Launch:
     """How to start a worker. With device "cuda" the interpreter is ours, which has to have PyTorch for the GPU; a
-    release or a path is imported from its tree, "" is the vLLM that is installed."""
+    release or a path is imported from its tree, "" is the vLLM that is installed. What is stood in for missing binaries
+    is printed and a part of the version, which stands in every finding."""
     if not device:
         return releases.prepare(ENGINE, version, progress)
     engine = structs.replace(ENGINE, variables=partial(devices.variables, device=device))
-    if device == "cuda" and version:
-        return releases.prepare_tree(engine, version, progress)
-    return releases.prepare(engine, version, progress)
+    own = device == "cuda" and version
+    launch = (releases.prepare_tree if own else releases.prepare)(engine, version, progress)
+    if version:
+        package = Path(launch.env["PYTHONPATH"].rpartition(":")[2]) / "vllm"
+    else:
+        found = find_spec("vllm")
+        package = Path(found.origin).parent if found and found.origin else Path()
+    stood_in = devices.stood_in_for(package, device)
+    about = f"{launch.version}, real model on {device}" + (f", stood in: {'; '.join(stood_in)}" if stood_in else "")
+    progress(about)
+    return structs.replace(launch, version=about)
 
 
 available = partial(releases.available, ENGINE)

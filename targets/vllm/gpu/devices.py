@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 DEVICES = ("cuda", "interpreter")
+OPERATORS = "vLLM's compiled operators (PyTorch)"
+ATTENTION = "FlashAttention (vLLM's Triton attention)"
+GPU = "the GPU (Triton's interpreter)"
 
 
 def variables(home: Path, device: str) -> dict[str, str]:
@@ -45,27 +48,27 @@ def variables(home: Path, device: str) -> dict[str, str]:
 def prepare(device: str) -> tuple[str, ...]:
     """Prepare this process for engines on a device, before vLLM is imported; returns what is stood in."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    stood_in = []
-    if not _binary("vllm._C_stable_libtorch"):
-        _stand_in_operators(device)
-        stood_in.append("vLLM's compiled operators (PyTorch)")
-    if not _binary("vllm.vllm_flash_attn._vllm_fa2_C"):
-        _stand_in_flash_attention()
-        stood_in.append("FlashAttention (vLLM's Triton attention)")
-    if device == "interpreter":
-        _stand_in_platform()
-        stood_in.append("the GPU (Triton's interpreter)")
-    _without_subprocesses(bool(stood_in))
-    return tuple(stood_in)
-
-
-def _binary(name: str) -> bool:
-    """Whether a compiled module is there; looks at files only, and imports nothing of vLLM."""
     found = find_spec("vllm")
-    if found is None or not found.submodule_search_locations:
-        return False
-    folder = Path(next(iter(found.submodule_search_locations))).joinpath(*name.split(".")[1:-1])
-    return any(folder.glob(f"{name.rpartition('.')[2]}*.so"))
+    folder = Path(next(iter(found.submodule_search_locations or ()), "")) if found else Path()
+    stood_in = stood_in_for(folder, device)
+    if OPERATORS in stood_in:
+        _stand_in_operators(device)
+    if ATTENTION in stood_in:
+        _stand_in_flash_attention()
+    if GPU in stood_in:
+        _stand_in_platform()
+    _without_subprocesses(bool(stood_in))
+    return stood_in
+
+
+def stood_in_for(package: Path, device: str) -> tuple[str, ...]:
+    """Return what is stood in for the vLLM in a folder; looks at files only."""
+    missing = []
+    if not any(package.glob("_C_stable_libtorch*.so")):
+        missing.append(OPERATORS)
+    if not any(package.glob("vllm_flash_attn/_vllm_fa2_C*.so")):
+        missing.append(ATTENTION)
+    return (*missing, GPU) if device == "interpreter" else tuple(missing)
 
 
 def _module(name: str, **attributes: Any) -> types.ModuleType:

@@ -1,7 +1,7 @@
 """The shadow layers of the CPU adapter beside a real model: tags on the host, at the places that vLLM's metadata names.
 
 On a CPU the tags lie in vLLM's own tensors and vLLM's kernels move them. Here those tensors hold the real model's
-numbers; the tags lie in arrays of the same arrangement (one storage per layer slot, overlaid by all groups), and whatever the
+numbers. The tags lie in arrays of the same arrangement: one storage per layer slot, overlaid by all groups. What the
 CPU adapter observes of a copy, a copy on write or a zeroing is done to them as well. A kernel that does something else
 than its arguments say is therefore not seen here but in the real model's numbers.
 """

@@ -40,8 +40,8 @@ TOLERANCES = {
     ("mamba2", "bfloat16"): 2.0,
 }
 """Largest difference of a log-probability from the same tokens alone that counts as rounding: four to seven times the
-largest that was measured on a tree with the known causes fixed (benchmarks/gpu_engines.md). Most of it is TF32, Triton's
-default for products of float32."""
+largest that was measured on a tree with the known causes fixed (benchmarks/gpu_engines.md). Most of it is TF32,
+Triton's default for products of float32."""
 EXACT_PRODUCTS = 0.02
 """The same for Mamba 2 in float32 where `TRITON_F32_DEFAULT=ieee`, and on an interpreter."""
 

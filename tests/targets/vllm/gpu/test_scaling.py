@@ -7,6 +7,7 @@ from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import on_device, parse
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, check_config
+from hybridfuzz.targets.vllm.gpu.devices import ATTENTION, GPU, OPERATORS, stood_in_for
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
 from hybridfuzz.targets.vllm.gpu.scaling import candidates, scaled
 from hybridfuzz.targets.vllm.gpu.witness import write_witness
@@ -60,6 +61,16 @@ def test_a_device_is_a_part_of_the_target_string() -> None:
     assert parse("vllm@0.33.0@cuda").device == "cuda"
     assert parse("vllm@cuda").version == ""
     assert parse("vllm@/a/tree@v2").version == "/a/tree@v2"
+
+
+def test_what_is_stood_in_follows_from_the_files_that_are_there(tmp_path: Path) -> None:
+    (tmp_path / "vllm_flash_attn").mkdir()
+    assert stood_in_for(tmp_path, "cuda") == (OPERATORS, ATTENTION)
+    (tmp_path / "_C_stable_libtorch.abi3.so").touch()
+    assert stood_in_for(tmp_path, "cuda") == (ATTENTION,)
+    (tmp_path / "vllm_flash_attn" / "_vllm_fa2_C.abi3.so").touch()
+    assert stood_in_for(tmp_path, "cuda") == ()
+    assert stood_in_for(tmp_path, "interpreter") == (GPU,)
 
 
 def test_a_witness_script_compiles_and_uses_nothing_of_ours() -> None:
