@@ -106,7 +106,6 @@ def run_command(options: argparse.Namespace) -> int:
         if "device" in options:
             options.target = on_device(options.target, options.device)
         status: int = command.run(options)
-        sys.stdout.flush()
     except (TargetError, TraceError, OutputError) as error:
         return complain(str(error), USAGE)
     except (BrokenPipeError, SystemExit):  # rich turns the first into the second
@@ -121,6 +120,10 @@ def run_command(options: argparse.Namespace) -> int:
         return internal_error(str(error), error.details)
     except Exception as error:
         return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the work is done, and its status counts
+        drop_output()
     return status
 
 
