@@ -14,6 +14,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -68,6 +69,8 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # like Ctrl-C; a campaign replaces this
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no middle dot gets a question mark
