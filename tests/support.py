@@ -15,7 +15,8 @@ from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.observe import Effect, Planned, Record, View
-from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetFactory
+from hybridfuzz.targets.base.protocol import Target, TargetFactory
+from hybridfuzz.targets.base.proxy import FactoryProxy, TargetProxy
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Event, Group, Step, Trace
 from hybridfuzz.targets.hybrid.factory import HybridFactory
@@ -58,7 +59,7 @@ def broken(part: type) -> HybridFactory:
     return HybridFactory("broken", mutant("broken", part))
 
 
-class Watched:
+class Watched(TargetProxy):
     """A target whose records can be looked at afterwards, and changed on the way out."""
 
     def __init__(
@@ -67,14 +68,12 @@ class Watched:
         records: Callable[[list[Record]], list[Record]],
         view: Callable[[View], View],
     ) -> None:
-        self.target = target
-        self.layout = target.layout
-        self.read, self.close = target.read, target.close
+        super().__init__(target)
         self.history: list[tuple[Event, Records, View]] = []
         self._records, self._view = records, view
 
     def apply(self, event: Event) -> Effect:
-        done = self.target.apply(event)
+        done = super().apply(event)
         records = [
             msgspec.structs.replace(record, view=self._view(record.view)) if isinstance(record, Planned) else record
             for record in done.records
@@ -84,13 +83,11 @@ class Watched:
         return effect
 
     def view(self) -> View:
-        return self._view(self.target.view())
+        return self._view(super().view())
 
 
-class Tampered:
+class Tampered(FactoryProxy):
     """A factory: `factory`'s targets, with changed records or views, or with less to observe."""
-
-    name = "tampered"
 
     def __init__(
         self,
@@ -99,14 +96,15 @@ class Tampered:
         factory: TargetFactory = CLEAN,
         observes: frozenset[str] | None = None,
     ) -> None:
-        seen = factory.capabilities.observes if observes is None else observes
-        self.capabilities: Capabilities = msgspec.structs.replace(factory.capabilities, observes=seen)
-        self.supports = factory.supports
+        super().__init__(factory)
+        self.name = "tampered"
+        if observes is not None:
+            self.capabilities = msgspec.structs.replace(factory.capabilities, observes=observes)
         self.opened: list[Watched] = []
-        self._factory, self._records, self._view = factory, records, view
+        self._records, self._view = records, view
 
     def open(self, config: Config) -> Watched:
-        self.opened.append(Watched(self._factory.open(config), self._records, self._view))
+        self.opened.append(Watched(super().open(config), self._records, self._view))
         return self.opened[-1]
 
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...targets.base.observe import Content, Delivered, Effect, Planned, Record, View
+from ...targets.base.observe import Delivered, Effect, Planned, Record
 from ...targets.base.protocol import Target, TargetFactory
+from ...targets.base.proxy import FactoryProxy, TargetProxy
 from ...targets.base.trace import Config, Event, Step, Trace
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
@@ -47,40 +48,29 @@ def summarize_event(records: Sequence[Record]) -> EventSummary:
     return EventSummary(", ".join(planned), ", ".join(delivered))
 
 
-class SummarizingFactory:
-    """A factory that stands before the real one; `summaries` after the run, one for each event, draining included."""
+class SummarizingFactory(FactoryProxy):
+    """A factory whose targets summarize each event, draining included; `summaries` after the run."""
 
     def __init__(self, factory: TargetFactory) -> None:
-        self.name = factory.name
-        self.capabilities = factory.capabilities
-        self.supports = factory.supports
+        super().__init__(factory)
         self.summaries: list[EventSummary] = []
-        self._factory = factory
 
     def open(self, config: Config) -> Target:
-        """A watched target."""
-        return _Watched(self._factory.open(config), self.summaries)
+        """Open a summarizing target."""
+        return _SummarizingTarget(super().open(config), self.summaries)
 
 
-class _Watched:
+class _SummarizingTarget(TargetProxy):
+    """A target that appends a summary of each event to `summaries`."""
+
     def __init__(self, target: Target, summaries: list[EventSummary]) -> None:
-        self.layout = target.layout
-        self._target = target
-        self._sights = summaries
+        super().__init__(target)
+        self._summaries = summaries
 
     def apply(self, event: Event) -> Effect:
-        effect = self._target.apply(event)
-        self._sights.append(summarize_event(effect.records))
+        effect = super().apply(event)
+        self._summaries.append(summarize_event(effect.records))
         return effect
-
-    def view(self) -> View:
-        return self._target.view()
-
-    def read(self, group: int, layer: int, block: int) -> Content:
-        return self._target.read(group, layer, block)
-
-    def close(self) -> None:
-        self._target.close()
 
 
 def run_summarized(factory: TargetFactory, trace: Trace) -> tuple[Outcome, list[EventSummary]]:

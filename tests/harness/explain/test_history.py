@@ -1,23 +1,48 @@
 """A history says what the views say, and keeping one changes nothing."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from hybridfuzz.harness.explain.clauses import Blocks
+from hybridfuzz.harness.explain.explain import explain
 from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.explain.tag_names import Names
 from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.reference.tokens import NO_INPUT, Truth
+from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Abort, DummyRun, Preempt
 from support import CLEAN, arrive, drawn, make_trace, steps, watch
 
 SEEDS = range(12)
+CORPUS = Path(__file__).parents[3] / "corpus" / "numeric"
+NUMERIC = [
+    "all-mode-partial-block--S1-step-mamba-state-bytes",
+    "connector-positional-mirror--S1-move_tier-mamba-stored-state-bytes",
+]
 
 
 @pytest.mark.parametrize("index", SEEDS)
 def test_recording_changes_nothing(index: int) -> None:
     trace = drawn(5, index)
     assert record_history(CLEAN, trace)[0] == run_trace(CLEAN, trace)
+
+
+@pytest.mark.parametrize("stem", NUMERIC)
+def test_a_violation_of_a_numeric_target_can_be_recorded(stem: str) -> None:
+    """The oracles on bytes read pages through the recorder."""
+    pytest.importorskip("torch")
+    slug, _, signature = stem.partition("--")
+    trace = load_trace(CORPUS / f"{stem}.json")
+    outcome, history = record_history(load_factory(f"hybrid:{slug}@cpu-bytes"), trace)
+    assert outcome.violation is not None
+    assert outcome.violation.signature == signature, outcome.violation.message
+    assert history.violation == outcome.violation
+    explanation = explain(history)
+    assert explanation is not None
+    assert explanation.story
 
 
 @pytest.mark.parametrize("index", SEEDS)

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import pytest
 from hybridfuzz.harness.lockstep.differential import difference, run_summarized
 from hybridfuzz.targets.base.observe import Delivered, Effect, Planned
+from hybridfuzz.targets.base.registry import load_factory
 from support import CLEAN, arrive, make_trace, steps
 
 TRACE = make_trace(arrive("r0", 20, new=4), *steps(3), arrive("r1", 20, new=4), *steps(8))
@@ -36,6 +38,16 @@ class Changed:
 
 def test_equal_targets_agree() -> None:
     assert difference(TRACE, NAMES, run_summarized(CLEAN, TRACE), run_summarized(CLEAN, TRACE)) is None
+
+
+def test_a_numeric_target_agrees_with_itself() -> None:
+    """The oracles on bytes read pages through the proxy."""
+    pytest.importorskip("torch")
+    factory = load_factory("hybrid@cpu-bytes")
+    one, other = run_summarized(factory, TRACE), run_summarized(factory, TRACE)
+    assert one[0].violation is None, one[0].violation.message
+    assert one[0].exercised["S1"], "the pages of published blocks are read"
+    assert difference(TRACE, NAMES, one, other) is None
 
 
 def test_block_numbers_may_differ() -> None:
