@@ -37,7 +37,7 @@ class Recorder(FactoryProxy):
         return _RecordedTarget(target, self._builders[-1])
 
     def history(self, violation: Violation | None) -> History:
-        """What was noted of the engine that broke, with the violation that ended it."""
+        """Return the history of the engine that failed (the first one if none did), ended by the violation."""
         if not self._builders:
             return History(violation=violation)
         notes = self._builders[max(violation.rank, 0) if violation else 0]
@@ -75,7 +75,7 @@ class _RecordedTarget(TargetProxy):
 
 
 class _Noted(Sequence[Record]):
-    """Records that are noted when they are iterated over."""
+    """Records that are passed to `take` as they are iterated over."""
 
     def __init__(self, records: Sequence[Record], take: Callable[[Record], None]) -> None:
         self._records = records
@@ -100,7 +100,7 @@ class _Noted(Sequence[Record]):
 def record_history(
     factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = unobserved
 ) -> tuple[Outcome, History]:
-    """Run a trace as `run_trace` does, and keep the lives of its blocks."""
+    """Run a trace as `run_trace` does and return its history, too."""
     recorder = Recorder(factory, trace)
     outcome = run_trace(recorder, trace, on_event)
     return outcome, recorder.history(outcome.violation)

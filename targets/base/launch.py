@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Launch(Struct, frozen=True):
-    """An interpreter and what its environment gets on top of ours. `version` is for reports."""
+    """An interpreter, and environment variables to add to the current ones. `version` is for reports."""
 
     python: str
     env: Mapping[str, str]

@@ -1,8 +1,8 @@
-"""Stand-ins for a target and its factory that forward everything, for code that watches or changes a run.
+"""Proxies of a target and of its factory, for code that records or changes a run.
 
-A subclass overrides the methods that it watches. Everything else reaches the wrapped object: the whole protocol, what
-only some targets have (`NumericTarget`) and attributes of an engine's own. A proxy has an attribute exactly when the
-wrapped object has it, so a target without bytes does not look numeric.
+A subclass overrides some methods. Everything else is forwarded: the protocol, the members that only some targets have
+(`NumericTarget`), and an implementation's own attributes. A proxy has an attribute exactly if the wrapped object has
+it, so the proxy of a target without bytes does not look numeric.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class TargetProxy:
         self.layout = target.layout
 
     def apply(self, event: Event) -> Effect:
-        """Let the event happen."""
+        """Forward an event."""
         return self.target.apply(event)
 
     def view(self) -> View:
-        """The target's metadata."""
+        """Return the target's metadata."""
         return self.target.view()
 
     def read(self, group: int, layer: int, block: int) -> Content:
-        """The content of a page."""
+        """Return the content of a page."""
         return self.target.read(group, layer, block)
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class TargetProxy:
     if not TYPE_CHECKING:  # mypy would accept every attribute, misspelt ones too
 
         def __getattr__(self, name: str) -> Any:
-            """Forward what only some targets have. AttributeError if this one has not."""
+            """Forward a member that only some targets have. AttributeError if this one lacks it."""
             return getattr(_wrapped(self, "target", name), name)
 
 
@@ -56,22 +56,22 @@ class FactoryProxy:
         self.capabilities = factory.capabilities
 
     def supports(self, config: Config) -> str:
-        """The factory's answer."""
+        """Return the factory's answer."""
         return self.factory.supports(config)
 
     def open(self, config: Config) -> Target:
-        """A target of the factory."""
+        """Open a target of the factory."""
         return self.factory.open(config)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Forward what only some factories have. AttributeError if this one has not."""
+            """Forward a member that only some factories have. AttributeError if this one lacks it."""
             return getattr(_wrapped(self, "factory", name), name)
 
 
 def _wrapped(proxy: object, slot: str, name: str) -> object:
-    """Return the wrapped object. AttributeError in a copy that is not filled yet, instead of endless recursion."""
+    """Return the wrapped object. AttributeError, not endless recursion, in a copy whose attributes are not set yet."""
     try:
         return vars(proxy)[slot]
     except KeyError:

@@ -15,7 +15,7 @@ def ledger() -> Ledger:
 
 def test_nothing_is_known_of_a_block_before_it_is_handed_out(ledger: Ledger) -> None:
     assert ledger.cell(7, 0) is None
-    assert ledger.describe(7) == "never handed out"
+    assert ledger.describe(7) == "never allocated"
     ledger.zero(7)
     ledger.write_state(7, 0, "r0", 4, True, True)
     ledger.write_slots([7], [0], 0, "r0", 4)

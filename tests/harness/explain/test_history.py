@@ -92,10 +92,10 @@ def test_names() -> None:
     assert names.of("nobody", 1) == ""
     assert names.name(NO_INPUT) == "zeroed memory"
     assert names.name(-5) == "bytes of another dtype"
-    assert names.name(12345) == "bytes that nobody wrote"
+    assert names.name(12345) == "bytes that were never written"
     names.note(12345, "x wrote in step 4")
     names.note(12345, "y wrote in step 5")
     assert names.name(12345) == "what x wrote in step 4"
     assert names.span(0, x.slots(0, 8)) == "KV of positions 0 to 7 of document a"
     assert names.span(9, x.slots(9, 10)) == "KV of position 9 of x"
-    assert names.span(3, [7]) == "KV of position 3 (bytes that nobody wrote)"
+    assert names.span(3, [7]) == "KV of position 3 (bytes that were never written)"

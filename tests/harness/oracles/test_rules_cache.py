@@ -158,8 +158,8 @@ def test_a_hit_needs_what_its_next_token_reads(
 
 
 @pytest.mark.parametrize(("table", "published", "block", "says"), [
-    (((3,), (5,)), HIT_OF_8, -1, "column 1 of its attention group 1 is block None, which holds no such prefix"),
-    (R0, {3: key(0, 8), 5: key(1, 4)}, 6, "column 1 of its attention group 1 is block 6, which holds no such prefix"),
+    (((3,), (5,)), HIT_OF_8, -1, "column 1 of its attention group 1 is missing"),
+    (R0, {3: key(0, 8), 5: key(1, 4)}, 6, "column 1 of its attention group 1 is block 6, which is not published"),
     (R0, {3: key(0, 16)}, 3, "column 0 of its mamba group 0 is block 3, published as depth 16 of another prefix"),
 ])  # fmt: skip
 def test_what_a_hit_found_instead_is_named(table: Table, published: dict[int, Key], block: int, says: str) -> None:
@@ -185,8 +185,11 @@ def test_one_token_at_least_is_left_to_compute(length: int, external: int, kept:
 
 def test_a_start_that_is_too_far_says_what_it_rests_on() -> None:
     for row, says in (
-        (PlannedRow("r1", 20, 1, 0, True, 8, external=12), "r1 was given a hit of 20, of 20 in all: at most 19"),
-        (PlannedRow("r1", 11, 1, 0, True, 0, kept=11), "r1 kept 11 tokens of 10 computed ones, of 20 in all"),
+        (
+            PlannedRow("r1", 20, 1, 0, True, 8, external=12),
+            "r1 got a hit of 20 tokens; of its 20 tokens it may have at most 19",
+        ),
+        (PlannedRow("r1", 11, 1, 0, True, 0, kept=11), "r1 kept 11 tokens, with 10 computed; of its 20 tokens"),
     ):
         context = context_of(ALIGN, r1=life_of("r1", 20, settled=10))
         planned = plan(context, row, tables={"r1": R0}, published=HIT_OF_8)

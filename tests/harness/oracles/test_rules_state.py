@@ -87,9 +87,9 @@ def test_what_a_padding_row_reads_is_nobodys_content(read: StateRead | SlotRead)
 @pytest.mark.parametrize(
     ("tags", "blocks", "says"),
     [
-        (4, (1, 2), "position 4 in block 2 and finds nothing"),
-        (4, (1,), "position 4 in block -1 and finds nothing"),
-        (0, (1, 2), "position 0 in block 1 and finds nothing"),
+        (4, (1, 2), "position 4 in block 2 and reads nothing"),
+        (4, (1,), "position 4 in block -1 and reads nothing"),
+        (0, (1, 2), "position 0 in block 1 and reads nothing"),
     ],
 )
 def test_a_context_that_is_too_short_is_wrong(tags: int, blocks: Sequence[int], says: str) -> None:
@@ -131,11 +131,11 @@ def test_what_was_found_instead_is_named() -> None:
     window = (*mine.truth.window(6, WIDTH)[:-1], other.truth.tag(6))
     violation = Continuation().on_state_read(context, StateRead(0, 0, 0, 0, 3, None, window))
     assert violation is not None
-    assert "a window whose input 2 is state@6 of r1" in violation.message
+    assert "a window whose input 2 is the input of position 5 of r1" in violation.message
     tags = [*mine.truth.slots(0, 5), other.truth.tag(6)]
     violation = Continuation().on_slot_read(context, SlotRead(0, 0, 0, (1, 2), tags))
     assert violation is not None
-    assert "position 5 in block 2 and finds state@6 of r1" in violation.message
+    assert "position 5 in block 2 and reads the KV of position 5 of r1" in violation.message
 
 
 TRUTH = life_of("r0", 20).truth

@@ -75,7 +75,8 @@ def test_the_column_that_differs_is_named() -> None:
     violation = TableMirror().on_slot_write(entered(), slot_write(0, 3, 4, 4))
     assert violation is not None
     assert (
-        "writes block 4 in column 1 of r0's attention group 1, where the scheduler holds block 5" in violation.message
+        "writes block 4 in column 1 of r0's attention group 1, where the scheduler's table holds block 5"
+        in violation.message
     )
 
 
@@ -121,7 +122,7 @@ def test_padding_rows_write_to_sinks_alone(layout: Layout, block: int) -> None:
         assert verdict(DeadRows(), context, access) == ""
 
 
-@pytest.mark.parametrize(("block", "history"), [(0, "the null block"), (9, "never handed out")])
+@pytest.mark.parametrize(("block", "history"), [(0, "the null block"), (9, "never allocated")])
 def test_what_a_padding_row_wrote_over_is_named(block: int, history: str) -> None:
     violation = DeadRows().on_state_write(entered(), StateWrite(2, 0, 0, 0, block, 9, 7, None))
     assert violation is not None
