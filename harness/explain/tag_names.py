@@ -94,9 +94,15 @@ class Names:
         where = f"KV of position {position}" if last == position else f"KV of positions {position} to {last}"
         for index, tag in enumerate(tags):
             if not any(depth == position + index + 1 for _, depth in self._holders.get(tag, ())):
-                return f"{where} ({self.name(tag, unknown)})"
+                at = f"position {position + index}: " if len(tags) > 1 else ""
+                return f"{where} ({at}{self._slot(tag, unknown)})"
         name = self.name(tags[-1]).partition(" of ")[2]
         return f"{where} of {name}"
+
+    def _slot(self, tag: int, unknown: str) -> str:
+        """Return the name of the content of one attention slot."""
+        name, (_, depth) = self.name(tag, unknown), self._holders.get(tag, [("", 0)])[0]
+        return f"KV of position {depth - 1} of {name.partition(' of ')[2]}" if depth else name
 
     def _document(self, name: str, depth: int) -> str:
         """Return the documents of a prompt down to `depth`, or the request if `depth` is beyond its prompt."""

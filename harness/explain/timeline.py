@@ -32,8 +32,8 @@ LETTERS: dict[What, str] = {
 }
 """Marks that are shown."""
 LEGEND = (
-    "a allocated · w written · r read · k key published · d key dropped · h prefix hit · z zeroed · c copied to · "
-    "l loaded from outside the pool · f freed · x written by a padding or dummy row · ! violation"
+    "a allocated, w written, r read, k key published, d key dropped, h prefix hit, z zeroed, c copied to, "
+    "l loaded from outside the pool, f freed, x written by a padding or dummy row, ! violation"
 )
 FREE, FREE_KEYED = "·", "#"
 
@@ -129,7 +129,7 @@ def plain_text(timeline: Timeline) -> str:
 
 def notes(timeline: Timeline) -> list[str]:
     """Return the legend, and the counts of what is not shown."""
-    lines = [f"{LEGEND} · {FREE} free · {FREE_KEYED} free, still published"]
+    lines = [f"{LEGEND}, {FREE} free, {FREE_KEYED} free but still published"]
     if timeline.hidden_blocks or timeline.hidden_moments:
         lines.append(f"not shown: {timeline.hidden_blocks} blocks, {timeline.hidden_moments} earlier moments")
     return lines

@@ -74,7 +74,7 @@ class Hash(Oracle):
     def _new_key(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
         group = context.layout.groups[key.group]
         if block in view.pins and key in self._known.values():
-            return None  # a partial key moved to a copy of its block, because a request goes on writing to the block
+            return None  # a partial key moved to a copy of its block, since a request still writes to that block
         column = cdiv(key.depth, group.block_size) - 1
         unit = context.layout.hash_unit or group.block_size
         holders = []

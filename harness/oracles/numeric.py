@@ -22,11 +22,12 @@ from .provenance import explain
 
 
 class Numbers(Oracle):
-    """S7: no output is NaN or infinite. S4: unused memory is filled three ways, and every output has the same bits; a
-    zeroed page reads as zero. S2, S3, S6: outputs are within the rounding bound of the float64 model on the request's
-    own tokens, the sampled token is the model's unless rounding could change it, and copies are bit-exact. S1: the
-    bytes of a published block are those that its key names. M5: guard pages around the pool keep their pattern. M3:
-    slots and pages that kernels compute from block tables are those that the tables name."""
+    """S7: in a numeric run, no output is NaN or infinite. S4: in a numeric run, unused memory is filled three ways and
+    every output has the same bits; a zeroed page reads as zero. S2, S3, S6: in a numeric run, outputs are within the
+    rounding bound of the float64 model on the request's own tokens, the sampled token is the model's unless rounding
+    could change it, and copies are bit-exact. S1: in a numeric run, the bytes of a published block are those that its
+    key names. M5: in a numeric run, guard pages around the pool keep their pattern. M3: in a numeric run, slots and
+    pages that kernels compute from block tables are those that the tables name."""
 
     ids = ("S7", "S4", "S2", "S3", "S6", "S1", "M5", "M3")
     title = "bytes"

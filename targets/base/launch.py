@@ -1,4 +1,4 @@
-"""How to start a process that can drive a target."""
+"""Interpreter and environment of a process that can drive a target."""
 
 from __future__ import annotations
 

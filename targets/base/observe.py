@@ -238,7 +238,7 @@ class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Forward(Struct, frozen=True, gc=False):
-    """The model was executed once. `graph` says whether a captured graph was replayed."""
+    """The model was executed once. `graph` is True if a captured graph was replayed."""
 
     step: int
     rows: Sequence[ForwardRow]

@@ -99,3 +99,7 @@ def test_names() -> None:
     assert names.span(0, x.slots(0, 8)) == "KV of positions 0 to 7 of document a"
     assert names.span(9, x.slots(9, 10)) == "KV of position 9 of x"
     assert names.span(3, [7]) == "KV of position 3 (bytes that were never written)"
+    assert names.span(3, x.slots(8, 9)) == "KV of position 3 (KV of position 8 of x)"
+    swapped = [*x.slots(0, 2), *x.slots(4, 5)]
+    assert names.span(0, swapped) == "KV of positions 0 to 2 (position 2: KV of position 4 of document a)"
+    assert names.span(1, [x.tag(0)]) == "KV of position 1 (the empty state)"
