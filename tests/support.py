@@ -1,7 +1,6 @@
-"""Small traces, sabotaged targets and recorded runs, for every test below this folder.
+"""Small traces, sabotaged targets and recorded runs, for all tests.
 
-A sabotage is a subclass of one part of the correct target, or a change to what it reports. The
-product knows nothing of either.
+A sabotage is a subclass of one part of the correct target, or a change of its records.
 """
 
 import re
@@ -109,7 +108,7 @@ class Tampered(FactoryProxy):
 
 
 def change_view(**fields: Callable[[View], object]) -> Tampered:
-    """The correct target, but its views say something else."""
+    """Return the correct target, with some fields of its views changed."""
 
     def view(before: View) -> View:
         return msgspec.structs.replace(before, **{name: change(before) for name, change in fields.items()})
@@ -146,7 +145,7 @@ def drawn(seed: int, index: int) -> Trace:
 
 
 class Case(NamedTuple):
-    """A sabotage, a trace that shows it, and the verdict that it deserves.
+    """A sabotage, a trace that shows it, and the expected violation.
 
     `says` are regular expressions that the message has to match.
     """
@@ -160,10 +159,10 @@ class Case(NamedTuple):
 
 
 def check_case(case: Case) -> Violation:
-    """The trace is legal, the sabotage is named, in one sentence."""
+    """Check that the trace is legal, that the sabotage is found, and that the message is one sentence."""
     assert run_trace(CLEAN, case.trace).violation is None, "the trace must be clean on its own"
     violation = run_trace(case.factory, case.trace).violation
-    assert violation is not None, "nobody noticed"
+    assert violation is not None, "no oracle noticed"
     assert (violation.oracle, violation.field) == (case.oracle, case.field), violation.message
     check_sentence(violation)
     for pattern in case.says:

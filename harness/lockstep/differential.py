@@ -106,7 +106,8 @@ def _differ(trace: Trace, names: tuple[str, str], index: int, field: str, wanted
     return Violation(
         oracle=ORACLE,
         field=field,
-        message=f"{ORACLE}: event {index}, {field}: {names[0]} {wanted or 'nothing'}; {names[1]} {seen or 'nothing'}",
+        message=f"{ORACLE}: the targets differ in event {index}, {field}: {names[0]}: {wanted or 'nothing'}; "
+        f"{names[1]}: {seen or 'nothing'}",
         expected=str(wanted),
         observed=str(seen),
         event=index,

@@ -206,7 +206,7 @@ class Numbers(Oracle):
         return None
 
     def _outside(self, context: Context, key: Key, truth: NumericTruth) -> Violation | None:
-        target: NumericTarget = context.target  # type: ignore[assignment]  # "numeric" promises one
+        target: NumericTarget = context.target  # type: ignore[assignment]  # a target that observes "numeric" is one
         self.count("S1")
         for layer in range(context.layout.groups[key.group].layers):
             content = target.read_stored(key, layer)
@@ -215,8 +215,8 @@ class Numbers(Oracle):
                 return self.violation(
                     context,
                     "stored-" + part,
-                    f"content is stored outside the pool as depth {key.depth} of a prefix, but its {part} in "
-                    f"layer {layer} are not that",
+                    f"content is stored outside the pool as depth {key.depth} of a prefix, but its "
+                    f"{part.replace('-', ' ')} in layer {layer} differ from that prefix's",
                     expected=f"state@{key.depth}",
                     observed="other numbers",
                     group=key.group,
@@ -226,15 +226,15 @@ class Numbers(Oracle):
 
     def _checkpoint(self, context: Context, block: int, key: Key, truth: NumericTruth) -> Violation | None:
         self.count("S1")
-        target: NumericTarget = context.target  # type: ignore[assignment]  # "numeric" promises one
+        target: NumericTarget = context.target  # type: ignore[assignment]  # a target that observes "numeric" is one
         for layer in range(context.layout.groups[key.group].layers):
             part = differing_part(target.read_bytes(key.group, layer, block), truth, key, layer)
             if part:
                 return self.violation(
                     context,
                     part,
-                    f"block {block} is published as depth {key.depth} of a prefix, but its {part} are not "
-                    f"that: {context.reference.ledger.describe(block, layer)}",
+                    f"block {block} is published as depth {key.depth} of a prefix, but its {part.replace('-', ' ')} "
+                    f"differ from that prefix's: {context.reference.ledger.describe(block, layer)}",
                     expected=f"state@{key.depth}",
                     observed="other numbers",
                     group=key.group,

@@ -47,7 +47,7 @@ def test_clean_target_passes(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What a run on a mutant says, and where its trace is."""
+    """Return the failure text of a run on a mutant, and its trace's path."""
     folder = tmp_path_factory.mktemp("findings")
     said = failure(machine(folder, MUTANT, **SHOWS_IT))
     [path] = folder.glob("*.json")

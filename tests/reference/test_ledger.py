@@ -1,4 +1,4 @@
-"""Per block: who owns it and what was written since it was handed out."""
+"""The owner of each block, and what was written since it was allocated."""
 
 import pytest
 from hybridfuzz.reference.ledger import Ledger

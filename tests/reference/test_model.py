@@ -257,7 +257,7 @@ def test_what_a_cache_owns_is_borrowed(reference: Reference) -> None:
 
 
 def test_a_block_of_a_hit_that_changes_its_column_becomes_the_requests_own(reference: Reference) -> None:
-    """Also where nobody is known to have had it before."""
+    """Also if no earlier owner is known."""
     plan(reference, 0, {"r0": ((1,), (2,))}, r0=8)
     reference.enter(0)
     reference.executed(0)

@@ -95,7 +95,7 @@ def test_a_mark_in_words(what: What, status: Status, words: str) -> None:
 
 
 def test_the_null_block_is_nobodys() -> None:
-    """Whoever writes there is told off elsewhere; contents of others are named, of kinds with an article."""
+    """A write there is M5's business; the content of other requests is named, kinds of content with an article."""
     mark = Mark(0, 0, 0, "write", "r0", 0, 2, "state@8 of r1")
     assert clause(mark, FREE, HISTORY) == "r0 writes state@8 of r1 into block 0"
     for content in ("window of state@8", "KV of position 3"):

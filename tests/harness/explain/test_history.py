@@ -1,4 +1,4 @@
-"""A history says what the views say, and keeping one changes nothing."""
+"""A history agrees with the views, and recording one changes nothing."""
 
 from pathlib import Path
 

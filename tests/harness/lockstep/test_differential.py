@@ -51,7 +51,7 @@ def test_a_numeric_target_agrees_with_itself() -> None:
 
 
 def test_block_numbers_may_differ() -> None:
-    """A larger pool hands out the same blocks in another order after some time: nothing that anybody sees."""
+    """A larger pool allocates blocks in another order after some time, which changes no decision and no output."""
     larger = msgspec.structs.replace(TRACE, config=msgspec.structs.replace(TRACE.config, num_blocks=90))
     one, other = run_summarized(CLEAN, TRACE), run_summarized(CLEAN, larger)
     assert one[0].digest != other[0].digest
@@ -90,7 +90,7 @@ def test_the_first_targets_own_violation_goes_first() -> None:
 
 
 def test_a_violation_of_the_second_target_alone_is_a_difference() -> None:
-    """Even if nobody outside sees anything."""
+    """Even if decisions and client output agree."""
     one, other = run_summarized(CLEAN, TRACE), run_summarized(CLEAN, TRACE)
     failed = msgspec.structs.replace(one[0], violation=difference(TRACE, NAMES, one, (other[0], other[1][:-1])))
     violation = difference(TRACE, NAMES, one, (failed, other[1]))

@@ -194,7 +194,7 @@ def test_the_target_is_closed_after_a_crash_and_after_a_run() -> None:
 
 
 def test_a_refusal_is_no_finding() -> None:
-    """What a target or a trace says of itself ends the run with its own error."""
+    """TargetError and TraceError from a target end the run; they are not findings."""
 
     class Refuses(HybridTarget):
         def run_step(self, event: Step) -> Any:
@@ -330,7 +330,7 @@ def test_draining_waits_for_what_is_in_flight(calls: int, signature: str) -> Non
 
 
 def test_what_is_left_in_the_end_is_told() -> None:
-    """To whoever drains, and in the outcome."""
+    """By `drain` and in the outcome."""
     trace = make_trace(arrive("r0", 12))
     leaks = change_view(leftovers=lambda view: {"requests": 1})
     lockstep = Lockstep(leaks.open(trace.config), trace.config, CLEAN.capabilities.observes)

@@ -38,7 +38,7 @@ FAR_CHUNK_ALL = make_trace(arrive("r0", 50, new=4), Step(budget=9), *steps(5), m
 
 
 class LabelsAnother(BlockPool):
-    """The block believes in another key than the one that lookups find it by."""
+    """The block's own label differs from the key that lookups find it by."""
 
     def publish(self, block: int, key: Key) -> None:
         super().publish(block, key)

@@ -54,7 +54,7 @@ class HandsOutNull(BlockPool):
 
 
 class HitWithoutReference(BlockPool):
-    """A revived block leaves the free queue but nobody counts the owner."""
+    """A revived block leaves the free queue, but its reference count stays 0."""
 
     def touch(self, block: int) -> None:
         self.free.pop(block, None)

@@ -1,4 +1,4 @@
-"""S1, S2, S3, S4 and S7 fire: content equals what key and progress say; nobody reads stale bytes."""
+"""S1, S2, S3, S4 and S7 fire: content is what key and progress say; no request reads stale bytes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ WRAPPED = make_trace(
 
 
 def scribbles(change: Callable[[Memory, int], None]) -> Any:
-    """Something overwrites the last published block while nobody looks; the event is an eviction."""
+    """The last published block is overwritten without a record; the event is an eviction."""
 
     class Scribbles(HybridTarget):
         def evict(self, event: Evict) -> list[Record]:
@@ -81,7 +81,7 @@ class ForgetsHit(Kernels):
 
 
 class InventsState(Kernels):
-    """vLLM #32118: whoever computes one token continues a state, even with nothing computed."""
+    """vLLM #32118: a request that computes one token resumes from a state, even if nothing is computed yet."""
 
     def has_initial_state(self, inputs: Any, layer: int) -> bool:
         return True
@@ -246,7 +246,7 @@ CASES = [
         ("r0 resumes from the state of r0 after",),
     ),
     Case("slots swapped", broken(SwapsSlots), SHORT, "S3", "slot", ("attends to position",)),
-    Case("state of nobody", broken(InventsState), ONE, "S4", "temporal", ("not written since r0 got it",)),
+    Case("state of no request", broken(InventsState), ONE, "S4", "temporal", ("not written since r0 got it",)),
     Case("slot never written", broken(DropsLastSlot), ATTENTION_ONLY, "S4", "slot", ("r0 reads a slot",)),
     Case("page not zeroed", broken(NeverZeroes), WRAPPED, "S4", "page-tail", ("slots after its last token",)),
     Case("NaN sampled", broken(SamplesNaN), ONE, "S7", "token", ("r0 sampled token 0",)),
@@ -261,7 +261,7 @@ def test_fires(case: Case) -> None:
 
 
 def test_stale_page_names_its_former_owner() -> None:
-    """The sentence says whose bytes they are."""
+    """The message names the block's previous owner."""
 
     class ZeroesFirstOnly(Runner):
         def zero_blocks(self, plan: Any, records: list[Record]) -> None:
@@ -273,7 +273,7 @@ def test_stale_page_names_its_former_owner() -> None:
 
 
 def test_reading_a_state_before_the_first_token_is_a_phantom() -> None:
-    """Where stale bytes cannot be told from fresh ones, the read itself is still wrong."""
+    """Where stale bytes look like fresh ones, the read itself is still wrong."""
 
     def read_at_start(records: list[Record]) -> list[Record]:
         return [

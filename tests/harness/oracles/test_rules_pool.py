@@ -68,7 +68,7 @@ def test_a_published_block_waits_in_the_free_queue_or_belongs_to_the_cache(cache
 
 
 def test_a_fault_names_who_holds_the_block() -> None:
-    """And nobody else; nobody at all if it is in no table."""
+    """And no other request; none if it is in no table."""
     context = context_of(LAYOUT)
     tables = {"r0": ((1, 2),), "r1": ((3,),)}
     violation = Partition().on_view(context, view_of(LAYOUT, tables, free=range(3, 12)))

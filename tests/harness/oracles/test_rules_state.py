@@ -1,4 +1,4 @@
-"""S2, S3 and S1 on observations made by hand: what may be read before the first token, through a window, by nobody."""
+"""S2, S3 and S1 on hand-made observations: reads before the first token, through a window, and by dead rows."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ WINDOWED = Layout((Group("attention", 4, window=6),), 9, WIDTH, "align", True)
 
 
 def field_of(layout: Layout, life: Life | None, read: StateRead | SlotRead) -> str:
-    """What the oracle says of one read of a row; "" if nothing."""
+    """Return the oracle's verdict on one read of a row; "" if none."""
     context = context_of(layout)
     context.lives = [life]
     judge = Continuation().on_state_read if isinstance(read, StateRead) else Continuation().on_slot_read
@@ -93,7 +93,7 @@ def test_what_a_padding_row_reads_is_nobodys_content(read: StateRead | SlotRead)
     ],
 )
 def test_a_context_that_is_too_short_is_wrong(tags: int, blocks: Sequence[int], says: str) -> None:
-    """Attention that leaves the end of its context out finds nothing there, whatever its table says."""
+    """Attention that leaves out the end of its context reads nothing there, even if its table has the blocks."""
     life = life_of("r0", 20, settled=6)
     context = context_of(WINDOWED)
     context.lives = [life]
@@ -185,7 +185,7 @@ def test_a_page_of_another_kind_is_named_so() -> None:
 
 
 def test_every_layer_of_every_known_prefix_is_judged() -> None:
-    """A key of a prefix that nobody ever had (M2 judges that) hides none behind it."""
+    """A key of a prefix that no request had (M2's business) is skipped, and those after it are checked."""
     layout = Layout((Group("mamba", 8, 2), Group("attention", 8)), 9, WIDTH, "align", True)
     for wrong in ((0, 0), (0, 1), (1, 0)):
         right = {(0, 0): STATE, (0, 1): STATE, (1, 0): PAGE}

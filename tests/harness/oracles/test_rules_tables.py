@@ -1,4 +1,4 @@
-"""M3, M4 and M5 on observations made by hand: reads of attention, scratch that moved, sinks, keys of one's own."""
+"""M3, M4 and M5 on hand-made observations: attention reads, scratch blocks that moved, sinks, writes to own keys."""
 
 from typing import Any
 
@@ -231,7 +231,7 @@ def test_copies_and_loads_arrive_in_a_block_of_ones_own(
         assert verdict(Writer(), context, Loaded(0, request_name, 0, 0, column, block, True)) == field
 
 
-def test_what_nobody_planned_has_no_owner_to_ask_for() -> None:
+def test_a_write_of_an_unplanned_step_needs_no_owner() -> None:
     context = entered()
     context.facts = None
     assert verdict(Writer(), context, StateWrite(0, 0, 0, 0, 1, 12, 7, None)) == ""
