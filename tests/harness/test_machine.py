@@ -110,7 +110,7 @@ def test_hypothesis_does_not_shrink() -> None:
 
 
 def settings_under_ci(environment: dict[str, str]) -> dict[str, object]:
-    """What a machine's settings are in a process where a CI service announces itself."""
+    """Return a machine's settings in a process with $CI set."""
     script = (
         "import json; from hybridfuzz.harness.machine import HybridCacheMachine as M; import hypothesis; "
         "s = M.for_target('hybrid').settings; d = hypothesis.settings.default; "

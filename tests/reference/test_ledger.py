@@ -115,7 +115,7 @@ def test_history_in_words(ledger: Ledger) -> None:
     assert ledger.describe(5, 1) == "zeroed, not written since r0 got it in step 3"
 
 
-def test_a_copy_of_what_nobody_was_handed_is_unwritten(ledger: Ledger) -> None:
+def test_a_copy_of_an_unallocated_block_is_unwritten(ledger: Ledger) -> None:
     ledger.write_state(5, 0, "r0", 4, True, True)
     ledger.inherit(5, 7)
     for layer in (0, 1):

@@ -107,7 +107,7 @@ def test_a_block_that_was_cut_off_and_comes_back_is_new(parked: Reference) -> No
     assert parked.ledger.facts[2].generation == 2
 
 
-def test_a_block_that_nobody_else_holds_or_finds_is_its_holders(parked: Reference) -> None:
+def test_an_unpublished_block_with_one_holder_belongs_to_it(parked: Reference) -> None:
     parked.ledger.adopt([2, 15], "r9")
     assert parked.ledger.facts[2].owner == "r9"
     assert 15 not in parked.ledger.facts

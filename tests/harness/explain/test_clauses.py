@@ -94,7 +94,7 @@ def test_a_mark_in_words(what: What, status: Status, words: str) -> None:
     assert clause(Mark(0, 0, 7, what, "r0", 0, 2, "state@8 of r0", 5), status, HISTORY) == words
 
 
-def test_the_null_block_is_nobodys() -> None:
+def test_the_null_block_belongs_to_no_request() -> None:
     """A write there is M5's business; the content of other requests is named, kinds of content with an article."""
     mark = Mark(0, 0, 0, "write", "r0", 0, 2, "state@8 of r1")
     assert clause(mark, FREE, HISTORY) == "r0 writes state@8 of r1 into block 0"

@@ -299,7 +299,7 @@ def test_a_copy_to_a_column_that_does_not_exist_is_m3(column: int, words: str) -
     check_case(Case("", Tampered(records), LONG, "M3", "column", (f"copies to {words} of r0's .* holds nothing",)))
 
 
-def test_reads_of_dead_rows_are_nobodys_business() -> None:
+def test_reads_of_dead_rows_are_not_checked() -> None:
     """A padding row may read whatever it likes, as long as it writes nothing."""
 
     def read_more(forward: Forward) -> Forward:

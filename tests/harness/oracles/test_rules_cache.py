@@ -163,7 +163,7 @@ def test_a_hit_needs_what_its_next_token_reads(
     (R0, {3: key(0, 16)}, 3, "column 0 of its mamba group 0 is block 3, published as depth 16 of another prefix"),
 ])  # fmt: skip
 def test_what_a_hit_found_instead_is_named(table: Table, published: dict[int, Key], block: int, says: str) -> None:
-    """Where its table is too short, nothing."""
+    """A column that its table lacks is called missing."""
     context = context_of(ALIGN, r1=life_of("r1", 20))
     row = PlannedRow("r1", 8, 1, 0, True, 8)
     violation = HitValidity().on_planned(context, plan(context, row, tables={"r1": table}, published=published))

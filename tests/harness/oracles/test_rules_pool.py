@@ -90,7 +90,7 @@ def test_what_the_cache_owns_is_not_missing_at_the_end(cache_owns: bool) -> None
     assert (violation is None) == cache_owns
 
 
-def test_a_block_that_nobody_lists_is_missing_at_the_end() -> None:
+def test_a_block_in_no_list_is_missing_at_the_end() -> None:
     context = context_of(LAYOUT)
     assert Leak().on_idle(context, view_of(LAYOUT)) is None
     violation = Leak().on_idle(context, view_of(LAYOUT, free=range(1, 11)))

@@ -80,7 +80,7 @@ def test_a_window_leaves_out_only_what_is_never_attended_to(settled: int, first_
 
 
 @pytest.mark.parametrize("read", [StateRead(0, 0, 0, 0, 3, 7, ZEROS), SlotRead(0, 0, 0, (1,), (7,))])
-def test_what_a_padding_row_reads_is_nobodys_content(read: StateRead | SlotRead) -> None:
+def test_reads_of_a_padding_row_are_not_checked(read: StateRead | SlotRead) -> None:
     assert field_of(STATES, None, read) == ""
 
 
@@ -167,7 +167,7 @@ def test_a_checkpoint_is_due_when_the_steps_before_it_have_run() -> None:
     (8, STATE, "kind"), (5, STATE, "kind"), (13, SlotContent(TRUTH.slots(8, 16)), ""), (13, PAGE, "slot"),
 ])  # fmt: skip
 def test_a_page_holds_its_prefix_up_to_the_depth_of_its_key(depth: int, content: Content, field: str) -> None:
-    """What stands behind a key inside the page is not its business."""
+    """A partial key names only the slots below its depth."""
     context = context_of(BOTH, lambda group, layer, block: content, r0=life_of("r0", 20))
     planned = plan(context, published={4: Key(1, depth, TRUTH.tag(depth))})
     oracle = Checkpoint()
@@ -197,7 +197,7 @@ def test_every_layer_of_every_known_prefix_is_judged() -> None:
         assert violation.group == wrong[0]
 
 
-def test_a_block_that_nobody_wrote_is_a_promise_not_kept() -> None:
+def test_a_published_block_that_was_never_written_is_s5() -> None:
     """Handed out and published without a write: S5. What is not in the ledger (loaded, say) is just wrong: S1."""
     for handed_out, oracle in ((True, "S5"), (False, "S1")):
         context = context_of(BOTH, lambda group, layer, block: WRONG_STATE, r0=life_of("r0", 20))
