@@ -28,7 +28,7 @@ class SglangFactory:
         tree_cores: tuple[str, ...] = TREE_CORES,
         drafts: int = DRAFTS,
         strategies: tuple[str, ...] = STRATEGIES,
-        reaches: frozenset[str] = frozenset({"padding", "snapshots"}),
+        features: frozenset[str] = frozenset({"padding", "snapshots"}),
         sessions: bool = False,
     ) -> None:
         self.name = name
@@ -44,9 +44,9 @@ class SglangFactory:
             max_speculative_tokens=drafts,
             speculative_modes=("slots", "none"),
             # Without snapshots there is overlap only where there is no prefix cache, and a delayed token is freed late.
-            max_async_depth=1 if "snapshots" in reaches else 0,
+            max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
-            reaches=reaches,
+            features=features,
             options={
                 "strategy": strategies,
                 "tree_core": (tree_core,) if tree_core else tree_cores,
@@ -115,12 +115,12 @@ def make_factory(variant: str) -> SglangFactory:
         stubs.install()
         from . import target
 
-        tree_cores, strategies, reaches = tree_api.tree_cores(), old_releases.strategies(), old_releases.reaches()
+        tree_cores, strategies, features = tree_api.tree_cores(), old_releases.strategies(), old_releases.features()
         drafts = DRAFTS if releases.speculates() else 0
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error
     del target
-    known = tree_cores, drafts, strategies, reaches
+    known = tree_cores, drafts, strategies, features
     if variant != SESSIONS:
         return SglangFactory("sglang", variant, *known)
     if not session_api.has_sessions():

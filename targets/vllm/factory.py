@@ -39,7 +39,7 @@ class VllmFactory:
                 "graphs": ("decode", "none"),
                 "mixer": ("gdn", "mamba2"),
             },
-            reaches=frozenset({"padding"}),
+            features=frozenset({"padding"}),
         )
 
     def supports(self, config: Config) -> str:

@@ -20,7 +20,7 @@ def strategies() -> tuple[str, ...]:
     return ("no_buffer", *[switch.removeprefix("enable_mamba_") for switch in switches if switch in known])
 
 
-def reaches() -> frozenset[str]:
+def features() -> frozenset[str]:
     """Features of a release that make reached states required."""
     has = {"padding": has_sink_row(), "snapshots": len(strategies()) > 1}
     return frozenset(name for name, wanted in has.items() if wanted)

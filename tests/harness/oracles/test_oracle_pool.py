@@ -1,4 +1,4 @@
-"""M1, M7 and M9 fire: the partition of blocks, what admission foresaw, what is left at the end."""
+"""M1, M7 and M9 fire: the partition of blocks, the admission estimate, what is left at the end."""
 
 from collections import Counter
 from typing import Any
@@ -54,7 +54,7 @@ class HandsOutNull(BlockPool):
 
 
 class HitWithoutReference(BlockPool):
-    """A revived block leaves the free queue but nobody counts the owner."""
+    """A revived block leaves the free queue, but its reference count stays 0."""
 
     def touch(self, block: int) -> None:
         self.free.pop(block, None)
@@ -136,7 +136,7 @@ CASES = [
         "null-hashed",
         ("block 0",),
     ),
-    Case("estimate off by one", broken(EstimatesOneMore), ONE, "M7", "blocks", ("r0 foresaw",)),
+    Case("estimate off by one", broken(EstimatesOneMore), ONE, "M7", "blocks", ("r0 estimated",)),
     Case("revived blocks not foreseen", broken(ForgetsRevivedBlocks), TWICE, "M7", "blocks", ("r1",)),
     Case("zero list not drained", broken(KeepsZeroList), ONE, "M9", "blocks-to-zero"),
     Case("counters left", broken(KeepsCounters), ONE, "M9", "publication-counters", ("ended",)),

@@ -180,7 +180,7 @@ CASES = [
         AHEAD,
         "S8",
         "overtaken",
-        ("is copied to for step 2 while step 1 still uses it for r0",),
+        ("is overwritten by a copy for step 2 while step 1 still uses it for r0",),
     ),
     Case(
         "chunks below the grid",

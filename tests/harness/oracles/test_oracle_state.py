@@ -1,4 +1,4 @@
-"""S1, S2, S3, S4 and S7 fire: content equals what key and progress say; nobody reads stale bytes."""
+"""S1, S2, S3, S4 and S7 fire: content is what key and progress say; no request reads stale bytes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ WRAPPED = make_trace(
 
 
 def scribbles(change: Callable[[Memory, int], None]) -> Any:
-    """Something overwrites the last published block while nobody looks; the event is an eviction."""
+    """The last published block is overwritten without a record; the event is an eviction."""
 
     class Scribbles(HybridTarget):
         def evict(self, event: Evict) -> list[Record]:
@@ -81,7 +81,7 @@ class ForgetsHit(Kernels):
 
 
 class InventsState(Kernels):
-    """vLLM #32118: whoever computes one token continues a state, even with nothing computed."""
+    """vLLM #32118: a request that computes one token resumes from a state, even if nothing is computed yet."""
 
     def has_initial_state(self, inputs: Any, layer: int) -> bool:
         return True
@@ -182,7 +182,7 @@ CASES = [
         SCRIBBLE,
         "S1",
         "temporal",
-        ("published as state@16",),
+        ("published as depth 16",),
     ),
     Case(
         "cached window overwritten",
@@ -190,7 +190,7 @@ CASES = [
         SCRIBBLE,
         "S1",
         "conv",
-        ("window input 0",),
+        ("as input 0 of its convolution window",),
     ),
     Case("cached slot overwritten", broken(ScribblesSlot), SCRIBBLE, "S1", "slot", ("slot 3",)),
     Case(
@@ -199,7 +199,7 @@ CASES = [
         RESEND_ALL,
         "S1",
         "conv",
-        ("published as state@8 .*block|block .* published as state@8",),
+        ("block .* published as depth 8",),
     ),
     Case(
         "slots swapped in a cached block",
@@ -207,7 +207,7 @@ CASES = [
         ATTENTION_ONLY,
         "S1",
         "slot",
-        ("state@2 of r0 in slot 0",),
+        ("the KV of position 1 of r0 in slot 0",),
     ),
     Case(
         "hit read from the wrong column",
@@ -215,7 +215,7 @@ CASES = [
         RESEND_ALL,
         "S2",
         "temporal",
-        ("r1 continues from .*expected state@16 of r1",),
+        ("r1 resumes from .*expected the state of r1 after 16 tokens",),
     ),
     Case("hit ignored", broken(ForgetsHit), RESEND_ALL, "S2", "state-ignored", ("r1 has 16 tokens computed",)),
     Case(
@@ -224,10 +224,17 @@ CASES = [
         RESEND_ALL,
         "S2",
         "conv",
-        ("r1 continues from a window",),
+        ("r1 resumes from a window",),
     ),
     Case("chunk starts from nothing", broken(ForgetsHit), CHUNKS, "S3", "state-ignored", ("r0 has 5 tokens computed",)),
-    Case("temporal state not moved", broken(LeavesTemporal), LONG, "S3", "temporal", ("expected state@16 of r0",)),
+    Case(
+        "temporal state not moved",
+        broken(LeavesTemporal),
+        LONG,
+        "S3",
+        "temporal",
+        ("expected the state of r0 after 16 tokens",),
+    ),
     Case("window not moved", broken(LeavesConv), LONG, "S3", "conv", ("a window whose input",)),
     Case("second layer not moved", broken(LeavesSecondLayer), TWO_LAYERS, "S3", "temporal"),
     Case(
@@ -236,12 +243,12 @@ CASES = [
         DRAFTS_NONE,
         "S3",
         "temporal",
-        ("r0 continues from state@",),
+        ("r0 resumes from the state of r0 after",),
     ),
     Case("slots swapped", broken(SwapsSlots), SHORT, "S3", "slot", ("attends to position",)),
-    Case("state of nobody", broken(InventsState), ONE, "S4", "temporal", ("not written since r0 got it",)),
+    Case("state of no request", broken(InventsState), ONE, "S4", "temporal", ("not written since r0 got it",)),
     Case("slot never written", broken(DropsLastSlot), ATTENTION_ONLY, "S4", "slot", ("r0 reads a slot",)),
-    Case("page not zeroed", broken(NeverZeroes), WRAPPED, "S4", "page-tail", ("slots behind its context",)),
+    Case("page not zeroed", broken(NeverZeroes), WRAPPED, "S4", "page-tail", ("slots after its last token",)),
     Case("NaN sampled", broken(SamplesNaN), ONE, "S7", "token", ("r0 sampled token 0",)),
     Case("NaN by masked attention", broken(AttendsToNaN), ONE, "S7", "token", ("r0 sampled token 0",)),
     Case("NaN by a state kernel", broken(PoisonsChain), ONE, "S7", "token"),
@@ -254,7 +261,7 @@ def test_fires(case: Case) -> None:
 
 
 def test_stale_page_names_its_former_owner() -> None:
-    """The sentence says whose bytes they are."""
+    """The message names the block's previous owner."""
 
     class ZeroesFirstOnly(Runner):
         def zero_blocks(self, plan: Any, records: list[Record]) -> None:
@@ -266,7 +273,7 @@ def test_stale_page_names_its_former_owner() -> None:
 
 
 def test_reading_a_state_before_the_first_token_is_a_phantom() -> None:
-    """Where stale bytes cannot be told from fresh ones, the read itself is still wrong."""
+    """Where stale bytes look like fresh ones, the read itself is still wrong."""
 
     def read_at_start(records: list[Record]) -> list[Record]:
         return [

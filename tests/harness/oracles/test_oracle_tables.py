@@ -192,7 +192,7 @@ class CopiesOverSource(States):
 
 
 CASES = [
-    Case("mirror one column off", broken(ShiftsMirror), LONG, "M3", "column", ("scheduler holds",)),
+    Case("mirror one column off", broken(ShiftsMirror), LONG, "M3", "column", ("scheduler's table holds",)),
     Case("row moved without its table", broken(ForgetsToMoveTable), MOVING_ROWS, "M3", "column", ("r1's",)),
     Case("captured buffer of the last step", broken(StaleBuffer), MOVING_ROWS, "M3", "column", ("r1's mamba group 0",)),
     Case(
@@ -277,12 +277,12 @@ def sent_outside(what: str, index: int, size: int, dead: bool) -> Tampered:
 
 
 def test_an_index_that_names_nothing_is_m3_for_a_request() -> None:
-    words = (r"mamba group 0 sends r0 \(row 0\) to column -1, of 3 ",)
+    words = (r"mamba group 0 points r0 \(row 0\) at column -1 of 3 ",)
     check_case(Case("", sent_outside("column", -1, 3, dead=False), ONE, "M3", "outside-column", words))
 
 
 def test_an_index_that_names_nothing_is_m4_for_a_dead_row() -> None:
-    words = ("mamba group 0 sends padding row 1 to block 8126615, of 60 ",)
+    words = ("mamba group 0 points padding row 1 at block 8126615 of 60 ",)
     check_case(Case("", sent_outside("block", 8126615, 60, dead=True), ONE, "M4", "outside-block", words))
 
 
@@ -299,7 +299,7 @@ def test_a_copy_to_a_column_that_does_not_exist_is_m3(column: int, words: str) -
     check_case(Case("", Tampered(records), LONG, "M3", "column", (f"copies to {words} of r0's .* holds nothing",)))
 
 
-def test_reads_of_dead_rows_are_nobodys_business() -> None:
+def test_reads_of_dead_rows_are_not_checked() -> None:
     """A padding row may read whatever it likes, as long as it writes nothing."""
 
     def read_more(forward: Forward) -> Forward:
