@@ -98,17 +98,17 @@ class Staging:
         return self.free.popleft() if self.free else Slot(self)
 
 
-class Receipt:
+class PendingDownload:
     """Values that are on their way to the host."""
 
-    def __init__(self, mail: Mail, tensors: Sequence[Tensor]) -> None:
-        self._mail = mail
+    def __init__(self, downloads: Downloads, tensors: Sequence[Tensor]) -> None:
+        self._mail = downloads
         self._shapes = [(str(one.dtype).removeprefix("torch."), tuple(one.shape)) for one in tensors]
         self._flat = torch.cat([one.reshape(-1).view(torch.uint8) for one in tensors])
         """A copy, made in the order of kernels: what they overwrite next is out of danger."""
-        self._host = mail.buffer(len(self._flat))
+        self._host = downloads.buffer(len(self._flat))
         host, flat = self._host[: len(self._flat)], self._flat
-        self._copied = mail.side.copy(lambda: host.copy_(flat, non_blocking=True), mail.side.mark())
+        self._copied = downloads.side.copy(lambda: host.copy_(flat, non_blocking=True), downloads.side.mark())
 
     def open(self) -> list[NDArray[Any]]:
         """Wait for the values, once."""
@@ -122,7 +122,7 @@ class Receipt:
         return values
 
 
-class Mail:
+class Downloads:
     """From the device to the host, in one transfer for many tensors."""
 
     def __init__(self, device: torch.device | str) -> None:
@@ -136,9 +136,9 @@ class Mail:
         held = self.free.popleft() if self.free else torch.empty(0, dtype=torch.uint8)
         return held if len(held) >= size else torch.empty(2 * size, dtype=torch.uint8, pin_memory=self.pinned)
 
-    def send(self, tensors: Sequence[Tensor]) -> Receipt:
+    def send(self, tensors: Sequence[Tensor]) -> PendingDownload:
         """Begin to fetch values; at least one tensor."""
-        return Receipt(self, tensors)
+        return PendingDownload(self, tensors)
 
 
 class Lanes:
@@ -151,13 +151,13 @@ class Lanes:
     """
 
     def __init__(self, device: torch.device | str) -> None:
-        self.early, self.staging, self.mail = Staging(device), Staging(device), Mail(device)
+        self.early, self.staging, self.downloads = Staging(device), Staging(device), Downloads(device)
         make_stream: Any = torch.cuda.Stream
-        self.capture: Any = make_stream() if self.mail.pinned else None
+        self.capture: Any = make_stream() if self.downloads.pinned else None
 
     def finish(self) -> None:
         """Wait for everything that is on its way."""
-        for side in (self.early.side, self.staging.side, self.mail.side):
+        for side in (self.early.side, self.staging.side, self.downloads.side):
             side.finish()
 
 

@@ -54,9 +54,9 @@ class DeferredStream:
     """On a CPU, where kernels run as they are launched: copies wait until they are waited for."""
 
     def __init__(self) -> None:
-        self._asked: deque[Callable[[], object]] = deque()
+        self._queued: deque[Callable[[], object]] = deque()
         self._ran = 0
-        self._die = Random(0)
+        self._random = Random(0)
 
     def mark(self) -> Fence:
         """Kernels have run already."""
@@ -71,22 +71,22 @@ class DeferredStream:
                     fence.hold_host()
             work()
 
-        self._asked.append(ordered)
-        return _Deferred(self, self._ran + len(self._asked))
+        self._queued.append(ordered)
+        return _Deferred(self, self._ran + len(self._queued))
 
     def finish(self) -> None:
         """See SideStream."""
-        self._run_to(self._ran + len(self._asked))
+        self._run_to(self._ran + len(self._queued))
 
     def reach(self, number: int) -> None:
         """Copy `number` must have run; nothing keeps the later ones from running, too."""
         if self._ran < number:
-            everything = self._ran + len(self._asked)
-            self._run_to(self._die.choice((number, everything)))
+            everything = self._ran + len(self._queued)
+            self._run_to(self._random.choice((number, everything)))
 
     def _run_to(self, number: int) -> None:
         while self._ran < number:
-            self._asked.popleft()()
+            self._queued.popleft()()
             self._ran += 1
 
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from ....reference.tiny_model import embedding_row
 from ..worker.tag_kernels import RowInput
-from .indices import NO_SLOT, Told, slot_rule
-from .kernel_calls import Calls, Layer, WriteCall
+from .indices import NO_SLOT, IndexArrays, slot_rule
+from .kernel_calls import KernelCalls, Layer, WriteCall
 from .pool import FILLS, NO_PAGE, BytePool
 from .state_arrays import StateArrays
 from .tables import COLUMN_UNIT, NO_ROW, Ints, Tables, look_up
@@ -73,10 +73,10 @@ def embedding_rows(inputs: Iterable[RowInput]) -> list[int]:
     return [embedding_row(token, one.position + index) for one in inputs for index, token in enumerate(one.tokens)]
 
 
-class Builder:
+class ArrayBuilder:
     """Fills the arrays of one forward."""
 
-    def __init__(self, pool: BytePool, tables: Tables, calls: Calls, inputs: Sequence[RowInput]) -> None:
+    def __init__(self, pool: BytePool, tables: Tables, calls: KernelCalls, inputs: Sequence[RowInput]) -> None:
         self.pool = pool
         self.tables = tables
         self.calls = calls
@@ -92,8 +92,8 @@ class Builder:
             [one for one in every if len(one.tokens) == one.drafts + 1],
             [one for one in every if len(one.tokens) != one.drafts + 1],
         )
-        self.told = Told()
-        self.arrays = self.told.arrays
+        self.index_arrays = IndexArrays()
+        self.arrays = self.index_arrays.arrays
 
     def build(self, fixed: bool) -> Shape:
         """All arrays; returns the shape, which is `fixed` for all batches of as many rows of the same length."""
@@ -114,7 +114,7 @@ class Builder:
             if group.kind == "mamba":
                 for part, ours in zip(PARTS, (rows[:cut], rows[cut:]), strict=True):
                     if ours:
-                        StateArrays(self.pool, self.tables, self.told, index, part).tell(ours, self.calls)
+                        StateArrays(self.pool, self.tables, self.index_arrays, index, part).fill(ours, self.calls)
             else:
                 self._attention_group(index, rows, tokens)
         update_tokens = tokens if fixed else sum(lengths[:cut])
@@ -156,7 +156,7 @@ class Builder:
             arrays[f"{group} first"][:, None] + np.arange(columns),
         )  # fmt: skip
         ruled = kernel_blocks(ruled, self.pool.pages.split(size))
-        self.told.expected |= {f"{group} slots": slots, f"{group} table": ruled}
+        self.index_arrays.expected |= {f"{group} slots": slots, f"{group} table": ruled}
         for layer in range(self.pool.layout.groups[group].layers):
             self._attention_layer((group, layer), rows, slots, ruled)
 
@@ -174,8 +174,8 @@ class Builder:
                 blocks = kernel_blocks(pages, self.pool.pages.split(size))[: table.shape[1]]
                 read[index, : len(blocks)] = blocks
                 lengths[index] = call.length - call.first_column * size
-        self.told.tell(f"{layer} slots", slots, stored)
-        self.told.tell(f"{layer} table", table, read)
+        self.index_arrays.add(f"{layer} slots", slots, stored)
+        self.index_arrays.add(f"{layer} table", table, read)
         self.arrays[f"{layer} lengths"] = lengths
 
 
@@ -191,28 +191,28 @@ def slots_of(pool: BytePool, fill: int, write: WriteCall, size: int) -> list[int
     return [page * size + slot if page != NO_PAGE else NO_SLOT for page, slot in zip(pages, write.slots, strict=True)]
 
 
-def lone_writes(pool: BytePool, tables: Tables, layer: Layer, writes: Sequence[WriteCall]) -> Told:
+def lone_writes(pool: BytePool, tables: Tables, layer: Layer, writes: Sequence[WriteCall]) -> IndexArrays:
     """Keys and values that are stored outside of a forward, through a drafter's tables."""
-    told, group, size = Told(), layer[0], pool.layout.groups[layer[0]].block_size
+    index_arrays, group, size = IndexArrays(), layer[0], pool.layout.groups[layer[0]].block_size
     rows = [(fill, write) for fill in range(len(FILLS)) for write in writes]
     lengths = [len(write.inputs.tokens) for _, write in rows]
-    told.arrays |= {
+    index_arrays.arrays |= {
         f"{group} pages": tables.flat(group, pool),
         f"{group} rows": np.array([tables.row(fill, write.inputs.table_row) for fill, write in rows], np.int32),
         "positions": np.array([write.inputs.position for _, write in rows], np.int32),
         "starts": starts_of(lengths),
         "embeddings": np.array(embedding_rows(write.inputs for _, write in rows), np.int32),
     }
-    where = told.arrays[f"{group} rows"], told.arrays["positions"], np.array(lengths, np.int32)
-    rule = slot_rule(tables.view(group, told.arrays[f"{group} pages"]), *where, size, sum(lengths))
-    told.expected[f"{group} slots"] = rule
-    told.tell(
+    where = index_arrays.arrays[f"{group} rows"], index_arrays.arrays["positions"], np.array(lengths, np.int32)
+    rule = slot_rule(tables.view(group, index_arrays.arrays[f"{group} pages"]), *where, size, sum(lengths))
+    index_arrays.expected[f"{group} slots"] = rule
+    index_arrays.add(
         f"{layer} slots", rule, np.array([slot for fill, write in rows for slot in slots_of(pool, fill, write, size)])
     )
-    return told
+    return index_arrays
 
 
-def that_touch_nothing(arrays: Mapping[str, Ints]) -> dict[str, Ints]:
+def null_arrays(arrays: Mapping[str, Ints]) -> dict[str, Ints]:
     """The same shape, but every page is null and no token is stored: what a graph is captured with."""
     named = ("pages", "temporal", "conv", "outputs", "windows", "blocks", "table", "lengths")
     return {

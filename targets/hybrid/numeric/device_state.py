@@ -23,18 +23,18 @@ from ..device.staging import lanes
 from ..host.block_pool import BlockPool
 from ..plan import Plan
 from ..worker.tag_kernels import RowInput
-from .arrays import Builder, lone_writes
+from .arrays import ArrayBuilder, lone_writes
 from .backend import Device
 from .forward import Network, Results
 from .graphs import Launcher, uploaded
 from .indices import differing
-from .kernel_calls import Calls, Layer, WriteCall
+from .kernel_calls import KernelCalls, Layer, WriteCall
 from .metadata import Metadata
 from .moves import Arrival, Check, Move, Moves
 from .offloaded_pages import OffloadedPages
 from .paging import PageLayout, Paging
-from .pool import BytePool, obituary, parts_of
-from .prefetch import Ahead
+from .pool import BytePool, pack_dead_blocks, parts_of
+from .prefetch import Prefetch
 from .tables import Ints, Tables
 
 FLOAT = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -47,13 +47,13 @@ def build_model(config: Config) -> TinyModel:
     return TinyModel(config.conv_width, FLOAT[kv], FLOAT[state], mixer)  # type: ignore[arg-type]
 
 
-class Promise(NamedTuple):
+class PendingReport(NamedTuple):
     """A report whose values are on their way from the device; meanwhile the device may be given more to do."""
 
-    redeem: Callable[[], Numeric]
+    wait: Callable[[], Numeric]
 
 
-class Machine:
+class DeviceState:
     """Pool, network and queue of one engine."""
 
     def __init__(self, config: Config, layout: Layout, tables: Tables, draft_tables: Tables, device: Device) -> None:
@@ -63,14 +63,14 @@ class Machine:
         self.device = device
         self.model = build_model(config)
         self.generations = [0] * layout.num_blocks
-        self.calls = Calls()
+        self.calls = KernelCalls()
         self.lanes = lanes(device.torch)
         self.pages = PageLayout.of(layout, self.model, Paging.of(config.options))
-        self.outside = OffloadedPages(layout, self.model, self.pages, device)
+        self.offloaded = OffloadedPages(layout, self.model, self.pages, device)
         self.results: tuple[Results, Sequence[RowInput], Mapping[str, Ints]] | None = None
         self.indices_sent = 0
         """Indices that the symbolic steps took from elsewhere than the device would."""
-        self._ahead: dict[int, Ahead] = {}
+        self._prefetched: dict[int, Prefetch] = {}
         """What was sent for the steps that are planned and have not begun."""
         self._dead: set[int] = set()
         self.make_pool()
@@ -79,16 +79,16 @@ class Machine:
         """New bytes, all of them dead; nothing of what was queued or captured for the old ones remains."""
         self.pool = BytePool(self.layout, self.model, self.pages, self.device.torch)
         self.pool.fill_all(self.generations)
-        self.moves = Moves(self.pool, self.outside, self.device.ops, self.lanes)
+        self.moves = Moves(self.pool, self.offloaded, self.device.ops, self.lanes)
         self.network = Network(self.layout, self.model, self.pool, self.tables, self.device.ops, self.device.torch)
         self.launcher = Launcher(self.network, self.device, self.lanes)
 
     def drop_pool(self) -> None:
         """Give the bytes back; `make_pool` makes new ones."""
         self.lanes.finish()
-        for ahead in (self.moves.ahead, *self._ahead.values()):
-            ahead.release()
-        self._ahead.clear()
+        for prefetch in (self.moves.prefetch, *self._prefetched.values()):
+            prefetch.release()
+        self._prefetched.clear()
         del self.pool, self.moves, self.network, self.launcher
 
     def note_plan(self, plan: Plan, pool: BlockPool, handed_out: Sequence[int]) -> None:
@@ -96,19 +96,19 @@ class Machine:
         dead = {block for block in pool.free if block not in pool.labels}
         dying = (dead - self._dead) | set(handed_out)
         self._dead = dead
-        named = self._named(dying, handed_out)
-        self._ahead[plan.step] = Ahead.of(plan, named, self.lanes.early, self.pool, self.outside)
+        named = self._advance_generations(dying, handed_out)
+        self._prefetched[plan.step] = Prefetch.of(plan, named, self.lanes.early, self.pool, self.offloaded)
 
     def overwrite(self, handed_out: Sequence[int]) -> None:
         """Blocks are handed out between two steps, with nothing in flight: what they held dies at once."""
-        assert not self._ahead, "a planned step may use what these blocks held"
+        assert not self._prefetched, "a planned step may use what these blocks held"
         self.moves.flush()
         self._dead -= set(handed_out)
-        slot = self.lanes.staging.put(obituary(self._named(handed_out, handed_out)))
+        slot = self.lanes.staging.put(pack_dead_blocks(self._advance_generations(handed_out, handed_out)))
         self.pool.fill_dead(slot.take())
         slot.release()
 
-    def _named(self, dying: Iterable[int], handed_out: Sequence[int]) -> dict[int, int]:
+    def _advance_generations(self, dying: Iterable[int], handed_out: Sequence[int]) -> dict[int, int]:
         """Generation by block of what dies; a block that is handed out begins a new one."""
         for block in handed_out:
             self.generations[block] += 1
@@ -117,9 +117,9 @@ class Machine:
     def begin(self, step: int) -> None:
         """The device begins a planned step."""
         self.moves.flush()
-        self.moves.ahead = self._ahead.pop(step)
-        if self.moves.ahead.dead:
-            self.pool.fill_dead(self.moves.ahead.dead.take())
+        self.moves.prefetch = self._prefetched.pop(step)
+        if self.moves.prefetch.dead:
+            self.pool.fill_dead(self.moves.prefetch.dead.take())
 
     def copy_temporal(self, layer: int, source: int, destination: int) -> None:
         """A recurrent state moves."""
@@ -167,35 +167,35 @@ class Machine:
         """Run what the symbolic kernels were asked for; `inputs` are the live rows."""
         self.moves.flush()
         lone = self.calls.take_lone_writes(inputs)
-        builder = Builder(self.pool, self.tables, self.calls, inputs)
-        self.calls = Calls()
+        builder = ArrayBuilder(self.pool, self.tables, self.calls, inputs)
+        self.calls = KernelCalls()
         self._write(lone)
         if not builder.flat.updates and not builder.flat.prefills:
             return
         graph &= not builder.flat.prefills
         shape = builder.build(fixed=graph)
-        self.indices_sent += builder.told.sent
-        self.results = self.launcher.run(builder.arrays, shape, graph), inputs, builder.told.expected
+        self.indices_sent += builder.index_arrays.sent
+        self.results = self.launcher.run(builder.arrays, shape, graph), inputs, builder.index_arrays.expected
 
     def _write(self, writes: dict[Layer, list[WriteCall]]) -> None:
         """What a drafter stores."""
-        self.moves.let_leave()
+        self.moves.wait_for_saves()
         for layer, calls in writes.items():
-            told = lone_writes(self.pool, self.draft_tables, layer, calls)
-            with uploaded(told.arrays, self.lanes.staging) as views:
+            index_arrays = lone_writes(self.pool, self.draft_tables, layer, calls)
+            with uploaded(index_arrays.arrays, self.lanes.staging) as views:
                 metadata = Metadata(self.layout, self.draft_tables, self.device.ops, views)
                 found = self.network.write_lone(layer, metadata, max(len(call.inputs.tokens) for call in calls))
-            self.indices_sent += told.sent
-            (expected,) = told.expected.values()
+            self.indices_sent += index_arrays.sent
+            (expected,) = index_arrays.expected.values()
             what = f"computing the drafter's slots of group {layer[0]}"
             self.moves.checks.append(Check(what, found, torch.from_numpy(expected.astype(np.int32))))
 
-    def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> Promise:
+    def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> PendingReport:
         """All that is to be said about the step; it is sent in one transfer from the device."""
         self._write(self.calls.take_lone_writes(()))
         self.moves.flush()
-        self.moves.ahead.release()
-        self.moves.ahead = Ahead()
+        self.moves.prefetch.release()
+        self.moves.prefetch = Prefetch()
         checks = self.moves.take_checks()
         device = [self.pool.broken_guards(), *(check.there for check in checks)]
         inputs: Sequence[RowInput] = ()
@@ -204,9 +204,9 @@ class Machine:
             results, inputs, expected = self.results
             device += results
             self.results = None
-        receipt, guard_names, layers = self.lanes.mail.send(device), self.pool.guard_names, self.network.layers
+        receipt, guard_names, layers = self.lanes.downloads.send(device), self.pool.guard_names, self.network.layers
 
-        def redeem() -> Numeric:
+        def wait() -> Numeric:
             guards, *host = receipt.open()
             moved, results = host[: len(checks)], host[len(checks) :]
             broken = [name for name, bad in zip(guard_names, guards, strict=True) if bad]
@@ -216,7 +216,7 @@ class Machine:
             rows, outputs = outputs_of(inputs, names, layers, *results[:-1]) if inputs else ([], [])
             return Numeric(step, self.model, rows, outputs, accesses, broken, failed, len(checks), dummy)
 
-        return Promise(redeem)
+        return PendingReport(wait)
 
     def read(self, group: int, layer: int, block: int) -> Bytes:
         """What one page of a block holds in the first fill."""
@@ -226,10 +226,10 @@ class Machine:
 
     def read_stored(self, key: Key, layer: int) -> Bytes | None:
         """What is kept outside of the pool under a key, in the first fill."""
-        if layer not in self.outside.pages.get(key, ()):
+        if layer not in self.offloaded.pages.get(key, ()):
             return None
-        self.lanes.mail.side.finish()
-        first, second = self.outside.parts(key, layer)
+        self.lanes.downloads.side.finish()
+        first, second = self.offloaded.parts(key, layer)
         return _numbers((first[0], second[0]), self.layout.groups[key.group])
 
 

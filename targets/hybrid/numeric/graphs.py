@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..device.staging import Lanes, Staging
-from .arrays import Shape, that_touch_nothing
+from .arrays import Shape, null_arrays
 from .backend import Device
 from .forward import Network, Results
 
@@ -102,7 +102,7 @@ class Launcher:
         captured = Captured(arrays, self.device)
         if not self.device.is_cuda:
             return captured
-        captured.upload(that_touch_nothing(arrays), self.lanes.staging)
+        captured.upload(null_arrays(arrays), self.lanes.staging)
         stream = self.lanes.capture
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

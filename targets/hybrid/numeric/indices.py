@@ -7,7 +7,8 @@ nothing shared with kernels or twins): results are compared with it entry by ent
 
 The symbolic step may have taken an index from elsewhere: a broken part computes a column of its own, replays an old
 buffer, ignores a flag. Such an entry is **sent along** and stands on the device instead of the computed one; every
-other entry is sent as COMPUTED, so the host's value is not even there. The correct target sends none (`Told.sent`).
+other entry is sent as COMPUTED, so the host's value is not even there. The correct target sends none
+(`IndexArrays.sent`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Stop = tuple[int, int]
 """Tokens after which, page."""
 
 
-class Told:
+class IndexArrays:
     """Arrays of one forward: what is uploaded, and what the device must find."""
 
     def __init__(self) -> None:
@@ -37,13 +38,13 @@ class Told:
         self.expected: dict[str, Ints] = {}
         self.sent = 0
 
-    def tell(self, name: str, rule: Ints, taken: Ints) -> None:
+    def add(self, name: str, rule: Ints, taken: Ints) -> None:
         """Send the entries of `taken` that the rule does not give."""
         different = taken != rule
         self.sent += int(np.count_nonzero(different))
         self.arrays[name] = np.where(different, taken, COMPUTED).astype(np.int32).reshape(-1)
 
-    def tell_stops(self, name: str, rule: tuple[Ints, Ints], taken: Sequence[Sequence[Stop]]) -> None:
+    def add_stops(self, name: str, rule: tuple[Ints, Ints], taken: Sequence[Sequence[Stop]]) -> None:
         """The same for stops [rows, capacity]; a row whose stops differ is sent whole."""
         counts, blocks = (np.full_like(part, COMPUTED) for part in rule)
         for row, stops in enumerate(taken):

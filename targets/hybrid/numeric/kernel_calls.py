@@ -53,7 +53,7 @@ class ReadCall(NamedTuple):
     length: int
 
 
-class Calls:
+class KernelCalls:
     """All calls of one forward, by layer.
 
     A drafter stores keys and values on its own, after the forward or without one: `take_lone_writes`.

@@ -29,7 +29,8 @@ class StatePages(NamedTuple):
 
 
 class Metadata:
-    """Computes the indices of one forward; `found` keeps what the kernels gave, by the names of `Told.expected`."""
+    """Computes the indices of one forward; `found` keeps what the kernels gave, by the names of
+    `IndexArrays.expected`."""
 
     def __init__(self, layout: Layout, tables: Tables, ops: Ops, arrays: Arrays) -> None:
         self.layout = layout
@@ -62,10 +63,12 @@ class Metadata:
         self.found |= {name + "sources": sources, name + "windows": windows, name + "outputs": outputs}
         return StatePages(sources, windows, outputs)
 
-    def settled_stops(self, name: str, computed: tuple[Tensor, Tensor]) -> Stops:
+    def stops_with_overrides(self, name: str, computed: tuple[Tensor, Tensor]) -> Stops:
         """Where one layer stores what prefills pass; `name` of the arrays that were sent for it."""
         counts, blocks = computed
-        return stops_of(settled(self.arrays[name + "counts"], counts), settled(self.arrays[name + "blocks"], blocks))
+        return stops_of(
+            with_overrides(self.arrays[name + "counts"], counts), with_overrides(self.arrays[name + "blocks"], blocks)
+        )
 
     def stops(self, group: int, part: str, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """(counts, pages) [rows, capacity] of prefills: the end, and in mode all the boundaries before it. The arrays
@@ -104,7 +107,7 @@ class Metadata:
         return table
 
 
-def settled(sent: Tensor, computed: Tensor) -> Tensor:
+def with_overrides(sent: Tensor, computed: Tensor) -> Tensor:
     """What counts, in the shape of `computed`: the device's entry unless the host sent one."""
     sent = sent.view(computed.shape)
     return torch.where(sent == COMPUTED, computed, sent.to(computed.dtype))

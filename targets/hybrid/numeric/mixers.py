@@ -19,7 +19,7 @@ from ..device.ops import Ops
 INNER = HEADS * HEAD_DIM
 
 
-class Part(NamedTuple):
+class MixerInputs(NamedTuple):
     """Rows of one kind in one layer.
 
     state       [pages, ...]: recurrent states of the layer
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 Weights = Mapping[str, Tensor]
 
 
-def selective_scan(ops: Ops, weights: Weights, part: Part) -> Tensor:
+def selective_scan(ops: Ops, weights: Weights, part: MixerInputs) -> Tensor:
     """Mamba 2."""
     x, b, c = torch.split(part.mixed, [INNER, STATE_DIM, STATE_DIM], dim=1)
     output = torch.full((len(x), HEADS, HEAD_DIM), torch.nan, device=x.device)
@@ -54,7 +54,7 @@ def selective_scan(ops: Ops, weights: Weights, part: Part) -> Tensor:
     return output
 
 
-def gated_delta_net(ops: Ops, weights: Weights, part: Part) -> Tensor:
+def gated_delta_net(ops: Ops, weights: Weights, part: MixerInputs) -> Tensor:
     """The same kernel for prefills, decodes and drafts."""
     value, key, query = torch.split(part.mixed, [INNER, STATE_DIM, STATE_DIM], dim=1)
     output = torch.full((len(value), HEADS, HEAD_DIM), torch.nan, device=value.device)
@@ -79,7 +79,7 @@ def normalised(vectors: Tensor) -> Tensor:
     return vectors / (vectors.square().sum(-1, keepdim=True) + NORM_EPSILON).sqrt()
 
 
-MIXERS: dict[Mixer, Callable[[Ops, Weights, Part], Tensor]] = {
+MIXERS: dict[Mixer, Callable[[Ops, Weights, MixerInputs], Tensor]] = {
     "mamba2": selective_scan,
     "gated_delta_net": gated_delta_net,
 }

@@ -21,7 +21,7 @@ from ..device.staging import Lanes
 from ..device.streams import Fence
 from .offloaded_pages import OffloadedPages
 from .pool import FILLS, BytePool
-from .prefetch import Ahead
+from .prefetch import Prefetch
 
 
 class Move(NamedTuple):
@@ -70,11 +70,11 @@ class Check(NamedTuple):
 class Moves:
     """Queued moves of one engine; `checks` are what was found of those launched."""
 
-    def __init__(self, pool: BytePool, outside: OffloadedPages, ops: Ops, lanes: Lanes) -> None:
+    def __init__(self, pool: BytePool, offloaded: OffloadedPages, ops: Ops, lanes: Lanes) -> None:
         self.pool = pool
-        self.outside = outside
+        self.offloaded = offloaded
         self.lanes = lanes
-        self.ahead = Ahead()
+        self.prefetch = Prefetch()
         """What was sent for the step that runs."""
         self._leaving: list[Fence] = []
         self.ops = ops
@@ -109,13 +109,17 @@ class Moves:
     def save(self, key: Key, layer: int, block: int) -> None:
         """Begin to carry a page out of the pool, in all fills, once everything queued before has run."""
         self.flush()
-        page, there, side = self.outside.new_page(key, layer), self.pool.fills(layer, block), self.lanes.mail.side
+        page, there, side = (
+            self.offloaded.new_page(key, layer),
+            self.pool.fills(layer, block),
+            self.lanes.downloads.side,
+        )
         written = side.copy(lambda: page.copy_(there, non_blocking=True), side.mark())
-        self.outside.written[key, layer] = written
+        self.offloaded.written[key, layer] = written
         self._leaving.append(written)
         self.checks.append(Check(f"storing layer {layer} of block {block} outside of the pool", there.clone(), page))
 
-    def let_leave(self) -> None:
+    def wait_for_saves(self) -> None:
         """Kernels that write the pool must not overtake what leaves it."""
         leaving, self._leaving = self._leaving, []
         for fence in leaving:
@@ -132,7 +136,7 @@ class Moves:
 
     def flush(self) -> None:
         """Launch what is queued."""
-        self.let_leave()
+        self.wait_for_saves()
         if self._zero:
             self._launch_zero()
         if self._copies:
@@ -142,7 +146,7 @@ class Moves:
 
     def _launch_zero(self) -> None:
         blocks, self._zero = self._zero, []
-        announced = self.ahead.zero if self.ahead.zero and self.ahead.zero[0] == blocks else None
+        announced = self.prefetch.zero if self.prefetch.zero and self.prefetch.zero[0] == blocks else None
         slot = announced[1] if announced else self.lanes.staging.put(np.array(self.pool.pages_of(blocks), np.int64))
         ids = slot.take()
         self.ops.zero_blocks(self.plan, ids)
@@ -179,8 +183,8 @@ class Moves:
     def _launch_loads(self) -> None:
         arrivals, self._arrivals = self._arrivals, []
         for key, layer, block, source, destination, length, part in arrivals:
-            page, announced = self.outside.pages[key][layer], self.ahead.pages.get((key, layer))
-            slot = announced or self.outside.send(key, layer, self.lanes.staging)
+            page, announced = self.offloaded.pages[key][layer], self.prefetch.pages.get((key, layer))
+            slot = announced or self.offloaded.send(key, layer, self.lanes.staging)
             there = self.pool.fills(layer, block)[:, destination : destination + length]
             there.copy_(slot.take().view(page.shape)[:, source : source + length])
             if not announced:

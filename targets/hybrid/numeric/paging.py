@@ -36,7 +36,7 @@ class Paging:
         """From `page_layout` and `kernel_block`."""
         return cls(options.get("page_layout") == "scaled", int(options.get("kernel_block", "0")))
 
-    def why_not(self, layout: Layout, model: TinyModel) -> str:
+    def unsupported(self, layout: Layout, model: TinyModel) -> str:
         """Why these groups cannot be laid out so, "" if they can."""
         attention = [group for group in layout.groups if group.kind == "attention"]
         if self.kernel_block and not attention:

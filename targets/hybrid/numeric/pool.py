@@ -51,7 +51,7 @@ def poison_page(block: int, generation: int, size: int) -> NDArray[np.uint8]:
     return np.resize(unit, size)
 
 
-def obituary(dead: Mapping[int, int]) -> NDArray[np.uint8]:
+def pack_dead_blocks(dead: Mapping[int, int]) -> NDArray[np.uint8]:
     """What the device is told of dead blocks, by block with its generation: ids (int64), then the poison of each."""
     poison = [poison_page(block, generation, PAYLOAD_BYTES) for block, generation in dead.items()]
     return np.concatenate([np.array(list(dead), np.int64).view(np.uint8), *poison])
@@ -120,12 +120,12 @@ class BytePool:
 
     def fill_all(self, generations: Sequence[int]) -> None:
         """All content is lost: every block is dead, every guard is whole."""
-        told = obituary({block: generations[block] for block in range(self.num_blocks)})
+        told = pack_dead_blocks({block: generations[block] for block in range(self.num_blocks)})
         self.fill_dead(torch.from_numpy(told).to(self.bytes.device))
         self.by_page[:, self.guard_pages] = GUARD
 
     def fill_dead(self, told: torch.Tensor) -> None:
-        """Overwrite blocks that hold nothing any more, each fill in its own way; `told` is an `obituary`."""
+        """Overwrite blocks that hold nothing any more, each fill in its own way; `told` is an `pack_dead_blocks`."""
         count = len(told) // (8 + PAYLOAD_BYTES)
         blocks, poison = told[: 8 * count].view(torch.int64), told[8 * count :].view(count, PAYLOAD_BYTES)
         repeats = -(-self.pages.size // PAYLOAD_BYTES)

@@ -15,14 +15,14 @@ from ....reference.prefix_cache import Key
 from ..device.staging import Slot, Staging
 from ..plan import Plan
 from .offloaded_pages import OffloadedPages
-from .pool import BytePool, obituary
+from .pool import BytePool, pack_dead_blocks
 
 
 @dataclass(slots=True)
-class Ahead:
+class Prefetch:
     """Uploads for one step, until it has run.
 
-    dead       an `obituary`
+    dead       an `pack_dead_blocks`
     zero       blocks to zero, and their pages
     pages      of what the plan loads
     """
@@ -33,19 +33,19 @@ class Ahead:
 
     @classmethod
     def of(
-        cls, plan: Plan, dead: Mapping[int, int], staging: Staging, pool: BytePool, outside: OffloadedPages
-    ) -> Ahead:
+        cls, plan: Plan, dead: Mapping[int, int], staging: Staging, pool: BytePool, offloaded: OffloadedPages
+    ) -> Prefetch:
         """Begin to send everything."""
-        ahead = cls()
+        prefetch = cls()
         if dead:
-            ahead.dead = staging.put(obituary(dead))
+            prefetch.dead = staging.put(pack_dead_blocks(dead))
         if plan.zero:
-            ahead.zero = list(plan.zero), staging.put(np.array(pool.pages_of(plan.zero), np.int64))
+            prefetch.zero = list(plan.zero), staging.put(np.array(pool.pages_of(plan.zero), np.int64))
         keys = [load.key for row in plan.rows.values() for load in row.loads]
         for key in dict.fromkeys(keys):
-            for layer in outside.pages.get(key, ()):
-                ahead.pages[key, layer] = outside.send(key, layer, staging)
-        return ahead
+            for layer in offloaded.pages.get(key, ()):
+                prefetch.pages[key, layer] = offloaded.send(key, layer, staging)
+        return prefetch
 
     def release(self) -> None:
         """The step has been launched."""

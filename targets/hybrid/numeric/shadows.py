@@ -17,20 +17,20 @@ from ..host.block_pool import BlockPool
 from ..host.scheduler import Scheduler
 from ..offload.external_store import ExternalStore
 from ..plan import Load, Plan
-from ..tag_memory import Memory
+from ..tag_memory import TagMemory
 from ..worker.input_batch import StateIndices
-from ..worker.model_runner import Executed, Runner
-from ..worker.tag_kernels import Kernels, RowInput
-from .device_state import Machine
+from ..worker.model_runner import Executed, ModelRunner
+from ..worker.tag_kernels import RowInput, TagKernels
+from .device_state import DeviceState
 
 
-class NumericMemory(Memory):
+class NumericMemory(TagMemory):
     """What is stored outside of a kernel was read just before: that is a copy, unless it comes from outside the pool.
 
     arriving  the key behind which a page is being loaded, and by layer what it holds
     """
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
     in_kernel = False
     arriving: tuple[Key, Mapping[int, Content]] | None = None
 
@@ -40,14 +40,14 @@ class NumericMemory(Memory):
         self._last_temporal = self._last_conv = -1
         self._last_buffer: tuple[int, ...] = ()
         self._last_slots: tuple[int, Sequence[int]] = (-1, ())
-        if self.machine:
-            self.machine.make_pool()
+        if self.device_state:
+            self.device_state.make_pool()
 
     def zero(self, block: int) -> None:
         """Zero the page of every layer."""
         super().zero(block)
-        if self.machine:
-            self.machine.moves.zero(block)
+        if self.device_state:
+            self.device_state.moves.zero(block)
 
     def temporal(self, layer: int, block: int) -> int:
         """The recurrent state."""
@@ -62,20 +62,20 @@ class NumericMemory(Memory):
     def store_temporal(self, layer: int, block: int, tag: int) -> None:
         """Overwrite the recurrent state."""
         super().store_temporal(layer, block, tag)
-        if self.machine and self.arriving:
-            self.machine.load_temporal(self.arriving[0], layer, block)
-        elif self.machine and not self.in_kernel:
-            self.machine.copy_temporal(layer, self._last_temporal, block)
+        if self.device_state and self.arriving:
+            self.device_state.load_temporal(self.arriving[0], layer, block)
+        elif self.device_state and not self.in_kernel:
+            self.device_state.copy_temporal(layer, self._last_temporal, block)
 
     def store_conv(self, layer: int, block: int, window: tuple[int, ...]) -> None:
         """Overwrite the convolution buffer; where in the source the window stood, its tags tell."""
         super().store_conv(layer, block, window)
-        if self.machine and self.arriving:
-            self.machine.load_window(self.arriving[0], layer, block)
-        elif self.machine and not self.in_kernel:
+        if self.device_state and self.arriving:
+            self.device_state.load_window(self.arriving[0], layer, block)
+        elif self.device_state and not self.in_kernel:
             buffer, length = self._last_buffer, len(window)
             places = [at for at in range(len(buffer)) if buffer[at : at + length] == window]
-            self.machine.copy_window(layer, self._last_conv, places[0] if places else 0, block)
+            self.device_state.copy_window(layer, self._last_conv, places[0] if places else 0, block)
 
     def slots(self, layer: int, block: int, size: int) -> Sequence[int]:
         """All attention slots of a page."""
@@ -88,13 +88,13 @@ class NumericMemory(Memory):
         source, found = self._last_slots[0], list(self._last_slots[1])
         super().store_slots(layer, block, size, first, tags)
         for slot, tag in enumerate(tags, first):
-            if self.machine and self.arriving:
+            if self.device_state and self.arriving:
                 key, pages = self.arriving
                 page = pages[layer]
                 assert isinstance(page, SlotContent)
-                self.machine.load_slot(key, layer, _place(page.tags, slot, tag), block, slot, size)
-            elif self.machine and not self.in_kernel:
-                self.machine.copy_slot(layer, source, _place(found, slot, tag), block, slot, size)
+                self.device_state.load_slot(key, layer, _place(page.tags, slot, tag), block, slot, size)
+            elif self.device_state and not self.in_kernel:
+                self.device_state.copy_slot(layer, source, _place(found, slot, tag), block, slot, size)
 
 
 def _place(tags: Sequence[int], slot: int, tag: int) -> int:
@@ -106,22 +106,22 @@ def _place(tags: Sequence[int], slot: int, tag: int) -> int:
 class NumericStore(ExternalStore):
     """What is kept outside of the pool has its bytes there, too."""
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
 
     def seed(self, tokens: Sequence[int], states: bool) -> None:
         """Another engine stored what it computed for these tokens."""
         before = set(self.pages)
         super().seed(tokens, states)
-        if self.machine:
-            self.machine.outside.seed([key for key in self.pages if key not in before], tokens)
+        if self.device_state:
+            self.device_state.offloaded.seed([key for key in self.pages if key not in before], tokens)
 
     def save(self, key: Key, block: int) -> None:
         """Carry a block's pages out of the pool."""
         if key not in self.pages:
             self._leaving: list[tuple[int, int]] = []
             super().save(key, block)
-            if self.machine:
-                self.machine.save(key, self._leaving)
+            if self.device_state:
+                self.device_state.save(key, self._leaving)
 
     def page(self, group: int, layer: int, block: int) -> Content:
         """What leaves the pool."""
@@ -137,18 +137,18 @@ class NumericStore(ExternalStore):
         self.memory.arriving = None
 
 
-class NumericKernels(Kernels):
+class NumericKernels(TagKernels):
     """Every call is noted with what it logged."""
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
 
     def state_row(self, group: int, layer: int, inputs: RowInput, at: StateIndices) -> tuple[int, ...]:
         """Convolution and recurrence of one row."""
         before = len(self.log)
-        with Inside(self.memory):
+        with KernelScope(self.memory):
             tags = super().state_row(group, layer, inputs, at)
-        if self.machine:
-            self.machine.calls.add_state((group, layer), inputs, at, self.log[before:], self.is_null)
+        if self.device_state:
+            self.device_state.calls.add_state((group, layer), inputs, at, self.log[before:], self.is_null)
         return tags
 
     def write_slots(
@@ -156,10 +156,10 @@ class NumericKernels(Kernels):
     ) -> tuple[int, ...]:
         """Store keys and values of a row's tokens."""
         before = len(self.log)
-        with Inside(self.memory):
+        with KernelScope(self.memory):
             tags = super().write_slots(group, layer, inputs, blocks, size)
-        if self.machine:
-            self.machine.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
+        if self.device_state:
+            self.device_state.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
         return tags
 
     def read_slots(
@@ -175,15 +175,15 @@ class NumericKernels(Kernels):
         """Attention up to the row's last position."""
         before = len(self.log)
         tags = super().read_slots(group, layer, inputs, blocks, size, own, first)
-        if self.machine:
-            self.machine.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
+        if self.device_state:
+            self.device_state.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
         return tags
 
 
-class Inside:
+class KernelScope:
     """While a kernel runs, what it stores is no copy."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: TagMemory) -> None:
         self.memory = memory
 
     def __enter__(self) -> None:
@@ -195,15 +195,15 @@ class Inside:
             self.memory.in_kernel = False
 
 
-class NumericRunner(Runner):
+class NumericRunner(ModelRunner):
     """Puts the promise of a `Numeric` before each `Forward`; the target redeems it."""
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
 
     def execute(self, plan: Plan, event: Step, records: list[Record]) -> Executed:
         """Run one step."""
-        assert self.machine
-        self.machine.begin(plan.step)
+        assert self.device_state
+        self.device_state.begin(plan.step)
         before = len(records)
         executed = super().execute(plan, event, records)
         self.report(plan.step, records, before)
@@ -219,29 +219,29 @@ class NumericRunner(Runner):
     ) -> list[tuple[int, ...]]:
         """All layers of the model."""
         outputs = super().forward(plan, inputs, indices, padded, graph)
-        if self.machine:
-            self.machine.forward(inputs, graph)
+        if self.device_state:
+            self.device_state.forward(inputs, graph)
         return outputs
 
     def dummy_run(self, step: int, rows: int, records: list[Record]) -> None:
         """A decode graph over rows of no request."""
-        assert self.machine
+        assert self.device_state
         before = len(records)
         super().dummy_run(step, rows, records)
-        self.machine.forward((), graph=True)
+        self.device_state.forward((), graph=True)
         self.report(step, records, before)
 
     def report(self, step: int, records: list[Record], before: int) -> None:
         """What the device found, ahead of what the tags say about the same forward."""
-        assert self.machine
+        assert self.device_state
         for index in range(before, len(records)):
             record = records[index]
             if isinstance(record, Forward):
                 names = [row.request for row in record.rows]
-                promise = self.machine.numeric(step, names, record.accesses, record.dummy)
+                promise = self.device_state.numeric(step, names, record.accesses, record.dummy)
                 records.insert(index, cast("Record", promise))
                 return
-        records.append(cast("Record", self.machine.numeric(step, (), (), False)))
+        records.append(cast("Record", self.device_state.numeric(step, (), (), False)))
 
 
 class NumericPool(BlockPool):
@@ -249,7 +249,7 @@ class NumericPool(BlockPool):
 
     What is handed out then (to a fork) is used at once, with nothing in flight."""
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
     handed_out: list[int] | None = None
 
     def allocate(self, count: int) -> list[int]:
@@ -257,15 +257,15 @@ class NumericPool(BlockPool):
         blocks = super().allocate(count)
         if self.handed_out is not None:
             self.handed_out += blocks
-        elif self.machine:
-            self.machine.overwrite(blocks)
+        elif self.device_state:
+            self.device_state.overwrite(blocks)
         return blocks
 
 
 class NumericScheduler(Scheduler):
     """Tells the device which blocks died by the time a step was planned."""
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
 
     def schedule(self, step: int, budget: int, limits: Mapping[str, int]) -> Plan:
         """Decide the next step."""
@@ -275,6 +275,6 @@ class NumericScheduler(Scheduler):
         pool.handed_out = handed_out
         plan = super().schedule(step, budget, limits)
         pool.handed_out = None
-        if self.machine:
-            self.machine.note_plan(plan, pool, handed_out)
+        if self.device_state:
+            self.device_state.note_plan(plan, pool, handed_out)
         return plan

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ....reference.layout import Layout, required_columns
 from ..layout import NULL_BLOCK
 from ..worker.drafter import Drafter
-from ..worker.input_batch import Batch
+from ..worker.input_batch import InputBatch
 from .pool import FILLS, NO_PAGE, BytePool
 
 Ints = NDArray[np.int32]
@@ -50,7 +50,7 @@ class Tables:
         """[fills, blocks]: a pool that was given back comes again with the same pages."""
 
     @classmethod
-    def of_batch(cls, layout: Layout, batch: Batch, span: int, is_null: Callable[[int], bool]) -> Tables:
+    def of_batch(cls, layout: Layout, batch: InputBatch, span: int, is_null: Callable[[int], bool]) -> Tables:
         """The worker's, by row of the persistent batch; one more row is behind them."""
         return cls(layout, span, batch.max_rows + 1, batch.widths, lambda group: batch.tables[group], is_null)
 

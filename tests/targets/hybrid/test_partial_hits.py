@@ -8,7 +8,7 @@ from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import Copied, Planned
 from hybridfuzz.targets.base.trace import AnyEvent, Group, Preempt
 from hybridfuzz.targets.hybrid.host.partial_hits import PartialHits
-from hybridfuzz.targets.hybrid.worker.state_slots import States
+from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
 from support import ATTENTION, MAMBA, Watching, arrive, broken, make_trace, steps, watch
 
 FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}
@@ -80,7 +80,7 @@ def test_a_pool_without_a_block_to_spare_falls_back_to_whole_blocks() -> None:
     assert len([row for plan in watched.of(Planned) for row in plan.rows if row.admitted]) >= 2
 
 
-class CopiesNothing(States):
+class CopiesNothing(StateSlots):
     """Pages are never copied."""
 
     def copy_page(self, *arguments: object) -> None:

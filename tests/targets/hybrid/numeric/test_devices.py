@@ -99,7 +99,7 @@ def test_decodes_and_dummy_runs_share_graphs_and_sleep_drops_them(device: str) -
     for event in events:
         target.apply(event)
         if not isinstance(event, Sleep):
-            captured.append(len(target.machine.launcher.captured))  # type: ignore[attr-defined]
+            captured.append(len(target.device_state.launcher.captured))  # type: ignore[attr-defined]
     assert captured[1:7] == [0, 0, 1, 1, 1, 1], (
         "both chunks of the prompt are eager, decodes and dummy runs use one graph"
     )

@@ -20,7 +20,7 @@ from hybridfuzz.targets.base.trace import AnyEvent, DummyRun, Group, Step, Trace
 from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.device.metadata import Rows
 from hybridfuzz.targets.hybrid.numeric import device_state, forward
-from hybridfuzz.targets.hybrid.numeric.indices import Told, differing, slot_rule, state_rule, stop_rule
+from hybridfuzz.targets.hybrid.numeric.indices import IndexArrays, differing, slot_rule, state_rule, stop_rule
 from support import ATTENTION, MAMBA, arrive, make_trace, steps
 
 MODES = ("align", "all", "none")
@@ -33,7 +33,7 @@ def run(slug: str, trace: Trace) -> tuple[int, list[str]]:
     for event in trace.events:
         for record in target.apply(event).records:
             failed += record.failed if isinstance(record, Numeric) else []
-    return target.machine.indices_sent, failed
+    return target.device_state.indices_sent, failed
 
 
 def busy(mode: str) -> Trace:
@@ -215,11 +215,11 @@ def test_the_rule_of_slots_is_that_of_the_kernels(drawn: dict[str, Any]) -> None
 
 def test_stops_that_are_not_the_rule_are_sent_row_by_row() -> None:
     rule = np.array([[4, 6], [-1, 2]], np.int32), np.array([[7, 8], [0, 9]], np.int32)
-    told = Told()
-    told.tell_stops("", rule, [[(6, 8), (4, 7)], [(1, 9)]])
-    assert told.arrays["counts"].tolist() == [-2, -2, 1, -1]
-    assert told.arrays["blocks"].tolist() == [-2, -2, 9, 0]
-    assert told.sent == 1
+    index_arrays = IndexArrays()
+    index_arrays.add_stops("", rule, [[(6, 8), (4, 7)], [(1, 9)]])
+    assert index_arrays.arrays["counts"].tolist() == [-2, -2, 1, -1]
+    assert index_arrays.arrays["blocks"].tolist() == [-2, -2, 9, 0]
+    assert index_arrays.sent == 1
 
 
 def test_arrays_that_differ_are_named() -> None:

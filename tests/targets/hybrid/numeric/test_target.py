@@ -13,7 +13,7 @@ from hybridfuzz.targets.hybrid.factory import NumericFactory
 from hybridfuzz.targets.hybrid.mutants.registry import mutant
 from hybridfuzz.targets.hybrid.session_events import SessionEvents
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.worker.state_slots import States
+from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
 from support import arrive, make_trace, steps
 
 MODES = pytest.mark.parametrize("mode", ["align", "all", "none"])
@@ -117,7 +117,7 @@ def test_mutants_are_found_by_their_bytes(slug: str) -> None:
     pytest.fail("nobody noticed")
 
 
-class WindowStaysBehind(States):
+class WindowStaysBehind(StateSlots):
     """vLLM #42792: where the running column moves on, only the temporal state is copied."""
 
     def move_conv(self, *arguments: object) -> None:

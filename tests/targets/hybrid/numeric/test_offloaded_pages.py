@@ -55,9 +55,9 @@ def test_what_moved_to_another_tier_comes_back_bit_for_bit(device: str, depth: i
     assert outcome.reached["loaded from outside the pool"]
     target = open_target(trace, device)
     [block, key] = next((block, key) for block, key in target.view().published.items() if key[:2] == (0, 24))
-    for layer, page in target.machine.outside.pages[key].items():
-        inside = target.machine.pool.fills(layer, block).cpu()
-        state = target.machine.pool.pages.conv
+    for layer, page in target.device_state.offloaded.pages[key].items():
+        inside = target.device_state.pool.fills(layer, block).cpu()
+        state = target.device_state.pool.pages.conv
         assert torch.equal(inside[:, :state], page[:, :state]), "every fill comes back as it left"
 
 
@@ -105,12 +105,12 @@ def test_wrong_bytes_outside_are_found(part: type, signature: str) -> None:
 
 def test_a_load_or_a_save_that_does_not_arrive_is_noticed() -> None:
     target = open_target(make_trace(*MOVED, groups=GROUPS))
-    moves: Moves = target.machine.moves
-    key = next(iter(target.machine.outside.pages))
+    moves: Moves = target.device_state.moves
+    key = next(iter(target.device_state.offloaded.pages))
     for start in (0, 16):
         moves.load(Arrival(key, 0, 5, start, start + 32, 16, "keys"))
     moves.save(key._replace(depth=40), 1, 6)
-    target.machine.lanes.finish()
+    target.device_state.lanes.finish()
     loaded, saved = moves.take_checks()
     assert loaded.there.shape == (3, 32), "neighbours arrive together"
     for check in (loaded, saved):
