@@ -166,7 +166,7 @@ class PublishBeforeCommit(CacheManager):
 
 
 class UnfinishedInsertNotTransactional(CacheManager):
-    """Keys are published before the pool is asked, and stay when it has no block.
+    """Keys are published before the admission check, and stay when it fails.
 
     SGLang #29349: an insertion that was rejected half-way left its provisional state in the tree.
     """

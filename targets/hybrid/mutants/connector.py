@@ -29,7 +29,7 @@ class ConnectorPositionalMirror(Connector):
 
 
 class MtpScratchBlockStored(Connector):
-    """The mirror follows columns that are given back, but not scratch blocks that move to the end of the table.
+    """The mirror follows released columns, but not scratch blocks that move to the end of the table.
 
     LMCache #5004: a scratch block that no kernel wrote as that boundary's state is stored as a checkpoint.
     """

@@ -1,7 +1,7 @@
 """One forward on the device: inputs, every layer, read-out, and the comparison of the fills.
 
-`Network.run` reads nothing on the host, so a CUDA graph can capture it; what it depends on besides the arrays is their
-`Shape`. Each layer is fed with embeddings: see `reference/tiny_model.py`.
+`Network.run` reads nothing back to the host, so a CUDA graph can capture it. Besides the arrays it depends only on
+their `Shape`. The inputs of each layer are embeddings: see `reference/tiny_model.py`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .tables import Tables
 
 
 class Results(NamedTuple):
-    """On the device, for the tokens of live rows in the order of the batch.
+    """Results on the device, for the tokens of live rows in the order of the batch.
 
     features  float32 [tokens, layers, OUTPUT_WIDTH] of the first fill; layers in the order of `Network.layers`
     agree     bool [tokens, layers]: the same bits in every fill
     choices   int64 [fills, tokens]: the read-out's token
-    indices   int32: what the device computed, in the order of the names of `IndexArrays.expected`
+    indices   int32: indices computed on the device, in the order of the names of `IndexArrays.expected`
     """
 
     features: Tensor
@@ -82,7 +82,7 @@ class Network:
         }
 
     def run(self, arrays: Arrays, shape: Shape) -> Results:
-        """All layers."""
+        """Run all layers."""
         tokens = shape.update_tokens + shape.prefill_tokens
         features = torch.full(
             (tokens, len(self.layers), tiny_model.OUTPUT_WIDTH), torch.nan, dtype=torch.float32, device=self.device
@@ -121,7 +121,7 @@ class Network:
         return Results(seen[0], agree, choices, indices)
 
     def _state_group(self, group: int, span: BatchPart, metadata: Metadata, embeddings: Tensor, out: Tensor) -> None:
-        """Convolution, then the recurrence, of one part of the batch in every layer."""
+        """Run convolution, then recurrence, of one part of the batch in every layer."""
         arrays, decoding = metadata.arrays, span.part == "update "
         pages = metadata.states(group, span.part, span.rows.longest if decoding else 1)
         stops = None if decoding else metadata.stops(group, span.part, pages.outputs)
@@ -145,7 +145,7 @@ class Network:
             out[:, layer] = MIXERS[self.model.mixer](self.ops, weights, one).flatten(1)
 
     def _attention_group(self, group: int, rows: Rows, metadata: Metadata, embeddings: Tensor, out: Tensor) -> None:
-        """In each layer keys and values of all rows are stored before any row reads."""
+        """Run attention; in each layer KV of all rows is stored before any row reads."""
         arrays, spec = metadata.arrays, self.layout.groups[group]
         slots = metadata.slots(group, rows, len(embeddings))
         table = metadata.table(group, self.pool.pages.split(spec.block_size))
@@ -166,14 +166,14 @@ class Network:
             )
 
     def write_lone(self, layer: Layer, metadata: Metadata, longest: int) -> Tensor:
-        """Store what a drafter stores; returns the slots that were computed, int32."""
+        """Store a drafter's KV; return the computed slots, int32."""
         arrays = metadata.arrays
         slots = metadata.slots(layer[0], Rows(arrays["starts"], longest), len(arrays["embeddings"]))
         self.write(layer, arrays["embeddings"].long(), with_overrides(arrays[f"{layer} slots"], slots))
         return metadata.all_found()
 
     def write(self, layer: Layer, embeddings: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values of tokens, by their rows in the embedding tables; returns the caches."""
+        """Store KV of tokens, given by their rows in the embedding tables; return the caches (keys, values)."""
         weights = self.weights[layer]
         keys, values = self.pool.keys_and_values(layer[1], self.layout.groups[layer[0]].block_size)
         self.ops.write_kv(weights["keys"][embeddings], weights["values"][embeddings], keys, values, slots)

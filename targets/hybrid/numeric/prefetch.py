@@ -1,7 +1,6 @@
-"""What is known of a step when it is planned: it is sent at once, beside the kernels of the steps before it.
+"""Uploads for a step, started when it is planned, while the kernels of earlier steps run.
 
-Which blocks died, which are to be zeroed, and pages that come from outside of the pool. What the step really asks for
-decides; what it does not ask for is not used.
+Dead blocks, blocks to zero, and pages to load into the pool. The executed step determines which of them are used.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from .pool import BytePool, pack_dead_blocks
 class Prefetch:
     """Uploads for one step, until it has run.
 
-    dead       an `pack_dead_blocks`
-    zero       blocks to zero, and their pages
-    pages      of what the plan loads
+    dead   dead blocks, see `pack_dead_blocks`
+    zero   blocks to zero, and their pages
+    pages  pages that the plan loads, by key and layer
     """
 
     dead: Slot | None = None
@@ -35,7 +34,7 @@ class Prefetch:
     def of(
         cls, plan: Plan, dead: Mapping[int, int], staging: Staging, pool: BytePool, offloaded: OffloadedPages
     ) -> Prefetch:
-        """Begin to send everything."""
+        """Start all uploads for a plan."""
         prefetch = cls()
         if dead:
             prefetch.dead = staging.put(pack_dead_blocks(dead))
@@ -48,7 +47,7 @@ class Prefetch:
         return prefetch
 
     def release(self) -> None:
-        """The step has been launched."""
+        """Release the upload slots after the step was launched."""
         slots = [self.dead, self.zero and self.zero[1], *self.pages.values()]
         for slot in slots:
             if slot:

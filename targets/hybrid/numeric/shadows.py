@@ -1,8 +1,8 @@
-"""The symbolic parts with a numeric shadow.
+"""Symbolic parts that repeat their work on the device.
 
-Each part watches its symbolic base from the outside and repeats on the device what it did: the zero list as it was
-applied, the copies as they were made, kernel calls by what they logged. They stand in front of whatever class a target
-has for that part, so a mutant needs no numeric version of itself.
+Each class overrides a symbolic part and repeats on the device what the part did: the zero list as applied, the copies
+as made, the kernel calls as logged. It is combined with the class that a target uses for the part, so a mutant needs no
+numeric version.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .device_state import DeviceState
 
 
 class NumericMemory(TagMemory):
-    """What is stored outside of a kernel was read just before: that is a copy, unless it comes from outside the pool.
+    """A store outside a kernel is a copy of what was read just before, unless it is loaded from outside the pool.
 
-    arriving  the key behind which a page is being loaded, and by layer what it holds
+    arriving  key of the page being loaded, and its content by layer
     """
 
     device_state: DeviceState | None = None
@@ -35,7 +35,7 @@ class NumericMemory(TagMemory):
     arriving: tuple[Key, Mapping[int, Content]] | None = None
 
     def scramble(self) -> None:
-        """All bytes are lost."""
+        """Lose all content."""
         super().scramble()
         self._last_temporal = self._last_conv = -1
         self._last_buffer: tuple[int, ...] = ()
@@ -50,12 +50,12 @@ class NumericMemory(TagMemory):
             self.device_state.moves.zero(block)
 
     def temporal(self, layer: int, block: int) -> int:
-        """The recurrent state."""
+        """Return the tag of the recurrent state."""
         self._last_temporal = block
         return super().temporal(layer, block)
 
     def conv(self, layer: int, block: int) -> tuple[int, ...]:
-        """The convolution buffer."""
+        """Return the convolution buffer."""
         self._last_conv, self._last_buffer = block, super().conv(layer, block)
         return self._last_buffer
 
@@ -68,7 +68,7 @@ class NumericMemory(TagMemory):
             self.device_state.copy_temporal(layer, self._last_temporal, block)
 
     def store_conv(self, layer: int, block: int, window: tuple[int, ...]) -> None:
-        """Overwrite the convolution buffer; where in the source the window stood, its tags tell."""
+        """Overwrite the convolution buffer; the tags give the window's offset in the source."""
         super().store_conv(layer, block, window)
         if self.device_state and self.arriving:
             self.device_state.load_window(self.arriving[0], layer, block)
@@ -78,13 +78,13 @@ class NumericMemory(TagMemory):
             self.device_state.copy_window(layer, self._last_conv, places[0] if places else 0, block)
 
     def slots(self, layer: int, block: int, size: int) -> Sequence[int]:
-        """All attention slots of a page."""
+        """Return the tags of all attention slots of a page."""
         tags = super().slots(layer, block, size)
         self._last_slots = block, tags
         return tags
 
     def store_slots(self, layer: int, block: int, size: int, first: int, tags: Sequence[int]) -> None:
-        """Overwrite attention slots; which ones of the source they were, their tags tell."""
+        """Overwrite attention slots; the tags give their slots in the source."""
         source, found = self._last_slots[0], list(self._last_slots[1])
         super().store_slots(layer, block, size, first, tags)
         for slot, tag in enumerate(tags, first):
@@ -98,25 +98,25 @@ class NumericMemory(TagMemory):
 
 
 def _place(tags: Sequence[int], slot: int, tag: int) -> int:
-    """Where in a source with these tags a slot came from."""
+    """Return the slot of a source with these tags that a tag came from."""
     here = slot < len(tags) and tags[slot] == tag
     return slot if here or tag not in tags else tags.index(tag)
 
 
 class NumericStore(ExternalStore):
-    """What is kept outside of the pool has its bytes there, too."""
+    """External store that keeps the bytes of its pages, too."""
 
     device_state: DeviceState | None = None
 
     def seed(self, tokens: Sequence[int], states: bool) -> None:
-        """Another engine stored what it computed for these tokens."""
+        """Add entries for these tokens, as computed by another engine."""
         before = set(self.pages)
         super().seed(tokens, states)
         if self.device_state:
             self.device_state.offloaded.seed([key for key in self.pages if key not in before], tokens)
 
     def save(self, key: Key, block: int) -> None:
-        """Carry a block's pages out of the pool."""
+        """Copy a block's pages out of the pool."""
         if key not in self.pages:
             self._leaving: list[tuple[int, int]] = []
             super().save(key, block)
@@ -124,12 +124,12 @@ class NumericStore(ExternalStore):
                 self.device_state.save(key, self._leaving)
 
     def page(self, group: int, layer: int, block: int) -> Content:
-        """What leaves the pool."""
+        """Return the present content of one layer's page, and note it for saving."""
         self._leaving.append((layer, block))
         return super().page(group, layer, block)
 
     def load(self, step: int, request: str, load: Load, records: list[Record]) -> None:
-        """Carry an entry into a block."""
+        """Copy an entry into a block."""
         assert isinstance(self.memory, NumericMemory)
         pages = zip(self.layers(load.group), self.pages.get(load.key, ()), strict=False)
         self.memory.arriving = load.key, dict(pages)
@@ -138,12 +138,12 @@ class NumericStore(ExternalStore):
 
 
 class NumericKernels(TagKernels):
-    """Every call is noted with what it logged."""
+    """Kernels that record every call with its log."""
 
     device_state: DeviceState | None = None
 
     def state_row(self, group: int, layer: int, inputs: RowInput, at: StateIndices) -> tuple[int, ...]:
-        """Convolution and recurrence of one row."""
+        """Run convolution and recurrence of one row."""
         before = len(self.log)
         with KernelScope(self.memory):
             tags = super().state_row(group, layer, inputs, at)
@@ -154,7 +154,7 @@ class NumericKernels(TagKernels):
     def write_slots(
         self, group: int, layer: int, inputs: RowInput, blocks: Sequence[int], size: int
     ) -> tuple[int, ...]:
-        """Store keys and values of a row's tokens."""
+        """Store KV of a row's tokens."""
         before = len(self.log)
         with KernelScope(self.memory):
             tags = super().write_slots(group, layer, inputs, blocks, size)
@@ -172,7 +172,7 @@ class NumericKernels(TagKernels):
         own: tuple[int, ...],
         first: int = 0,
     ) -> tuple[int, ...]:
-        """Attention up to the row's last position."""
+        """Attend up to the row's last position."""
         before = len(self.log)
         tags = super().read_slots(group, layer, inputs, blocks, size, own, first)
         if self.device_state:
@@ -181,7 +181,7 @@ class NumericKernels(TagKernels):
 
 
 class KernelScope:
-    """While a kernel runs, what it stores is no copy."""
+    """Context of a running kernel, whose stores are not copies."""
 
     def __init__(self, memory: TagMemory) -> None:
         self.memory = memory
@@ -196,7 +196,7 @@ class KernelScope:
 
 
 class NumericRunner(ModelRunner):
-    """Puts the promise of a `Numeric` before each `Forward`; the target redeems it."""
+    """Model runner that puts a pending `Numeric` before each `Forward`; the target waits for it."""
 
     device_state: DeviceState | None = None
 
@@ -217,14 +217,14 @@ class NumericRunner(ModelRunner):
         padded: int,
         graph: bool,
     ) -> list[tuple[int, ...]]:
-        """All layers of the model."""
+        """Run all layers of the model."""
         outputs = super().forward(plan, inputs, indices, padded, graph)
         if self.device_state:
             self.device_state.forward(inputs, graph)
         return outputs
 
     def dummy_run(self, step: int, rows: int, records: list[Record]) -> None:
-        """A decode graph over rows of no request."""
+        """Run a decode graph over rows without requests."""
         assert self.device_state
         before = len(records)
         super().dummy_run(step, rows, records)
@@ -232,49 +232,50 @@ class NumericRunner(ModelRunner):
         self.report(step, records, before)
 
     def report(self, step: int, records: list[Record], before: int) -> None:
-        """What the device found, ahead of what the tags say about the same forward."""
+        """Insert the device's report before the symbolic record of the same forward."""
         assert self.device_state
         for index in range(before, len(records)):
             record = records[index]
             if isinstance(record, Forward):
                 names = [row.request for row in record.rows]
-                promise = self.device_state.numeric(step, names, record.accesses, record.dummy)
-                records.insert(index, cast("Record", promise))
+                pending = self.device_state.numeric(step, names, record.accesses, record.dummy)
+                records.insert(index, cast("Record", pending))
                 return
         records.append(cast("Record", self.device_state.numeric(step, (), (), False)))
 
 
 class NumericPool(BlockPool):
-    """Remembers what a step that is being planned was handed; `handed_out` is None when none is.
+    """Block pool that records the blocks allocated while a step is planned; otherwise `allocated` is None.
 
-    What is handed out then (to a fork) is used at once, with nothing in flight."""
+    Blocks allocated between steps (for a fork) are used at once, with nothing in flight.
+    """
 
     device_state: DeviceState | None = None
-    handed_out: list[int] | None = None
+    allocated: list[int] | None = None
 
     def allocate(self, count: int) -> list[int]:
-        """Hand out `count` blocks."""
+        """Allocate `count` blocks."""
         blocks = super().allocate(count)
-        if self.handed_out is not None:
-            self.handed_out += blocks
+        if self.allocated is not None:
+            self.allocated += blocks
         elif self.device_state:
             self.device_state.overwrite(blocks)
         return blocks
 
 
 class NumericScheduler(Scheduler):
-    """Tells the device which blocks died by the time a step was planned."""
+    """Scheduler that reports each plan, and the blocks it allocated, to the device."""
 
     device_state: DeviceState | None = None
 
     def schedule(self, step: int, budget: int, limits: Mapping[str, int]) -> Plan:
-        """Decide the next step."""
+        """Plan the next step."""
         pool = self.cache.pool
         assert isinstance(pool, NumericPool)
-        handed_out: list[int] = []
-        pool.handed_out = handed_out
+        allocated: list[int] = []
+        pool.allocated = allocated
         plan = super().schedule(step, budget, limits)
-        pool.handed_out = None
+        pool.allocated = None
         if self.device_state:
-            self.device_state.note_plan(plan, pool, handed_out)
+            self.device_state.note_plan(plan, pool, allocated)
         return plan

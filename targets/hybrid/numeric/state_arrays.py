@@ -1,4 +1,4 @@
-"""What the kernels of one group of state layers are told about one part of the batch."""
+"""Arrays for the kernels of one group of state layers and one part of the batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Filled = tuple[int, StateCall]
 
 
 class StateArrays:
-    """`part` is "update " or "prefill "; its rows, positions and tokens have been told already."""
+    """Arrays of one part ("update " or "prefill "), whose rows, positions and tokens are already set."""
 
     def __init__(self, pool: BytePool, tables: Tables, index_arrays: IndexArrays, group: int, part: str) -> None:
         self.pool = pool
@@ -28,7 +28,7 @@ class StateArrays:
         self.layout = pool.layout
 
     def fill(self, rows: Sequence[tuple[int, RowInput]], calls: KernelCalls) -> None:
-        """Rows, columns and offsets for the device to compute from; what its layers take from elsewhere."""
+        """Add the inputs from which the device computes indices, and the entries that the host overrides."""
         layers = range(self.layout.groups[self.group].layers)
         by_row = [{call.inputs.row: call for call in calls.states[self.group, layer]} for layer in layers]
         of_layers = [[(fill, of_layer[one.row]) for fill, one in rows] for of_layer in by_row]
@@ -51,7 +51,7 @@ class StateArrays:
                 self._add_outputs(name, rule.outputs, ours)
 
     def _where(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Table, rows, positions, tokens."""
+        """Return table, rows, positions and tokens."""
         arrays = self.index_arrays.arrays
         table = self.tables.view(self.group, arrays[f"{self.group} pages"])
         rows = arrays[f"{self.group} {self.part}rows"]
@@ -73,7 +73,7 @@ class StateArrays:
         return rule
 
     def _stop_rule(self, rule: StateRule, of_layers: Sequence[Sequence[Filled]]) -> tuple[Ints, Ints]:
-        """With room for as many stops as any row has, by the rule or not."""
+        """Return the expected stops, with room for as many as any row has, expected or overridden."""
         table, rows, positions, tokens = self._where()
         most = [max(len(call.states), len(call.windows)) for calls in of_layers for _, call in calls]
         if self.layout.mode == "all":
@@ -95,7 +95,7 @@ class StateArrays:
             for _, page in self._stops(fill, call.windows):
                 windows[index] = page
             tokens = len(call.inputs.tokens)
-            outputs[index, tokens:] = rule[index, tokens:]  # nothing is stored behind a row's own tokens
+            outputs[index, tokens:] = rule[index, tokens:]  # no state is stored after a row's own tokens
         self.index_arrays.add(name + "outputs", rule, outputs)
         self.index_arrays.add(name + "windows", rule[:, 0], windows)
 

@@ -47,7 +47,7 @@ DELTA_TRACE = make_trace(
 
 
 def choices(device: str, trace: Trace) -> list[list[tuple[int, ...]]]:
-    """What the read-out chose, by step and row."""
+    """Return the tokens chosen by the read-out, by step and row."""
     target = load_factory(f"hybrid@{device}").open(trace.config)
     records = [record for event in trace.events for record in target.apply(event).records]
     return [[tuple(row.choices) for row in record.rows] for record in records if isinstance(record, Numeric)]

@@ -1,4 +1,4 @@
-"""Bytes outside of the pool: they are what their keys name, arrive bit for bit in every fill, and outlive the pool."""
+"""Bytes outside the pool: they match their keys, are loaded bit for bit in every fill, and outlive the pool."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ MOVED = (arrive("r0", 30, new=9), *steps(3), Preempt("r0"), MoveTier("r0", "host
 
 
 def open_target(trace: Trace, device: str = "cpu") -> Any:
-    """A target to which all events have happened."""
+    """Return a target after all events."""
     target: Any = load_factory(f"hybrid@{device}").open(trace.config)
     for event in trace.events:
         for record in target.apply(event).records:
@@ -76,14 +76,14 @@ def test_an_engine_that_sleeps_may_be_told_of_content_outside(saves: str) -> Non
 
 
 class SavesItsNeighbour(ExternalStore):
-    """The page of another block leaves the pool."""
+    """Saves the page of another block."""
 
     def save(self, key: Any, block: int) -> None:
         super().save(key, block + 1)
 
 
 class LosesTheLastSlot(ExternalStore):
-    """One token's key and value are not carried back."""
+    """Does not load the KV of one token."""
 
     def load_slots(self, layer: int, block: int, tags: Any) -> None:
         self.memory.store_slots(layer, block, len(tags), 0, tags[:-1])

@@ -1,4 +1,4 @@
-"""Steps overlap: uploads for the next one, kernels of this one, results of the last one; a missing fence shows.
+"""Steps overlap: uploads for the next one, kernels of this one, results of the last one; a missing fence is detected.
 
 On a CPU copies run as late as fences allow. On a GPU one of the two streams is kept busy.
 """
@@ -48,14 +48,14 @@ class Changed(NumericFactory):
         self._change = change
 
     def open(self, config: Config) -> Any:
-        """One engine for one trace."""
+        """Return a new engine for one trace."""
         target = super().open(config)
         self._change(target)
         return target
 
 
 def keep_busy(stream: str, cycles: int = A_WHILE) -> Callable[[Any], None]:
-    """Before each event some streams get something to do: "kernels", all "copies", or those that are sent "early"."""
+    """Busy some streams before each event: "kernels", all "copies", or those of "early" uploads."""
 
     def change(target: Any) -> None:
         apply, lanes = target.apply, target.device_state.lanes
@@ -113,7 +113,7 @@ def test_uploads_for_the_next_step_run_beside_the_kernels_of_this_one(device: st
 
 
 def no_fence_for_replays(target: Any) -> None:
-    """A replay does not wait for its arrays: it reads those of the last one."""
+    """A replay that does not wait for its arrays reads those of the previous one."""
 
     class Unfenced(Slot):
         taken = False
@@ -140,7 +140,7 @@ def no_fence_for_replays(target: Any) -> None:
 
 
 def pinned_ids_used_again(target: Any) -> None:
-    """Blocks to zero go through one pinned buffer, whose last copy nobody waits for."""
+    """Uploads blocks to zero through one pinned buffer without waiting for its last copy."""
     device_state: DeviceState = target.device_state
     note_plan = device_state.note_plan
     pinned = torch.zeros(64 * 8, dtype=torch.uint8, pin_memory=target.device.is_cuda)
@@ -157,13 +157,13 @@ def pinned_ids_used_again(target: Any) -> None:
 
 
 def results_not_waited_for(target: Any) -> None:
-    """The host reads where results are going to be."""
+    """The host reads a download buffer before the copy has run."""
 
     class Impatient(PendingDownload):
-        def open(self) -> list[Any]:
+        def wait(self) -> list[Any]:
             self._copied = type("Nothing", (), {"hold_host": lambda fence: None})()  # type: ignore[assignment]
             self._host.fill_(1)
-            return super().open()
+            return super().wait()
 
     downloads = target.device_state.lanes.downloads
     downloads.send = lambda tensors: Impatient(downloads, tensors)
@@ -204,7 +204,7 @@ def test_a_pinned_buffer_used_again_is_found_on_a_gpu(device: str) -> None:
 
 
 def test_nothing_overtakes_a_page_that_leaves_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S8: its block dies for the next step, whose ids are on the device already."""
+    """S8: the saved block dies for the next step, whose ids are on the device already."""
 
     def saved_in_time() -> bool:
         target: Any = load_factory("hybrid@cpu").open(TRACE.config)
@@ -224,7 +224,7 @@ def test_nothing_overtakes_a_page_that_leaves_the_pool(monkeypatch: pytest.Monke
 
 
 def test_steps_that_end_in_one_event_are_launched_before_any_is_waited_for() -> None:
-    """Preempting the running requests lets everything in flight run: its results are fetched together."""
+    """Preempting the running requests executes all steps in flight; their results are fetched together."""
     trace = make_trace(*TRACE.events[:6], ResetPrefixCache(preempt_running=True), *steps(9), async_depth=2)
     target: Any = load_factory("hybrid@cpu").open(trace.config)
     order: list[str] = []
@@ -232,15 +232,15 @@ def test_steps_that_end_in_one_event_are_launched_before_any_is_waited_for() -> 
     begin, send = device_state.begin, device_state.lanes.downloads.send
 
     def noting(tensors: Any) -> Any:
-        receipt = send(tensors)
-        opened = receipt.open
+        download = send(tensors)
+        wait = download.wait
 
-        def open_it() -> Any:
+        def noted_wait() -> Any:
             order.append("fetched")
-            return opened()
+            return wait()
 
-        receipt.open = open_it  # type: ignore[method-assign]
-        return receipt
+        download.wait = noted_wait  # type: ignore[method-assign]
+        return download
 
     device_state.lanes.downloads.send = noting  # type: ignore[method-assign]
     device_state.begin = lambda step: (order.append("begun"), begin(step))[1]  # type: ignore[method-assign, func-returns-value]

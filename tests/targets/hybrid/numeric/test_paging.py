@@ -1,4 +1,4 @@
-"""Pages of all groups have one size, however they were made equal; manager blocks may be several kernel blocks."""
+"""Pages of all groups have one size in every page layout; manager blocks may be several kernel blocks."""
 
 from itertools import pairwise, product
 from typing import Any
@@ -32,7 +32,7 @@ def layout(*sizes: int, states: bool = True) -> Layout:
 
 
 def paged(**options: str) -> Trace:
-    """Chunks, drafts, a hit inside of a block, a load from outside."""
+    """Chunks, drafts, a hit inside a block, a load from outside the pool."""
     return make_trace(
         arrive("r0", 50, new=6),
         *steps(2, drafts=2, right=2),
@@ -135,7 +135,7 @@ def test_tables_that_are_not_split_are_found(compares: bool, found: set[str], mo
 
 
 def test_a_page_that_is_too_small_for_a_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that did not make its blocks longer: the last page's state would lie behind the pool."""
+    """An engine with too short attention blocks: the last page's state would end beyond the pool."""
     trace = make_trace(arrive("r0", 20, new=6), *steps(4), options={"page_layout": "scaled"})
     factory = load_factory("hybrid@cpu-bytes")
     assert "smaller than a state" in factory.supports(trace.config)

@@ -1,4 +1,4 @@
-"""The byte pool: dead bytes are what their fill says in every data type, pages do not overlap, guards are watched."""
+"""The byte pool: dead bytes match their fill in every data type, pages do not overlap, guards are checked."""
 
 import numpy as np
 import pytest
