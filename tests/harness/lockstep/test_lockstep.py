@@ -29,7 +29,7 @@ from hybridfuzz.targets.base.trace import (
 )
 from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from msgspec.structs import replace
 from support import CLEAN, Tampered, arrive, broken, change_view, check_sentence, drawn, make_trace, steps, watch
 
@@ -156,7 +156,7 @@ def test_what_was_exercised_is_the_sum_over_all_oracles() -> None:
     assert sum("M8" in oracle.ids for oracle in lockstep.oracles) > 1
 
 
-class Crashes(Runner):
+class Crashes(ModelRunner):
     """The worker dies in its third step."""
 
     def zero_blocks(self, plan: Any, records: Any) -> None:

@@ -9,7 +9,7 @@ from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.trace import Evict, Step
 from hybridfuzz.targets.hybrid.host.block_pool import BlockPool
 from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup, MambaGroup
-from hybridfuzz.targets.hybrid.worker.tag_kernels import Kernels
+from hybridfuzz.targets.hybrid.worker.tag_kernels import TagKernels
 from support import (
     Case,
     HitsOneUnitLess,
@@ -112,7 +112,7 @@ class NeverDefers(MambaGroup):
         return False
 
 
-class WritesNoBoundary(Kernels):
+class WritesNoBoundary(TagKernels):
     """Mode all: the states of crossed boundaries are promised, not written."""
 
     def stops(self, inputs: Any, at: Any) -> list[tuple[int, int, int]]:

@@ -9,8 +9,8 @@ from hybridfuzz.targets.hybrid.host.block_pool import BlockPool
 from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup
 from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager
 from hybridfuzz.targets.hybrid.layout import NULL_BLOCK
-from hybridfuzz.targets.hybrid.worker.input_batch import Batch
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
+from hybridfuzz.targets.hybrid.worker.input_batch import InputBatch
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from support import ATTENTION, Case, arrive, broken, change_view, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 12, new=3), *steps(6))
@@ -89,7 +89,7 @@ class KeepsCounters(AttentionGroup):
         self.pool.release(reversed(self.tables.pop(name, [])))
 
 
-class KeepsRequests(Runner):
+class KeepsRequests(ModelRunner):
     """The worker never forgets a request."""
 
     def update_batch(self, plan: Any) -> None:
@@ -98,7 +98,7 @@ class KeepsRequests(Runner):
         self.requests = before | self.requests
 
 
-class KeepsRows(Batch):
+class KeepsRows(InputBatch):
     """A row of the batch is cleared, but stays taken."""
 
     def remove(self, name: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hybridfuzz.targets.base.observe import Forward, Record, StateRead
 from hybridfuzz.targets.base.shadow import POISON, POISON_TOKEN
 from hybridfuzz.targets.base.trace import Evict, Group, Preempt
-from hybridfuzz.targets.hybrid.tag_memory import Memory
+from hybridfuzz.targets.hybrid.tag_memory import TagMemory
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
-from hybridfuzz.targets.hybrid.worker.state_slots import States
-from hybridfuzz.targets.hybrid.worker.tag_kernels import Kernels
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
+from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
+from hybridfuzz.targets.hybrid.worker.tag_kernels import TagKernels
 from support import ATTENTION, MAMBA, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
@@ -37,7 +37,7 @@ WRAPPED = make_trace(
 )  # fmt: skip
 
 
-def scribbles(change: Callable[[Memory, int], None]) -> Any:
+def scribbles(change: Callable[[TagMemory, int], None]) -> Any:
     """The last published block is overwritten without a record; the event is an eviction."""
 
     class Scribbles(HybridTarget):
@@ -59,35 +59,35 @@ class ScribblesSlot(HybridTarget):
         return []
 
 
-class RepeatsOldestInput(Memory):
+class RepeatsOldestInput(TagMemory):
     """The stored window is one input over and over."""
 
     def store_conv(self, layer: int, block: int, window: tuple[int, ...]) -> None:
         super().store_conv(layer, block, window[:1] * len(window))
 
 
-class SeedsColumnBefore(States):
+class SeedsColumnBefore(StateSlots):
     """vLLM #53142: an admitted request starts from the wrong column of its hit."""
 
     def seed_column(self, group: int, computed: int) -> int:
         return max(super().seed_column(group, computed) - 1, 0) if computed else -1
 
 
-class ForgetsHit(Kernels):
+class ForgetsHit(TagKernels):
     """A continued request is taken for a new one if it computes more than one token."""
 
     def has_initial_state(self, inputs: Any, layer: int) -> bool:
         return inputs.position > 0 and len(inputs.tokens) == 1
 
 
-class InventsState(Kernels):
+class InventsState(TagKernels):
     """vLLM #32118: a request that computes one token resumes from a state, even if nothing is computed yet."""
 
     def has_initial_state(self, inputs: Any, layer: int) -> bool:
         return True
 
 
-class ReadsWindowOff(States):
+class ReadsWindowOff(StateSlots):
     """A chunk takes its window one token late."""
 
     def state_indices(self, *arguments: Any) -> Any:
@@ -96,21 +96,21 @@ class ReadsWindowOff(States):
         return msgspec.structs.replace(indices, offset=indices.offset + late)
 
 
-class LeavesTemporal(States):
+class LeavesTemporal(StateSlots):
     """The running column moves on without the recurrent state."""
 
     def move_temporal(self, layer: int, source: int, destination: int) -> None:
         pass
 
 
-class LeavesConv(States):
+class LeavesConv(StateSlots):
     """vLLM #42792: only the recurrent state moves on."""
 
     def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
         pass
 
 
-class LeavesSecondLayer(States):
+class LeavesSecondLayer(StateSlots):
     """SGLang #39862: one mover skips one tensor."""
 
     def move_temporal(self, layer: int, source: int, destination: int) -> None:
@@ -118,7 +118,7 @@ class LeavesSecondLayer(States):
             super().move_temporal(layer, source, destination)
 
 
-class ForgetsAccepted(States):
+class ForgetsAccepted(StateSlots):
     """vLLM #39273: the next step starts as if no draft had been accepted."""
 
     def settle(self, *arguments: Any) -> None:
@@ -127,7 +127,7 @@ class ForgetsAccepted(States):
             counts[:] = [0] * len(counts)
 
 
-class SwapsSlots(Memory):
+class SwapsSlots(TagMemory):
     """Keys and values of neighbouring positions change places."""
 
     def store_slots(self, layer: int, block: int, size: int, first: int, tags: Sequence[int]) -> None:
@@ -135,7 +135,7 @@ class SwapsSlots(Memory):
             super().store_slots(layer, block, size, slot ^ 1, (tag,))
 
 
-class DropsLastSlot(Kernels):
+class DropsLastSlot(TagKernels):
     """The last token's keys and values are never stored."""
 
     def write_slots(self, group: int, layer: int, inputs: Any, blocks: Any, size: int) -> Any:
@@ -146,14 +146,14 @@ class DropsLastSlot(Kernels):
         return (*tags, tags[-1])
 
 
-class NeverZeroes(Runner):
+class NeverZeroes(ModelRunner):
     """vLLM #35219: a recycled page is not zeroed."""
 
     def zero_blocks(self, plan: Any, records: list[Record]) -> None:
         pass
 
 
-class SamplesNaN(Runner):
+class SamplesNaN(ModelRunner):
     """NaN logits, but nothing else is wrong."""
 
     def verify(self, row: Any, tags: Any, inputs: Any) -> list[int]:
@@ -161,14 +161,14 @@ class SamplesNaN(Runner):
         return [POISON_TOKEN] * len(sampled)
 
 
-class AttendsToNaN(Kernels):
+class AttendsToNaN(TagKernels):
     """Attention multiplies NaN by the mask 0."""
 
     def read_slots(self, *arguments: Any) -> tuple[int, ...]:
         return (POISON,) * len(super().read_slots(*arguments))
 
 
-class PoisonsChain(Kernels):
+class PoisonsChain(TagKernels):
     """A kernel's arithmetic overflows, after reading and before writing back what it should."""
 
     def state_row(self, *arguments: Any) -> tuple[int, ...]:
@@ -263,7 +263,7 @@ def test_fires(case: Case) -> None:
 def test_stale_page_names_its_former_owner() -> None:
     """The message names the block's previous owner."""
 
-    class ZeroesFirstOnly(Runner):
+    class ZeroesFirstOnly(ModelRunner):
         def zero_blocks(self, plan: Any, records: list[Record]) -> None:
             if plan.step < 10:
                 super().zero_blocks(plan, records)
