@@ -68,6 +68,7 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no middle dot gets a question mark
@@ -75,6 +76,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_line(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:  # in the middle of an import, for instance
         return complain("interrupted", USAGE)
+
+
+def open_standard_streams() -> None:
+    """Connect a standard stream that the caller closed (`>&-`) with the null device.
+
+    Otherwise the next file or pipe gets its number, and Python's stream is None.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def run_line(arguments: Sequence[str]) -> int:
