@@ -55,7 +55,7 @@ class Process:
         self.memory_limit = memory_limit
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._home = make_home()
-        variables = environment(os.environ, launch.env, self._home, _cache())
+        variables = worker_environment(launch, self._home)
         if namespaces_missing():
             variables[NETWORK] = "1"
         try:
@@ -175,8 +175,10 @@ class Process:
         return self._errors.read().decode(errors="replace").strip()
 
 
-def _cache() -> Path | None:
+def worker_environment(launch: Launch, home: Path) -> dict[str, str]:
+    """Return the environment of a process that runs a target's code, with a home from `make_home`."""
     try:
-        return cache_folder()
+        cached = cache_folder()
     except TargetError:
-        return None
+        cached = None
+    return environment(os.environ, launch.env, home, cached)

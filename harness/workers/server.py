@@ -11,9 +11,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
