@@ -1,9 +1,8 @@
-"""`hybridfuzz COMMAND ...`: picks the command, turns every known error into one line and an exit
-status.
+"""`hybridfuzz COMMAND ...`: picks the command, turns every known error into one line and an exit status.
 
     0  clean        1  violation found        2  usage, configuration or environment
-    3  vacuous: a required state or an applicable oracle was never exercised; or blind: a bug that
-    was planted as a canary was not found        4  hybridfuzz itself failed
+    3  vacuous: a required state or an applicable oracle was never exercised; or blind: the self-test failed
+    4  hybridfuzz itself failed               5  interrupted before anything new was found
 
 Only the chosen command's module is imported, and it imports what is heavy when it runs.
 """
@@ -20,7 +19,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 
-from .exit_status import CLEAN, INTERNAL, USAGE
+from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -36,7 +35,8 @@ COMMANDS = {
     "doctor": "check this machine and installation",
 }
 EPILOG = """\
-exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error
+exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error,
+             5 interrupted
 in pytest: pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
 example: hybridfuzz fuzz --target hybrid --time 60s
 """
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run_line(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:  # in the middle of an import, for instance
-        return complain("interrupted", USAGE)
+        return complain("interrupted", INTERRUPTED)
 
 
 def open_standard_streams() -> None:
