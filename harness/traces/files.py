@@ -21,15 +21,20 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from ...targets.base.trace import SCHEMA_VERSION, Arrive, Resume, Trace, TraceError
 from ..quoting import clean, one_line
 
+T = TypeVar("T")
 _decoder = msgspec.json.Decoder(Trace)
 TRACE_BYTES_MAX = 8 << 20
+STATE_BYTES_MAX = 16 << 20
+"""Of any JSON file but traces. Decoded, the worst 16 MiB take about 400 MB."""
 EVENTS_MAX = 10_000
 TOKENS_MAX = 1 << 22
 ERROR_LENGTH_MAX = 300
@@ -137,6 +142,36 @@ def read_regular(path: str | Path, limit: int, what: str) -> bytes:
     if len(data) > limit:
         raise TraceError(f"{where}: too large for {what} (more than {limit} bytes)")
     return data
+
+
+def read_json(path: Path, kind: type[T], what: str, cure: str = "") -> T | None:
+    """Return the content of a state file of at most 16 MiB; None if there is no file.
+
+    Raises TraceError, in one line that ends with `cure`, for a file that cannot be used.
+    """
+    if not os.path.lexists(path):
+        return None
+    data = read_regular(path, STATE_BYTES_MAX, what)
+    try:
+        value = msgspec.json.decode(data, type=kind)
+        if not _fits(value):
+            raise ValueError("a number has more than 64 bits")
+    except (ValueError, RecursionError) as error:  # of Unicode and of msgspec, too
+        raise TraceError(f"{clean(str(path))}: {one_line(str(error), ERROR_LENGTH_MAX)}{cure}") from None
+    return value
+
+
+def _fits(value: object) -> bool:
+    """Return True if every integer in decoded data has at most 64 bits: arithmetic on more may overflow a float."""
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 64
+    if isinstance(value, str | float):
+        return True
+    if isinstance(value, msgspec.Struct):
+        return all(_fits(getattr(value, name)) for name in value.__struct_fields__)
+    if isinstance(value, Mapping):
+        return all(map(_fits, value.values()))
+    return all(map(_fits, value)) if isinstance(value, Sequence) else True
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:
