@@ -14,12 +14,14 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
 
 from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
+from .quoting import terminal_line
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -69,6 +71,8 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     open_standard_streams()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # like Ctrl-C; a campaign replaces this
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no middle dot gets a question mark
@@ -124,7 +128,6 @@ def run_command(options: argparse.Namespace) -> int:
         if "device" in options:
             options.target = on_device(options.target, options.device)
         status: int = command.run(options)
-        sys.stdout.flush()
     except (TargetError, TraceError, OutputError) as error:
         return complain(str(error), USAGE)
     except (BrokenPipeError, SystemExit):  # rich turns the first into the second
@@ -139,6 +142,10 @@ def run_command(options: argparse.Namespace) -> int:
         return internal_error(str(error), error.details)
     except Exception as error:
         return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the work is done, and its status counts
+        drop_output()
     return status
 
 
@@ -149,7 +156,7 @@ def drop_output() -> None:
 
 def complain(message: str, status: int) -> int:
     """One line on standard error."""
-    print(f"hybridfuzz: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"hybridfuzz: error: {terminal_line(' '.join(message.split()))}", file=sys.stderr)
     return status
 
 

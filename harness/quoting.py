@@ -25,10 +25,6 @@ MESSAGE_MAX = 2_000
 DETAILS_MAX = 4_000
 """Characters that are kept of a traceback or another long detail."""
 
-# C0 and C1 controls but tab and newline, surrogates, non-characters, and the bidirectional controls that reorder text.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>~|!#])")
 _BLOCK_START = re.compile(r"^(\s*)([-+=]|\d+(?=[.)]))", re.MULTILINE)
 _AUTOLINK = re.compile(r"(?i)\b(https?|ftp|mailto|www)(?=[:.])|@")
@@ -40,13 +36,8 @@ def clean(text: str, limit: int = MESSAGE_MAX) -> str:
     A cut text ends with its full length. Carriage returns become newlines.
     """
     length, text = len(text), text[: limit + 1]
-    text = _UNSAFE.sub(_escaped, text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = terminal_text(text.replace("\r\n", "\n").replace("\r", "\n"))
     return text if length <= limit else f"{text[:limit]} ... (cut: {length:,} characters)"
-
-
-def _escaped(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def one_line(text: str, limit: int = MESSAGE_MAX) -> str:
@@ -55,8 +46,13 @@ def one_line(text: str, limit: int = MESSAGE_MAX) -> str:
 
 
 def terminal_text(text: str) -> str:
-    """Return text that cannot send control sequences to a terminal. Newlines and tabs stay."""
-    return _UNSAFE.sub(_escaped, text)
+    """Return text that cannot send control sequences to a terminal. Newlines and tabs stay.
+
+    Everything else that Unicode calls unprintable is escaped as in Python: controls, surrogates, bidirectional marks.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
 def terminal_line(text: str) -> str:
@@ -107,7 +103,7 @@ def html_text(text: str) -> str:
 def toml_string(text: str) -> str:
     """Return a basic TOML string for this text; lone surrogates, which TOML cannot hold, are escaped."""
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    text = re.sub("[\ud800-\udfff]", _escaped, text)
+    text = re.sub("[\ud800-\udfff]", lambda match: ascii(match[0])[1:-1], text)
     return '"' + "".join(escapes.get(one) or (one if one.isprintable() else _unicode(one)) for one in text) + '"'
 
 

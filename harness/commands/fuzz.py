@@ -123,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a campaign and feed its events to the handlers."""
-    from contextlib import closing
+    from contextlib import closing, suppress
 
     from ..campaign.campaign import Campaign
     from ..events import CampaignEnded
@@ -157,7 +157,8 @@ def run(options: argparse.Namespace) -> int:
             dispatcher.shutdown()
     assert ended is not None
     if (page := settings.out / "report.html").exists():
-        printer(options.json)(f"report: {page}")
+        with suppress(BrokenPipeError):  # a lost output does not change the result
+            printer(options.json)(f"report: {page}")
     return status(ended.summary)
 
 

@@ -138,14 +138,14 @@ def replayed(
 def show_why(worker: WorkerClient, trace: Trace, violation: Violation, on_stderr: bool) -> dict[str, object] | None:
     """Run the trace again, record its blocks and print an explanation. Return None if it does not fail again."""
     import msgspec
-    from rich.console import Console
 
     from ..explain.explain import explain
     from ..explain.terminal import show_history
+    from ..outputs.console import Terminal
 
     history = worker.explain(trace)[1]
     explanation = explain(history)
-    console = Console(stderr=on_stderr)
+    console = Terminal(stderr=on_stderr)
     if explanation is None or history.violation is None or history.violation.signature != violation.signature:
         console.print("no explanation: the failure did not show when the trace ran again", style="yellow")
         return None

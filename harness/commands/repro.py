@@ -82,7 +82,7 @@ def tried(
     case: tuple[Trace, History, Violation],
     line: Callable[[str], None],
 ) -> tuple[Script | None, ScriptVerdict | None]:
-    """Write and run scripts. Return the first that fails as it promises, else the last; (None, None) if there is none."""
+    """Run scripts. Return the first that fails as it promises, else the last; (None, None) if there is none."""
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import write_scripts
     from ..lockstep.ranks import ranks_of

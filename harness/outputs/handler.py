@@ -157,9 +157,9 @@ class Dispatcher:
                 self._drop(handler, error)
 
     def shutdown(self) -> None:
-        """Shut all handlers down, in the order in which they were started."""
+        """Shut all handlers down, the first one last: it is the console, which prints the warnings of the others."""
         while self._handlers:
-            handler = self._handlers.pop(0)
+            handler = self._handlers.pop()
             try:
                 handler.shutdown()
             except LOSSES as error:

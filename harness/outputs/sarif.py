@@ -89,7 +89,8 @@ class _Trace:
 
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
-        self.uri = quote(Path(finding.trace).as_posix())
+        path = Path(finding.trace)
+        self.uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
         self.data = b""
         with suppress(TraceError):
             self.data = encode_trace(load_trace(finding.trace))
