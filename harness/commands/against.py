@@ -76,7 +76,7 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
     from ..lockstep.ranks import on_ranks
     from ..units import plural
     from .common import print_json, printer
-    from .replay import read_all, unread
+    from .reading import read_all, unread
 
     line = printer(options.json)
     read = read_all(files, line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     from ..exit_status import CLEAN, USAGE, VIOLATION
     from ..units import plural
     from .common import open_worker, print_json, printer, trace_files
+    from .reading import read_all, unread
 
     line, files = printer(options.json), trace_files(options.paths)
     if options.against:
@@ -74,31 +74,6 @@ def run(options: argparse.Namespace) -> int:
     return VIOLATION if failed else USAGE if refused else CLEAN
 
 
-def read_all(files: Sequence[Path], line: Callable[[str], None]) -> dict[Path, Trace | str]:
-    """Read each file once; a file that is no trace gets one line, and its reason instead of a trace.
-
-    Raises TraceError if there is only one file and it is no trace.
-    """
-    from ...targets.base.trace import TraceError
-    from ..traces.files import load_trace
-
-    read: dict[Path, Trace | str] = {}
-    for file in dict.fromkeys(files):
-        try:
-            read[file] = load_trace(file)
-        except TraceError as error:
-            if len(files) == 1:
-                raise
-            line(f"refused {error}")
-            read[file] = str(error)
-    return read
-
-
-def unread(file: Path, reason: str) -> dict[str, object]:
-    """Return the result of a file that is no trace."""
-    return {"trace": str(file), "signature": None, "refused": reason}
-
-
 def replayed(
     worker: WorkerClient, file: Path, read: Trace, options: argparse.Namespace, *, alone: bool
 ) -> dict[str, object]:
@@ -108,6 +83,7 @@ def replayed(
     from ..units import plural
     from ..workers.messages import Ported
     from .common import printer
+    from .reading import unread
 
     line = printer(options.json)
     try:
