@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Sequence
 
 from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
+from .quoting import terminal_line
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the command."""
@@ -72,6 +73,7 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, that of this process if none is given; returns the exit status."""
     own = arguments is None
+    open_standard_streams()
     try:
         if own:
             for number in ENDING:
@@ -86,6 +88,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if own:  # the result is settled: a signal during the interpreter's exit does not change it
             for number in ENDING:
                 signal.signal(number, signal.SIG_IGN)
+
+
+def open_standard_streams() -> None:
+    """Connect a standard stream that the caller closed (`>&-`) with the null device.
+
+    Otherwise the next file or pipe gets its number, and Python's stream is None.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def run_line(arguments: Sequence[str]) -> int:
@@ -145,7 +164,7 @@ def drop_output() -> None:
 
 def complain(message: str, status: int) -> int:
     """One line on standard error."""
-    print(f"hybridfuzz: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"hybridfuzz: error: {terminal_line(' '.join(message.split()))}", file=sys.stderr)
     return status
 
 

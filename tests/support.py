@@ -21,12 +21,43 @@ from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Event, Group
 from hybridfuzz.targets.hybrid.factory import HybridFactory
 from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager, Hit
 from hybridfuzz.targets.hybrid.mutants.registry import mutant
+from hypothesis import strategies as st
 
 CLEAN: TargetFactory = load_factory("hybrid")
 MAMBA, ATTENTION = Group("mamba", 8), Group("attention", 8)
 ORACLE_IDS = {f"M{number}" for number in range(1, 10)} | {f"S{number}" for number in range(1, 9)}
 
 Records = Sequence[Record]
+
+HOSTILE = [
+    "{__import__('os').system('id > pwned')}",
+    '"""\nimport os\nos.system("id")\n"""',
+    "'''\nraise SystemExit\n'''",
+    "\\",
+    '\\"""\nx = 1',
+    "x\\",
+    '"',
+    '""',
+    "\n\nimport os",
+    "\x1b[2J\x1b]0;owned\x07",
+    "a\rb\nc\td\x00\x9b31m",
+    "</text></svg><script>alert(1)</script>",
+    "]]><!-- --><![CDATA[",
+    "<img src=x onerror=alert(1)>",
+    "[click](javascript:alert(1)) ![](http://evil/x.png)",
+    "```\n# out\n```",
+    "`` ` ```` `",
+    "# heading",
+    "- item",
+    "1. item",
+    "@everyone #1 https://evil www.evil.org",
+    "\ud800 \udfff \ufffe",
+    "\u202egnp.exe \u2028line \u2066",
+    "&amp; &lt; %s {0} ${x}",
+    "",
+]
+"""Text that would be code or markup if it were not quoted."""
+TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(alphabet=st.characters(), max_size=60))
 
 
 def make_trace(*events: AnyEvent, **config: Any) -> Trace:

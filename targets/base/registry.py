@@ -31,7 +31,7 @@ from types import ModuleType
 from msgspec import Struct
 
 from .launch import Launch
-from .protocol import TargetError, TargetFactory
+from .protocol import Capabilities, TargetError, TargetFactory
 from .repro import Failure, Script
 from .trace import Trace
 
@@ -82,19 +82,31 @@ def load_factory(spec: str) -> TargetFactory:
     if parsed.name == "python":
         return _from_module(spec, *parsed.variant.split(":"))
     module = _module(parsed.name, "factory")
-    variants = _variants(module)
-    if parsed.variant and parsed.variant not in variants:
-        raise _unknown(spec, [f"{parsed.name}:{slug}" for slug in variants] or [parsed.name])
+    _check_variant(spec, parsed)
     # `prepare` has handled the version of an engine with an environment; for other engines it is a device.
     device = [parsed.version] if parsed.version and not _has(parsed.name, "environment") else []
     factory: TargetFactory = module.make_factory(parsed.variant, *device)
     return factory
 
 
+def _check_variant(spec: str, parsed: Spec) -> None:
+    """TargetError for a variant that an engine does not have, or a device that its numeric run does not know."""
+    module = _module(parsed.name, "factory")
+    variants = _variants(module) if parsed.variant else {}
+    if parsed.variant and parsed.variant not in variants:
+        raise _unknown(spec, [f"{parsed.name}:{slug}" for slug in variants] or [parsed.name])
+    devices, device = _devices(parsed.name), parsed.version.removesuffix(getattr(module, "BYTES_ALONE", ""))
+    if device and devices and device not in devices:
+        raise TargetError(f"target {spec!r}: no such device: known: symbolic, {', '.join(devices)}")
+
+
 def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
     """Return how to start a worker for a target; make the engine's environment if it is missing."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "environment"):
+    if parsed.name == "python":
+        return Launch(sys.executable, {})
+    if not _has(parsed.name, "environment"):
+        _check_variant(spec, parsed)
         return Launch(sys.executable, {})
     launch: Launch = _module(parsed.name, "environment").prepare(parsed.version, progress)
     return launch
@@ -187,7 +199,14 @@ def _from_module(spec: str, module: str, attribute: str) -> TargetFactory:
         raise TargetError(f"target {spec!r}: {error}; is PYTHONPATH right? (now: {_path_now()})") from error
     except AttributeError as error:
         raise TargetError(f"target {spec!r}: {error}") from error
-    factory: TargetFactory = found if hasattr(found, "capabilities") else found()
+    try:
+        factory: TargetFactory = found if hasattr(found, "capabilities") else found()
+    except Exception as error:
+        raise TargetError(f"target {spec!r}: calling it raised {type(error).__name__}: {error}") from error
+    has = isinstance(getattr(factory, "capabilities", None), Capabilities) and hasattr(factory, "name")
+    if not has or not callable(getattr(factory, "open", None)) or not callable(getattr(factory, "supports", None)):
+        kind = type(factory).__name__
+        raise TargetError(f"target {spec!r}: {kind!r} is no TargetFactory (name, capabilities, supports, open)")
     return factory
 
 

@@ -43,3 +43,16 @@ class Script(Struct, frozen=True):
     promise: str
     needs: str
     places: tuple[str, ...] = ()
+
+
+def python_comment(text: str) -> str:
+    """Return text for one line of a comment or docstring; it cannot end either."""
+    line = "".join(one if one.isprintable() and one != "\\" else ascii(one)[1:-1] for one in " ".join(text.split()))
+    line = line.replace('"""', "'''")
+    return f"{line[:-1]}'" if line.endswith('"') else line
+
+
+def python_format(text: str) -> str:
+    """Return text that stands for itself in a double-quoted f-string."""
+    escapes = {'"': '\\"', "{": "{{", "}": "}}"}
+    return "".join(escapes.get(one) or ascii(one)[1:-1] for one in text)

@@ -17,11 +17,16 @@ from ...reference.layout import smallest_pool
 
 SCHEMA_VERSION = 1
 
-Name = Annotated[str, Meta(min_length=1, max_length=64)]
+# Names come from files of strangers, and go into scripts, reports and terminals.
+Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
+Document = Annotated[str, Meta(pattern=r"\A(~|[A-Za-z0-9_.-]{1,64})\Z")]
+Blocks = Annotated[int, Meta(ge=1, le=4096)]
+Rows = Annotated[int, Meta(ge=1, le=4096)]
+Priority = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=1 << 20)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 20)]
 Drafts = Annotated[int, Meta(ge=0, le=16)]
-Prompt = Annotated[tuple[tuple[Name, Positive], ...], Meta(min_length=1, max_length=16)]
+Prompt = Annotated[tuple[tuple[Document, Positive], ...], Meta(min_length=1, max_length=16)]
 
 
 class TraceError(Exception):
@@ -45,7 +50,7 @@ class Arrive(Event, frozen=True, tag="arrive"):
     name: Name
     prompt: Prompt
     max_new_tokens: Positive
-    priority: int = 0
+    priority: Priority = 0
     session: bool = False
 
 
@@ -61,10 +66,10 @@ class Step(Event, frozen=True, tag="step"):
     """
 
     budget: Positive | None = None
-    chunks: dict[Name, Positive] = field(default_factory=dict)
+    chunks: Annotated[dict[Name, Positive], Meta(max_length=256)] = field(default_factory=dict)
     drafts: Drafts = 0
     right: Drafts = 0
-    per_request: dict[Name, tuple[Drafts, Drafts]] = field(default_factory=dict)
+    per_request: Annotated[dict[Name, tuple[Drafts, Drafts]], Meta(max_length=256)] = field(default_factory=dict)
     pad_to: Count = 0
 
 
@@ -83,7 +88,7 @@ class Abort(Event, frozen=True, tag="abort"):
 class DummyRun(Event, frozen=True, tag="dummy_run"):
     """An idle data-parallel rank executes `rows` dummy rows, replaying a decode graph if `uniform_decode`."""
 
-    rows: Positive
+    rows: Rows
     uniform_decode: bool = True
 
 
@@ -100,7 +105,7 @@ class ResetPrefixCache(Event, frozen=True, tag="reset_prefix_cache"):
 class Evict(Event, frozen=True, tag="evict"):
     """Pool pressure: up to `blocks` free blocks lose their keys, oldest first."""
 
-    blocks: Positive
+    blocks: Blocks
 
 
 class Sleep(Event, frozen=True, tag="sleep"):
@@ -144,7 +149,7 @@ class Truncate(Event, frozen=True, tag="truncate"):
 class Permute(Event, frozen=True, tag="permute"):
     """Reorder the rows of the batch; `order` lists names, the rest follow in their present order."""
 
-    order: tuple[Name, ...]
+    order: Annotated[tuple[Name, ...], Meta(max_length=256)]
 
 
 class Save(Event, frozen=True, tag="save"):
@@ -219,9 +224,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     max_num_batched_tokens: Annotated[int, Meta(ge=1, le=4096)] = 48
     long_prefill_token_threshold: Count = 0
     async_depth: Annotated[int, Meta(ge=0, le=2)] = 0
-    graph_sizes: tuple[Positive, ...] = (1, 2, 4, 8)
+    graph_sizes: Annotated[tuple[Rows, ...], Meta(max_length=64)] = (1, 2, 4, 8)
     policy: Literal["fcfs", "priority"] = "fcfs"
-    options: dict[str, str] = field(default_factory=dict)
+    options: Annotated[dict[Name, Name], Meta(max_length=32)] = field(default_factory=dict)
 
     def layout_groups(self) -> tuple[LayoutGroup, ...]:
         """Return the groups as the reference's `Group`."""
@@ -251,7 +256,7 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
     config: Config
     events: tuple[AnyEvent, ...]
     schema: int = SCHEMA_VERSION
-    origin: str = ""
+    origin: Annotated[str, Meta(max_length=1000)] = ""
 
 
 def check_config(config: Config) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from ...reference.tokens import Truth
-from ..base.repro import Failure, Script
+from ..base.repro import Failure, Script, python_comment, python_format
 from ..base.trace import Arrive, Event, Trace
 
 PLACES = {
@@ -78,7 +78,11 @@ def _script(variant: str, trace: Trace, failure: Failure, promise: str, assertio
     config = f"config = {trace.config!r}"
     opening = f"{config}\nfactory = make_factory({variant!r})\ntarget = factory.open(config)\n"
     calls = "\n".join(f"happen({_literal(event)})" for event in failure.events)
+<<<<<<< HEAD
     about = f'"""{failure.message}\n\nNeeds hybridfuzz.targets.hybrid. Fails where the bug is present.\n"""\n'
+=======
+    about = f'"""{python_comment(failure.message)}\n\nNeeds hybridfuzz.targets.hybrid. Fails where the bug is.\n"""\n'
+>>>>>>> strangers
     parts = [
         about,
         IMPORTS,
@@ -109,14 +113,23 @@ def _plain(failure: Failure, trace: Trace) -> tuple[str, str]:
             f"dead = [one for who, one in accesses({failure.step}) if who is None]\n"
             "blocks = {one.block for one in dead if isinstance(one, StateWrite)}\n"
             "blocks |= {block for one in dead if isinstance(one, SlotWrite) for block in one.blocks if block}\n"
-            f'assert not blocks, f"{promise} into blocks {{blocks}}"'
+            f'assert not blocks, f"{python_format(promise)} into blocks {{blocks}}"'
         )
     if oracle == "M7" and field == "blocks":
+<<<<<<< HEAD
         promise = f"the admission estimate of {failure.request} is wrong"
         return promise, (
             f"[plan] = [one for one in records if isinstance(one, Planned) and one.step == {failure.step}]\n"
             f"[row] = [row for row in plan.rows if row.name == {failure.request!r}]\n"
             f'assert row.estimated == row.taken, f"{promise}: {{row.estimated}} blocks estimated, {{row.taken}} taken"'
+=======
+        promise = f"the admission check of {failure.request} is wrong"
+        shown = python_format(promise)
+        return promise, (
+            f"[plan] = [one for one in records if isinstance(one, Planned) and one.step == {failure.step}]\n"
+            f"[row] = [row for row in plan.rows if row.name == {failure.request!r}]\n"
+            f'assert row.estimated == row.taken, f"{shown}: {{row.estimated}} foreseen, {{row.taken}} taken"'
+>>>>>>> strangers
         )
     if oracle in ("S2", "S3", "S4") and field in ("temporal", "conv", "phantom-state") and failure.depth >= 0:
         return _state(failure, trace)
@@ -128,7 +141,7 @@ def _plain(failure: Failure, trace: Trace) -> tuple[str, str]:
 def _truth(trace: Trace, name: str) -> str:
     [prompt] = [one.prompt for one in trace.events if isinstance(one, Arrive) and one.name == name][:1]
     assert Truth(prompt).prompt_length
-    return f"truth = Truth({prompt!r})  # {name}"
+    return f"truth = Truth({prompt!r})  # {python_comment(name)}"
 
 
 def _state(failure: Failure, trace: Trace) -> tuple[str, str]:
@@ -142,9 +155,13 @@ def _state(failure: Failure, trace: Trace) -> tuple[str, str]:
         f"for read in [one for one in reads if one.group == {failure.group} and one.{part} is not None]:",
     ]
     if depth:
-        lines.append(f'    assert read.{part} == {wanted}, f"{promise}: {{read}}"')
+        lines.append(f'    assert read.{part} == {wanted}, f"{python_format(promise)}: {{read}}"')
     else:
+<<<<<<< HEAD
         lines.append(f'    raise AssertionError(f"{promise}: none of its tokens is computed yet, {{read}}")')
+=======
+        lines.append(f'    raise AssertionError(f"{python_format(promise)}: nothing of it is computed yet, {{read}}")')
+>>>>>>> strangers
     return promise, "\n".join(lines)
 
 
@@ -163,5 +180,5 @@ def _content(failure: Failure, trace: Trace) -> tuple[str, str]:
         f"{_truth(trace, name)}\nassert {block} in target.view().published\n"
         f"for layer in range({layers}):\n"
         f"    content = target.read({group}, layer, {block})\n"
-        f'    assert content.{part} == {wanted}, f"{promise}: {{content}}"'
+        f'    assert content.{part} == {wanted}, f"{python_format(promise)}: {{content}}"'
     )
