@@ -21,6 +21,7 @@ def _variables(home: Path) -> dict[str, str]:
         "TRITON_CACHE_DIR": str(home / "triton"),
         "TRITON_INTERPRET": "1",
         "PYTHONWARNINGS": "ignore",
+        "SGLANG_RUST_BUILD_MODE": "never",
     }
 
 
@@ -33,6 +34,7 @@ ENGINE = releases.Engine(
     release_gigabytes=0.3,
     unwanted=re.compile(r"/rust_extensions/.*\.so$|/multimodal_gen/"),
     variables=_variables,
+    source="python",
 )
 
 prepare = partial(releases.prepare, ENGINE)

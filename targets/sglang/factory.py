@@ -62,7 +62,8 @@ class SglangFactory:
         sizes = {group.kind: group.block_size for group in config.groups}
         core = config.options.get("tree_core")
         if core and not self.tree_core and core not in self.capabilities.options["tree_core"]:
-            return f"this release has no tree core {core}"
+            missing = " (its compiled module is missing)" if core == "rust" else ""
+            return f"this SGLang has no tree core {core}{missing}"
         if strategy not in self.capabilities.options["strategy"]:
             return f"strategy {strategy} is not driven on this release"
         if sorted(sizes) != ["attention", "mamba"] or len(config.groups) != 2:

@@ -14,7 +14,9 @@ def tree_cores() -> tuple[str, ...]:
     `MambaRadixCache` ("legacy") and by an environment variable the unified cache."""
     cache = "sglang.srt.mem_cache"
     if find_spec(f"{cache}.unified_cache"):
-        return ("python", "rust") if find_spec(f"{cache}.rust_tree_core") else ("python",)
+        # Without the compiled module (a checkout that was not built) SGLang takes the Python core instead.
+        has_rust = find_spec(f"{cache}.rust_tree_core") and find_spec(f"{cache}.rust_tree_core.mem_cache")
+        return ("python", "rust") if has_rust else ("python",)
     return ("legacy", "python") if find_spec(f"{cache}.unified_radix_cache") else ("legacy",)
 
 
