@@ -139,14 +139,14 @@ def page(runs: list[Ran]) -> str:
 def main() -> int:
     """Run, print, write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default=",".join(RELEASES), help="releases, with commas between them")
+    parser.add_argument("--only", default=",".join(RELEASES), help='releases, with commas between them; "" runs none')
     parser.add_argument("--budget", default="60s")
     parser.add_argument("--results", type=Path, help="keep results here; releases that are not run come from it")
     parser.add_argument("--page", type=Path, help="write the table between the markers of this page")
     arguments = parser.parse_args()
     kept: Path | None = arguments.results
     runs = msgspec.json.decode(kept.read_bytes(), type=list[Ran]) if kept and kept.exists() else []
-    for release in arguments.only.split(","):
+    for release in filter(None, arguments.only.split(",")):
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
             runs = [*(ran for ran in runs if ran.release != release), *drill(release, arguments.budget, Path(folder))]
         if kept:
