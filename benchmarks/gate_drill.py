@@ -1,10 +1,10 @@
 """The gate on each listed release, on a git checkout of it, and on that checkout with one line broken.
 
-    python benchmarks/gate_drill.py [--only vllm@0.33.0,...] [--budget 60s] [--results FILE] [--page docs/gate.md]
+    python benchmarks/gate_drill.py [--only vllm@0.33.0,...] [--budget SECONDS] [--results FILE] [--page docs/gate.md]
 
-Writes the table of verdicts between the markers of the page. Every run but the broken one is made twice. In a checkout
-the release's own bugs are acknowledged by a known.toml made from the packaged corpus. Exit status 1 unless both runs
-have the same verdicts, a checkout of vLLM has those of its release, every broken line turns the gate red, and no
+Writes the table of verdicts between the markers of the page. In a checkout the release's own bugs are acknowledged by a
+known.toml made from the packaged corpus. Exit status 1 unless two runs on a checkout have the same verdicts, a checkout
+of vLLM has those of its release, every broken line turns the gate red (a quarter of the budget shows that), and no
 checkout is written to. (A checkout of SGLang has no Rust tree core, so its search draws other traces.)
 """
 
@@ -71,25 +71,24 @@ def gate(release: str, what: str, folder: Path, target: str, *more: str) -> Ran:
     return result
 
 
-def drill(release: str, budget: str, folder: Path) -> Iterator[Ran]:
+def drill(release: str, seconds: float, folder: Path) -> Iterator[Ran]:
     """Run everything for one release."""
     name, number = parse(release).name, parse(release).version
     prepare(release, print)
-    options = (f"--hybridfuzz-budget={budget}",)
+    budget = f"--hybridfuzz-budget={seconds}s"
     (folder / "empty").mkdir()
-    for time_ in ("", ", again"):
-        yield gate(release, f"the release{time_}", folder / "empty", release, *options)
+    yield gate(release, "the release", folder / "empty", release, budget)
     entries = [f'[[known]]\nsignature = "{k.signature}"\nreason = "{k.reason}"\n' for k in shipped(release, number)]
-    known = folder / "known.toml"
-    known.write_text("\n".join(entries), encoding="utf-8")
-    options += (f"--hybridfuzz-known={known}",)
+    (folder / "known.toml").write_text("\n".join(entries), encoding="utf-8")
+    known = f"--hybridfuzz-known={folder / 'known.toml'}"
     source = cache_folder() / name / number / "tree"
-    unbroken = make_checkout(source, name, [], folder / "unbroken")
-    broken = make_checkout(source, name, [BREAKS[name]], folder / "broken")
-    for what, tree in (("a checkout", unbroken), ("a checkout, again", unbroken), ("a checkout, broken", broken)):
-        ran = gate(release, what, tree, f"{name}@.", *options)
+    tree = make_checkout(source, name, [], folder / "unbroken")
+    for what in ("a checkout", "a checkout, again"):
+        ran = gate(release, what, tree, f"{name}@.", budget, known)
         ran.written = changes(tree)
         yield ran
+    tree = make_checkout(source, name, [BREAKS[name]], folder / "broken")
+    yield gate(release, "a checkout, broken", tree, f"{name}@.", f"--hybridfuzz-budget={seconds / 4}s", known)
 
 
 def row(ran: Ran) -> str:
@@ -112,8 +111,6 @@ def problems(runs: list[Ran]) -> list[str]:
     found = []
     for release in dict.fromkeys(ran.release for ran in runs):
         first, checkout = by[release, "the release"], by[release, "a checkout"]
-        if first.outcomes != by[release, "the release, again"].outcomes:
-            found.append(f"{release}: two runs differ")
         if checkout.outcomes != by[release, "a checkout, again"].outcomes:
             found.append(f"{release}: two runs on a checkout differ")
         if parse(release).name == "vllm" and checkout.outcomes != first.outcomes:
@@ -140,7 +137,7 @@ def main() -> int:
     """Run, print, write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(RELEASES), help='releases, with commas between them; "" runs none')
-    parser.add_argument("--budget", default="60s")
+    parser.add_argument("--budget", type=float, default=60, metavar="SECONDS")
     parser.add_argument("--results", type=Path, help="keep results here; releases that are not run come from it")
     parser.add_argument("--page", type=Path, help="write the table between the markers of this page")
     arguments = parser.parse_args()
