@@ -148,8 +148,8 @@ ACCEPTED_PERMUTED_TWICE = (
 STATES_BEHIND_A_GAP = (
     Edit(
         "vllm/v1/core/single_type_kv_cache_manager.py",
-        "            if blocks[i] == self._null_block:\n                break\n            freed.append(blocks[i])\n",
-        "            if blocks[i] == self._null_block:\n                continue\n            freed.append(blocks[i])\n",
+        "                break\n            freed.append(blocks[i])\n",
+        "                continue\n            freed.append(blocks[i])\n",
     ),
 )
 MENDS = {
