@@ -1,4 +1,7 @@
-"""Where SGLang comes from. The Rust tree core is the only compiled part that is kept of a release."""
+"""SGLang's releases and the environment of its workers.
+
+The Rust tree core is the only compiled part that is kept of a release.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from ..base import releases
 
 
 def _variables(home: Path) -> dict[str, str]:
-    """No GPU, no network, no folder shared with another version. TRITON_INTERPRET: kernels are never compiled;
-    NATIVE_MOVE: keys and values are moved by plain Torch."""
+    """Return environment variables: no GPU, no network, no folder shared with another version.
+
+    TRITON_INTERPRET: kernels are never compiled. NATIVE_MOVE: keys and values are moved by plain Torch.
+    RUST_BUILD_MODE: a checkout with Rust sources is not compiled in the middle of a trace.
+    """
     return {
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
