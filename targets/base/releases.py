@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from .checkout import make_view
 from .environment import STAMP, cache_folder, importable, make_venv, pip_python, unpack_wheel
 from .launch import Launch
 from .pip import Progress, releases_between, version_numbers
@@ -30,8 +31,9 @@ class Engine(Struct, frozen=True):
     name       name of its distribution, its import package and its target
     title      its name in messages
     example    a release that is known to work
-    unwanted   paths in the wheel that are not unpacked
+    unwanted   paths in the wheel that are not unpacked, and hidden in a checkout
     variables  the environment variables of its worker, given a folder for its files
+    source     the folder of a git checkout that holds the package
     """
 
     name: str
@@ -42,6 +44,7 @@ class Engine(Struct, frozen=True):
     release_gigabytes: float
     unwanted: re.Pattern[str]
     variables: Callable[[Path], dict[str, str]]
+    source: str = "."
 
 
 def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
@@ -53,14 +56,16 @@ def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
         tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
         return _launch(engine, tree, wanted, home / wanted, progress)
     tree = Path(wanted).expanduser().absolute()
-    if not (tree / engine.name / "__init__.py").is_file():
+    places = [tree / folder / engine.name for folder in (".", engine.source)]
+    package = next((place for place in places if (place / "__init__.py").is_file()), None)
+    if package is None:
         known = ", ".join(available(engine)) or f"{engine.name}@{engine.example}"
         raise TargetError(
             f"target '{engine.name}@{wanted}': neither a release number nor a folder with {engine.name}/__init__.py; "
             f"known: {known}"
         )
-    key = sha256(str(tree).encode()).hexdigest()[:12]
-    return _launch(engine, tree, str(tree), home / f"path-{key}", progress)
+    own = home / f"path-{sha256(str(tree).encode()).hexdigest()[:12]}"
+    return _launch(engine, make_view(package, engine.unwanted, own), str(tree), own, progress)
 
 
 def available(engine: Engine) -> dict[str, str]:
@@ -104,4 +109,6 @@ def _installed(engine: Engine, home: Path) -> Launch:
 def _launch(engine: Engine, tree: Path, number: str, home: Path, progress: Progress) -> Launch:
     what = f"the environment for {engine.title}"
     python = make_venv(engine.requirements, what, engine.venv_gigabytes, progress)
-    return Launch(str(python), {"PYTHONPATH": f"{importable()}:{tree}", **engine.variables(home)}, number)
+    # Without PYTHONSAFEPATH a worker that is started in a checkout would import the engine from there.
+    path = {"PYTHONPATH": f"{importable()}:{tree}", "PYTHONSAFEPATH": "1"}
+    return Launch(str(python), {**path, **engine.variables(home)}, number)

@@ -78,11 +78,8 @@ def _script(variant: str, trace: Trace, failure: Failure, promise: str, assertio
     config = f"config = {trace.config!r}"
     opening = f"{config}\nfactory = make_factory({variant!r})\ntarget = factory.open(config)\n"
     calls = "\n".join(f"happen({_literal(event)})" for event in failure.events)
-<<<<<<< HEAD
-    about = f'"""{failure.message}\n\nNeeds hybridfuzz.targets.hybrid. Fails where the bug is present.\n"""\n'
-=======
-    about = f'"""{python_comment(failure.message)}\n\nNeeds hybridfuzz.targets.hybrid. Fails where the bug is.\n"""\n'
->>>>>>> strangers
+    why = python_comment(failure.message)
+    about = f'"""{why}\n\nNeeds hybridfuzz.targets.hybrid. Fails where the bug is present.\n"""\n'
     parts = [
         about,
         IMPORTS,
@@ -116,20 +113,12 @@ def _plain(failure: Failure, trace: Trace) -> tuple[str, str]:
             f'assert not blocks, f"{python_format(promise)} into blocks {{blocks}}"'
         )
     if oracle == "M7" and field == "blocks":
-<<<<<<< HEAD
         promise = f"the admission estimate of {failure.request} is wrong"
-        return promise, (
-            f"[plan] = [one for one in records if isinstance(one, Planned) and one.step == {failure.step}]\n"
-            f"[row] = [row for row in plan.rows if row.name == {failure.request!r}]\n"
-            f'assert row.estimated == row.taken, f"{promise}: {{row.estimated}} blocks estimated, {{row.taken}} taken"'
-=======
-        promise = f"the admission check of {failure.request} is wrong"
         shown = python_format(promise)
         return promise, (
             f"[plan] = [one for one in records if isinstance(one, Planned) and one.step == {failure.step}]\n"
             f"[row] = [row for row in plan.rows if row.name == {failure.request!r}]\n"
-            f'assert row.estimated == row.taken, f"{shown}: {{row.estimated}} foreseen, {{row.taken}} taken"'
->>>>>>> strangers
+            f'assert row.estimated == row.taken, f"{shown}: {{row.estimated}} blocks estimated, {{row.taken}} taken"'
         )
     if oracle in ("S2", "S3", "S4") and field in ("temporal", "conv", "phantom-state") and failure.depth >= 0:
         return _state(failure, trace)
@@ -157,11 +146,9 @@ def _state(failure: Failure, trace: Trace) -> tuple[str, str]:
     if depth:
         lines.append(f'    assert read.{part} == {wanted}, f"{python_format(promise)}: {{read}}"')
     else:
-<<<<<<< HEAD
-        lines.append(f'    raise AssertionError(f"{promise}: none of its tokens is computed yet, {{read}}")')
-=======
-        lines.append(f'    raise AssertionError(f"{python_format(promise)}: nothing of it is computed yet, {{read}}")')
->>>>>>> strangers
+        lines.append(
+            f'    raise AssertionError(f"{python_format(promise)}: none of its tokens is computed yet, {{read}}")'
+        )
     return promise, "\n".join(lines)
 
 
