@@ -1,10 +1,10 @@
-"""Every reproducer, on the bad code and on good code: docs/repros.md.
+"""Every reproducer, on the bad code and on good code: docs/reference/reproducers.md.
 
     python benchmarks/repros.py                    the mutants of the embedded target
     python benchmarks/repros.py --engines          the findings in released vLLM as well (a quarter of an hour)
 
 Good code is the correct embedded target, and for vLLM a copy of the release in which the cause is mended, or the later
-release that has the fix (docs/vllm.md).
+release that has the fix (docs/explanation/vllm.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 MENDED = "0.33.0"
 """The release that the mends were written for; older findings are silent in it."""
 ROOM = 8
-PAGE = ROOT / "docs" / "repros.md"
+PAGE = ROOT / "docs/reference/reproducers.md"
 HEAD = """\
 # Reproducers
 

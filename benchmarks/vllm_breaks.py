@@ -2,8 +2,8 @@
 
     python benchmarks/vllm_breaks.py [--only SLUG,...] [--results FILE]
 
-Writes docs/vllm-breaks.md. The release's own bugs (docs/vllm.md) are mended first: a break changes what is scheduled,
-and a bug of the release that shows only then would count as if the break were seen.
+Writes docs/reference/vllm-breaks.md. The release's own bugs (docs/explanation/vllm.md) are fixed first: a break changes
+what is scheduled, and a bug of the release that shows only then would count as if the break were seen.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ BREAKS = (
 )
 # fmt: on
 
-DRILL = Drill("vllm@0.33.0", "vLLM 0.33.0", "vllm", Path(__file__).parents[1] / "docs" / "vllm-breaks.md", BREAKS)
+DRILL = Drill("vllm@0.33.0", "vLLM 0.33.0", "vllm", Path(__file__).parents[1] / "docs/reference/vllm-breaks.md", BREAKS)
 
 if __name__ == "__main__":
     source = unpacked(DRILL.target)
