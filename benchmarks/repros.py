@@ -110,7 +110,7 @@ def releases(folder: Path) -> Iterator[Row]:
         mend = next((name for name in MENDS if cause.startswith(name) and release == MENDED), None)
         if mend:
             tree = edited_tree(unpacked(spec), list(MENDS[mend]), Path(tempfile.mkdtemp(dir=unpacked(spec).parent)))
-            better, name = prepare(f"vllm@{tree}", print), f"{release} with the cause mended"
+            better, name = prepare(f"vllm@{tree}", print), f"{release} with the cause fixed"
         else:
             # The later release wants a larger pool for its longest request.
             trace = replace(trace, config=replace(trace.config, num_blocks=trace.config.num_blocks + ROOM))
