@@ -156,7 +156,7 @@ def test_blocks_are_found_and_output_is_compared() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return what `page#...` may name: ids of HTML elements, and headings that GitHub and MkDocs turn into one anchor."""
+    """Return the anchors of a page: ids of HTML elements, and headings that GitHub and MkDocs spell alike."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     found = set(re.findall(r'\bid="([^"]+)"', text))
     for title in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE):
