@@ -1,9 +1,8 @@
-"""`hybridfuzz COMMAND ...`: picks the command, turns every known error into one line and an exit
-status.
+"""`hybridfuzz COMMAND ...`: picks the command, turns every known error into one line and an exit status.
 
     0  clean        1  violation found        2  usage, configuration or environment
-    3  vacuous: a required state or an applicable oracle was never exercised; or blind: a bug that
-    was planted as a canary was not found        4  hybridfuzz itself failed
+    3  vacuous: a required state or an applicable oracle was never exercised; or blind: the self-test failed
+    4  hybridfuzz itself failed               5  interrupted before anything new was found
 
 Only the chosen command's module is imported, and it imports what is heavy when it runs.
 """
@@ -15,12 +14,13 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
 
-from .exit_status import CLEAN, INTERNAL, USAGE
+from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -36,7 +36,8 @@ COMMANDS = {
     "doctor": "check this machine and installation",
 }
 EPILOG = """\
-exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error
+exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error,
+             5 interrupted
 in pytest: pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
 example: hybridfuzz fuzz --target hybrid --time 60s
 """
@@ -68,13 +69,15 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # like Ctrl-C; a campaign replaces this
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no middle dot gets a question mark
     try:
         return run_line(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:  # in the middle of an import, for instance
-        return complain("interrupted", USAGE)
+        return complain("interrupted", INTERRUPTED)
 
 
 def run_line(arguments: Sequence[str]) -> int:
@@ -106,7 +109,6 @@ def run_command(options: argparse.Namespace) -> int:
         if "device" in options:
             options.target = on_device(options.target, options.device)
         status: int = command.run(options)
-        sys.stdout.flush()
     except (TargetError, TraceError, OutputError) as error:
         return complain(str(error), USAGE)
     except (BrokenPipeError, SystemExit):  # rich turns the first into the second
@@ -121,6 +123,10 @@ def run_command(options: argparse.Namespace) -> int:
         return internal_error(str(error), error.details)
     except Exception as error:
         return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the work is done, and its status counts
+        drop_output()
     return status
 
 

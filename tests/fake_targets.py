@@ -61,6 +61,18 @@ class Fickle(Fake):
         return GOOD.open(msgspec.structs.replace(config, num_blocks=more))
 
 
+class SometimesHangs(Fake):
+    """Every third engine of a process hangs, so no trace hangs when it is the first of a new process."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self._opened = 0
+
+    def open(self, config: Config) -> Target:
+        self._opened += 1
+        return Wrapped(GOOD.open(config), lambda: time.sleep(3600 if self._opened % 3 == 0 else 0))
+
+
 class Refusing(Fake):
     """Takes no configuration."""
 
@@ -115,4 +127,5 @@ HUNGRY = Fake(eat_memory)
 LEAKING = Fake(leak_memory)
 RAISES = Fake(raise_error)
 FICKLE = Fickle()
+SOMETIMES_HANGS = SometimesHangs()
 REFUSING = Refusing(lambda: None)

@@ -7,5 +7,4 @@ progress     which traces are counted
 resume       whether a folder holds a campaign to continue
 corpus       traces that reach rare states, kept for the next campaign
 confirm      runs a new finding again, reduces and explains it
-finish       what is left to do when the last trace has ended
 """

@@ -1,6 +1,6 @@
-"""Which traces of a campaign have run, and what all of them showed: exactly once each, also after a kill.
+"""Counts the traces of a campaign: each exactly once, also after a kill.
 
-Traces end out of order, since every worker has a few of its own. A state on disk therefore says which numbers are
+Traces end out of order, since every worker has a few of its own. The state on disk therefore lists which numbers are
 counted: all below `done`, and those in `beyond`. After a kill the counts of the last state stand, and exactly the
 numbers that they do not cover run again.
 """
@@ -14,12 +14,12 @@ from ..workers.client import Ran
 
 
 class Progress:
-    """Hands out trace numbers and adds up results. The campaign's lock guards it."""
+    """Allots trace numbers and adds up results. The campaign's lock guards it."""
 
     def __init__(self, earlier: Summary | None = None) -> None:
         self.traces = self.steps = self.lost = self.done = 0
         self.seconds = 0.0
-        """Spent before this process started."""
+        """Seconds spent before this process started."""
         self.exercised: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
         self.beyond: set[int] = set()
@@ -30,10 +30,10 @@ class Progress:
             self.reached.update(earlier.reached)
         self._next = max(self.beyond, default=self.done - 1) + 1
         self._gaps = [index for index in range(self._next - 1, self.done - 1, -1) if index not in self.beyond]
-        """Handed out before a kill and never counted; the lowest is last."""
+        """Numbers that were allotted before a kill and never counted; the lowest is last."""
 
     def allot(self, most: int, end: int | None) -> range:
-        """The next numbers, at most so many and all below `end`; empty if there are none."""
+        """Return the next numbers, at most `most` and all below `end`; empty if there are none."""
         if self._gaps:
             first = self._gaps.pop()
             return range(first, first + 1)
@@ -42,7 +42,7 @@ class Progress:
         return range(first, self._next)
 
     def count(self, ran: Ran) -> None:
-        """Take a result in."""
+        """Add a result."""
         self.traces += 1
         self.steps += ran.outcome.steps
         self.lost += bool(ran.lost)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..workers.client import WorkerClient
 
 REDUCE_SECONDS = 20.0
-ALONE = ("jobs", "known", "fresh", "events", "junit")
+ALONE = ("jobs", "known", "fresh", "events", "junit", "sarif")
 """Options of a campaign that a comparison does not have."""
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..workers.client import WorkerClient
 
 JOBS_MAX = 1024
+PATIENCE_SECONDS = 5.0
+"""Time for a clean end after the first signal; later ones are taken for impatience."""
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
 
 
@@ -132,7 +135,7 @@ def output_folder(name: str) -> Path:
 
 
 class Stoppable(Protocol):
-    """Something long that can be ended early."""
+    """Long work that can be ended early."""
 
     def stop(self, reason: Reason) -> None:
         """End it; called from a signal handler."""
@@ -141,14 +144,23 @@ class Stoppable(Protocol):
 
 @contextmanager
 def ending_on_signals(work: Stoppable) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) ends it cleanly, the second one at once."""
+    """End the work cleanly on Ctrl-C, SIGTERM or SIGHUP.
+
+    A second signal soon after belongs to the first (`timeout` sends SIGTERM to the process and to its group). One that
+    comes `PATIENCE_SECONDS` later raises KeyboardInterrupt: the clean end takes too long.
+    """
+    first = float("inf")
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal first
         del frame
-        signal.signal(number, signal.default_int_handler)
+        now = time.monotonic()
+        if now - first >= PATIENCE_SECONDS:
+            signal.default_int_handler(number, None)
+        first = min(first, now)
         work.stop("interrupted")
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

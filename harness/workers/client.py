@@ -45,11 +45,10 @@ more.
 """
 RESTART_WAITS = (1.0, 10.0)
 """Seconds before the second and the third try to replace a lost process."""
-FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit", "memory-limit"})
-"""What a busy machine or another process can do to a worker.
-
-Counts against the target only if it happens again.
-"""
+MEMORY_LIMIT = "memory-limit"
+"""Field of the violation of a process that takes too much memory."""
+FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit"})
+"""Losses that a busy machine or another process can cause: the trace counts as what it showed when it ran again."""
 
 
 class Stopped(Exception):
@@ -67,14 +66,15 @@ class InternalError(Exception):
 class Ran(Struct, frozen=True):
     """One trace of a campaign.
 
-    `lost` says how its worker was lost, if that did not happen again. `seconds` is CPU time, or the
-    time waited where the worker was lost.
+    `lost` says how its worker was lost if that did not happen again; `flaky` is that loss as a violation, None for a
+    memory limit, which many traces reach together. `seconds` is CPU time, or the time waited where the worker was lost.
     """
 
     index: int
     outcome: Outcome
     trace: Trace | None = None
     lost: str = ""
+    flaky: Violation | None = None
     seconds: float = 0.0
 
 
@@ -228,9 +228,11 @@ class WorkerClient:
         if outcome.violation:
             return Ran(index, outcome, trace)
         what = f"{lost.kind}: the target {lost.what} and did not when the trace ran again, alone"
-        if lost.field in FROM_OUTSIDE:
+        if lost.field == MEMORY_LIMIT:
             return Ran(index, outcome, trace, lost=what)
         violation = Violation(oracle=lost.kind, field=lost.field, message=what, observed=lost.last_words)
+        if lost.field in FROM_OUTSIDE:
+            return Ran(index, outcome, trace, lost=what, flaky=violation)
         return Ran(index, Outcome(violation, outcome.steps, outcome.events, {}, {}, 0), trace)
 
     def _send(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""What the vLLM target can do. Importable where vLLM is not: everything else is imported when an engine is opened."""
+"""The vLLM target's capabilities. Importable without vLLM: the rest is imported when an engine is opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "devic
 
 
 class VllmFactory:
-    """Opens engines of the vLLM that is importable here."""
+    """Opens engines of the vLLM that can be imported in this process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,8 +31,8 @@ class VllmFactory:
             eagle_block_drop=True,
             policies=("fcfs", "priority"),
             conv_widths=(4,),
-            # Which boundaries' states are published: all of them, or what the engine does by default.
-            # Decode batches padded to the trace's graph sizes and replayed, or everything eager.
+            # retention: the state of every boundary is published, or of those that vLLM chooses by default.
+            # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
             options={
                 "runner": ("v2", "v1"),
                 "retention": ("dense", "default"),
@@ -43,7 +43,7 @@ class VllmFactory:
         )
 
     def supports(self, config: Config) -> str:
-        """Empty, or why this configuration cannot be had; the workload draws another one then."""
+        """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         if {group.kind for group in config.groups} != {"mamba", "attention"}:
             return "its shadow model has layers of both kinds"
         if config.conv_width not in self.capabilities.conv_widths:

@@ -11,12 +11,13 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from hybridfuzz.harness.detection.statistics import Detection, summarise
-from hybridfuzz.harness.events import Canary, Finding, Summary, Tick
+from hybridfuzz.harness.events import CampaignEnded, Canary, Finding, Summary, Tick
 from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.findings.known import Known
-from hybridfuzz.harness.findings.store import HISTORY_SUFFIX, STATE_FILE
+from hybridfuzz.harness.findings.store import HISTORY_SUFFIX, STATE_FILE, file_name
 from hybridfuzz.harness.findings.triage import merge, save_bug_history
+from hybridfuzz.harness.outputs.handler import CampaignInfo
 from hybridfuzz.harness.outputs.rates import Rates, load_samples
 from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.reports.data import load_folder, one_finding
@@ -62,17 +63,18 @@ class Outline(HTMLParser):
 def campaign(folder: Path, count: int = 0, reached: Mapping[str, int] | None = None) -> Summary:
     """A campaign's folder with the findings of the corpus, and `count` more made of the same."""
     (folder / "findings").mkdir(parents=True)
-    findings = []
+    findings: list[Finding] = []
     for number, name in enumerate([*FILES, *(FILES * (count // len(FILES) + 1))[:count]]):
         slug = name.partition("--")[0]
         trace = load_trace(CORPUS / name)
         outcome, history = record_history(load_factory(f"hybrid:{slug}"), trace)
         violation = outcome.violation
         assert violation is not None
-        path = folder / "findings" / f"{number}.json"
+        met = {finding.signature for finding in findings}
+        signature = f"{violation.signature}-{number}" if violation.signature in met else violation.signature
+        path = folder / "findings" / f"{file_name(signature)}.json"
         save_trace(trace, path)
         path.with_suffix(HISTORY_SUFFIX).write_bytes(msgspec.json.encode(history))
-        signature = violation.signature if number < len(FILES) else f"{violation.signature}-{number}"
         events = len(trace.events)
         findings.append(
             Finding(
@@ -187,11 +189,13 @@ def test_not_a_folder_of_ours(tmp_path: Path) -> None:
 def test_rates_keep_a_bounded_number_of_samples(tmp_path: Path) -> None:
     summary = campaign(tmp_path / "out")
     rates = Rates()
+    rates.start(CampaignInfo(target="hybrid", version="", seed=1, out=tmp_path / "out"))
     for second in range(1, 5000):
-        rates.take(Tick(msgspec.structs.replace(summary, seconds=float(second), traces=second * 10), None))
+        last = msgspec.structs.replace(summary, seconds=float(second), traces=second * 10)
+        rates.handle_event(Tick(last, None))
+    rates.handle_event(CampaignEnded(last))
     assert 60 < len(rates.samples) <= 240
     assert rates.samples[-1].seconds > 4900
-    rates.save(tmp_path / "out")
     assert load_samples(tmp_path / "out") == rates.samples
     page = render(load_folder(tmp_path / "out"))
     assert page.count('class="chart"') == 4

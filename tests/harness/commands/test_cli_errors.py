@@ -192,7 +192,7 @@ def interrupt(*_: object, **__: object) -> None:
 
 def test_interrupted_while_importing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.import_module", interrupt)
-    assert cli.main(["doctor"]) == 2
+    assert cli.main(["doctor"]) == 5
     assert capsys.readouterr().err == "hybridfuzz: error: interrupted\n"
 
 
