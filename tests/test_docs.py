@@ -196,9 +196,30 @@ def test_configuration_files_parse() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     """MkDocs warns of pages that are left out, and --strict makes that an error; this needs no MkDocs."""
-    navigation = re.sub(r"#.*", "", (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2])
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.is_relative_to(ROOT / "docs")}
     assert set(re.findall(r"[\w./-]+\.md", navigation)) == pages
+
+
+def test_the_output_of_the_how_to_can_be_registered(tmp_path: Path) -> None:
+    """docs/how-to/announce.py, as an installed package would register it, in a campaign of its own."""
+    metadata = tmp_path / "announce-1.dist-info"
+    metadata.mkdir()
+    shutil.copy(ROOT / "docs/how-to/announce.py", tmp_path)
+    [entry] = [block.text for block in blocks(ROOT / "docs/how-to/add-an-output.md") if block.language == "toml"]
+    points = tomllib.loads(entry)["project"]["entry-points"]["hybridfuzz.handlers"]
+    lines = ["[hybridfuzz.handlers]", *(f"{key} = {value}" for key, value in points.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+    (metadata / "METADATA").write_text("Name: announce\nVersion: 1\n", encoding="utf-8")
+    command = "fuzz --target hybrid:hit-before-commit --traces 20 --seed 3 --no-canary -o out --announce found.txt"
+    ran = subprocess.run(
+        [sys.executable, "-m", "hybridfuzz.harness.cli", *command.split()],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 1, ran.stderr
+    text = (tmp_path / "found.txt").read_text(encoding="utf-8")
+    assert text.startswith("hybrid:hit-before-commit: S5-step-mamba-early-hit: S5: ")
+    assert text.count("\n") == 1
 
 
 def test_the_architecture_page_shows_the_import_graph() -> None:
