@@ -22,6 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hybridfuzz.harness import exit_status
+from hybridfuzz.harness.cli import COMMANDS
+from hybridfuzz.harness.oracles import titles
+from hybridfuzz.targets.hybrid.mutants import PARTS
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -199,6 +203,23 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.is_relative_to(ROOT / "docs")}
     assert set(re.findall(r"[\w./-]+\.md", navigation)) == pages
+
+
+def rows(page: str) -> set[str]:
+    """First words of the rows of a reference page's tables."""
+    text = (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
+    return set(re.findall(r"^\| `?([\w-]+)", text, flags=re.MULTILINE))
+
+
+def test_reference_pages_are_complete() -> None:
+    """Each oracle, mutant, command and exit status has a row, and no mutant has one that is gone."""
+    assert set(titles()) | {"D1"} <= rows("oracles.md")
+    assert set(COMMANDS) <= rows("command-line.md")
+    statuses = {str(value) for key, value in vars(exit_status).items() if key.isupper() and isinstance(value, int)}
+    assert len(statuses) > 4
+    assert statuses <= rows("command-line.md")
+    page = (ROOT / "docs/reference/mutants.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert set(re.findall(r"^\| ([\w-]+) \|", page, flags=re.MULTILINE)) - {"slug", "---"} == set(PARTS)
 
 
 def test_the_output_of_the_how_to_can_be_registered(tmp_path: Path) -> None:
