@@ -14,7 +14,7 @@ TORCH_AT = $(shell $(PYTHON) -c 'import importlib.util as u, pathlib as p; \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv fuzz test test-engines test-wheel compiled test-compiled lint format types bench clean
+.PHONY: help venv fuzz test test-engines test-wheel compiled test-compiled lint format types docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,14 @@ types: $(STAMP) ## mypy, strict
 	mkdir -p build/types/hybridfuzz
 	ln -s $(addprefix ../../../,$(wildcard harness reference targets corpus reports)) build/types/hybridfuzz
 	$(PY) -m mypy
+
+# Only this needs the site's packages: `make fuzz` on a fresh machine does not wait for them.
+$(VENV)/.docs-stamp: $(STAMP)
+	$(PIP_INSTALL) --no-build-isolation -e '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs-stamp ## the documentation as a site, in build/site (a broken link fails)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict # not --quiet: MkDocs would not count the warnings
 
 bench: $(STAMP) ## the figures in the documentation
 	$(PY) benchmarks/run.py

@@ -3,8 +3,8 @@
     python benchmarks/vllm_campaign.py --target vllm@0.33.0 --steps 50000 --seed 1 -o out
 
 A violation ends its trace, the campaign goes on. Each violating trace is then run on copies of the same release in
-which one cause named in docs/vllm.md is mended: the copy on which it stays silent names the cause. A trace that no
-mend silences is *unexplained*; it is saved, and the exit status is 1.
+which one cause named in docs/explanation/vllm.md is fixed: the copy on which it stays silent names the cause. A trace
+that no fix silences is *unexplained*; it is saved, and the exit status is 1.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Toy:
         self.steps = 0
 
     def apply(self, event: Event) -> Effect:
-        """Arrivals and aborts leave no records."""
+        """Execute one event. Arrivals and aborts leave no records."""
         if isinstance(event, Arrive) and event.name not in self.names and fits(self.config, event):
             self.names.add(event.name)
             self.waiting.append(Request(event))
@@ -99,12 +99,12 @@ class Toy:
         return Effect([planned, Zeroed(step, taken), *self._execute(step, rows)])
 
     def _count(self, request: Request, event: Step, left: int) -> int:
-        """Tokens of a request that a step may compute."""
+        """Return the number of tokens of a request that a step may compute."""
         limits = [len(request.tokens) - request.computed, left, event.chunks.get(request.name, left)]
         return min([*limits, self.config.long_prefill_token_threshold or left])
 
     def _missing(self, request: Request, count: int) -> list[int]:
-        """The groups that need a block more, once for each."""
+        """Return the groups that need more blocks, each once per block."""
         missing = []
         for index, group in enumerate(self.layout.groups):
             has = len(request.table[index]) if request.table else 0
@@ -123,7 +123,7 @@ class Toy:
         *,
         admitted: bool = False,
     ) -> int:
-        """Give a request its blocks, at the expense of those behind it; returns the tokens that it computes."""
+        """Give a request its blocks, preempting the requests behind it; return the number of tokens to compute."""
         count = self._count(request, event, left)
         if not count:
             return 0
@@ -165,7 +165,7 @@ class Toy:
         return Forward(step, batch, accesses), Delivered(step, outputs, finished)
 
     def _forward(self, row: int, request: Request, tokens: tuple[int, ...], accesses: list[Access]) -> int:
-        """What the model's layers do, one for each group: read, extend by the tokens, write. Returns the last tag."""
+        """Run one layer per group: read the state, extend it by the tokens, write it. Return the last tag."""
         start, tags = request.computed, (EMPTY,)
         for index, group in enumerate(self.layout.groups):
             table, size = request.table[index], group.block_size
@@ -199,7 +199,7 @@ class Toy:
         request.table = []
 
     def view(self) -> View:
-        """A snapshot: later events must not change it."""
+        """Return a snapshot: later events must not change it."""
         tables = {request.name: [list(blocks) for blocks in request.table] for request in self.running}
         owned = [block for table in tables.values() for blocks in table for block in blocks]
         return View(
@@ -214,17 +214,17 @@ class Toy:
         )
 
     def read(self, group: int, layer: int, block: int) -> Content:
-        """One page."""
+        """Return the content of one page."""
         if self.layout.groups[group].kind == "mamba":
             return StateContent(*self.states[block])
         return SlotContent(self.slots[block][: self.layout.groups[group].block_size])
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: the engine holds no resources."""
 
 
 class ToyFactory:
-    """What the toy can do."""
+    """Opens toy engines."""
 
     name = "toy"
     capabilities = Capabilities(
@@ -237,11 +237,11 @@ class ToyFactory:
     )
 
     def supports(self, config: Config) -> str:
-        """Everything that the capabilities allow."""
+        """Accept every configuration that the capabilities allow."""
         return ""
 
     def open(self, config: Config) -> Toy:
-        """A fresh engine."""
+        """Return a fresh engine."""
         return Toy(config)
 
 
