@@ -1,6 +1,6 @@
 """The gate on each listed release, on a git checkout of it, and on that checkout with one line broken.
 
-    python benchmarks/gate_drill.py [--only vllm@0.33.0,...] [--budget SECONDS] [--results FILE] [--page docs/gate.md]
+    python benchmarks/gate_drill.py [--only vllm@0.33.0,...] [--budget SECONDS] [--results FILE] [--page docs/how-to/gate-pull-requests.md]
 
 Writes the table of verdicts between the markers of the page. In a checkout the release's own bugs are acknowledged by a
 known.toml made from the packaged corpus. Exit status 1 unless two runs on a checkout have the same verdicts, a checkout
