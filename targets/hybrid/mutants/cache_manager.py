@@ -9,7 +9,7 @@ from ..host.cache_manager import Allocation, CacheManager, Hit
 from ..layout import NULL_BLOCK
 
 
-class AdmissionUndercount(CacheManager):
+class AdmissionUndercountOfRevivedBlocks(CacheManager):
     """The admission check forgets blocks that are cached but free.
 
     vllm-ascend #11129, vLLM #46384: a hit takes its blocks out of the free queue, so they cannot be allocated.
@@ -71,7 +71,7 @@ class ConnectorMaxOfPerGroupHits(CacheManager):
                                  for group, columns in zip(self.groups, blocks, strict=True)))  # fmt: skip
 
 
-class AdmissionUndercountOfRevivedBlocks(CacheManager):
+class AdmissionUndercount(CacheManager):
     """The admission check forgets the block into which the external state is loaded.
 
     vllm-ascend #11129, review of vLLM #46384: the estimate for state groups was one running block and scratch.
@@ -189,11 +189,11 @@ class ZeroListNeverDrained(CacheManager):
 
 
 PARTS: dict[str, type] = {
-    "admission-undercount-of-revived-blocks": AdmissionUndercount,
+    "admission-undercount-of-revived-blocks": AdmissionUndercountOfRevivedBlocks,
     "abort-between-match-and-alloc-leak": AbortBetweenMatchAndAlloc,
     "dangling-ping-pong-ref": DanglingPingPongReference,
     "connector-max-of-per-group-hits": ConnectorMaxOfPerGroupHits,
-    "admission-undercount": AdmissionUndercountOfRevivedBlocks,
+    "admission-undercount": AdmissionUndercount,
     "eagle-margin-expands-mamba-hit": EagleMarginExpandsMambaHit,
     "all-groups-eagle-fallback": AllGroupsEagleFallback,
     "keep-attention-hit-on-mamba-miss": KeepAttentionHitOnMambaMiss,
