@@ -143,6 +143,15 @@ ACCEPTED_PERMUTED_TWICE = (
         "            if False:\n                prev_idx = self.prev_positions.np[:num_reqs]\n",
     ),
 )
+# 0.28.0, asynchronous scheduling in mode align: prefill leaves null blocks between states, and the search for states to
+# give back ends at the first.
+STATES_BEHIND_A_GAP = (
+    Edit(
+        "vllm/v1/core/single_type_kv_cache_manager.py",
+        "                break\n            freed.append(blocks[i])\n",
+        "                continue\n            freed.append(blocks[i])\n",
+    ),
+)
 MENDS = {
     "one-token-prompt": ONE_TOKEN_PROMPT,
     "unscheduled-row": UNSCHEDULED_ROW,
@@ -153,6 +162,7 @@ MENDS = {
     "inner-state-without-block": INNER_STATE_WITHOUT_BLOCK,
     "replayed-as-drafts": REPLAYED_AS_DRAFTS,
     "accepted-permuted-twice": ACCEPTED_PERMUTED_TWICE,
+    "states-behind-a-gap": STATES_BEHIND_A_GAP,
 }
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from ..harness.detection.statistics import Row
 from ..harness.events import Finding, Summary
 from ..harness.explain.history import History
-from ..harness.findings.store import HISTORY_SUFFIX, STATE_FILE
+from ..harness.findings.store import HISTORY_SUFFIX, STATE_FILE, trace_path
 from ..harness.findings.triage import Bug, bug_key, load_bug_history
 from ..harness.outputs.rates import Sample, load_samples
-from ..harness.traces.files import load_trace
+from ..harness.traces.files import load_trace, read_json
 from ..targets.base.trace import Trace, TraceError
 
 MATRIX_FILE = "matrix.json"
-T = TypeVar("T")
 
 
 class Shown(Struct, frozen=True):
@@ -51,8 +49,8 @@ class Data(Struct, frozen=True):
 
 def load_folder(folder: Path) -> Data:
     """Data of a campaign's folder, a matrix's folder, or both. TraceError if it is neither, or cannot be read."""
-    summary = _decoded(folder / STATE_FILE, Summary)
-    matrix = _decoded(folder / MATRIX_FILE, _Matrix)
+    summary = read_json(folder / STATE_FILE, Summary, "a campaign's state")
+    matrix = read_json(folder / MATRIX_FILE, _Matrix, "a matrix")
     if summary is None and matrix is None:
         raise TraceError(f"{folder}: neither {STATE_FILE} nor {MATRIX_FILE} is there; name a campaign's output folder")
     book = load_bug_history(folder)
@@ -89,22 +87,23 @@ def _gone(bug: Bug) -> Finding:
 
 
 def _shown(finding: Finding, target: str, bug: Bug | None, folder: Path) -> Shown:
-    path = Path(finding.trace)
-    if not path.exists():
-        path = folder / "findings" / path.name
-    try:
-        trace = load_trace(path)
-    except TraceError:
-        trace = None
-    history = _decoded(path.with_suffix(HISTORY_SUFFIX), History)
-    return Shown(finding, target, bug, history, trace)
+    """Return a finding with its trace and history, as far as they can be read.
+
+    Only files of this folder are read, whatever path its state names.
+    """
+    trace = history = None
+    with suppress(TraceError):
+        path = trace_path(folder, finding.signature, finding.trace)
+        with suppress(TraceError):
+            trace = load_trace(path)
+        history = read_json(path.with_suffix(HISTORY_SUFFIX), History, "a history")
+    return Shown(finding, target, bug, history if history and is_sound(history) else None, trace)
 
 
-def _decoded(path: Path, kind: type[T]) -> T | None:
-    """A file, None where it is missing. TraceError for a broken one."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise TraceError(f"{path}: {error}") from None
+def is_sound(history: History) -> bool:
+    """Return True if every index in a history that was read from a file points at something."""
+    moments = range(len(history.moments))
+    marks = all(mark.moment in moments and -1 <= mark.group < len(history.groups) for mark in history.marks)
+    steps = all(one.moment in moments and one.num_tokens >= 0 for one in history.request_steps)
+    violation = history.violation
+    return marks and steps and (violation is None or -1 <= violation.group < len(history.groups))

@@ -10,6 +10,7 @@ import msgspec
 from ..harness.explain.explain import explain
 from ..harness.explain.timeline import FREE_KEYED, LEGEND
 from ..harness.findings.store import replay_command
+from ..harness.quoting import clean
 from ..targets.base.trace import Config, Trace
 from .data import Shown
 from .markup import Markup, Section, join, tag
@@ -45,7 +46,7 @@ def findings_section(findings: Sequence[Shown]) -> Section:
     if not parts:
         parts = [tag("p", "Nothing was found.", class_="dim")]
     else:
-        parts.append(tag("p", f"Timelines: {LEGEND} · dashed: free, still reachable ({FREE_KEYED})", class_="legend"))
+        parts.append(tag("p", f"Timelines: {LEGEND}, dashed: free but still published ({FREE_KEYED})", class_="legend"))
     return Section("findings", "Findings", join(*parts))
 
 
@@ -64,7 +65,7 @@ def finding_article(one: Shown, *, is_open: bool, draw: bool) -> Markup:
         tag("span", state_of(one), class_=f"pill {state_of(one)}"),
         tag("code", finding.signature, class_="signature"),
         tag("span", _numbers(one), class_="dim"),
-        tag("span", finding.message, class_="message"),
+        tag("span", clean(finding.message), class_="message"),
     )
     body = join(*_proof(one, draw), *_trace(one), commands(one))
     anchor = f"finding-{finding.signature}"

@@ -132,11 +132,11 @@ def oracles_section(summary: Summary) -> Section:
 
 def bars(counts: Mapping[str, int], titles: Mapping[str, str]) -> Markup:
     """Counts as bars on a logarithmic scale, zeros first."""
-    most = math.log1p(max(counts.values(), default=1) or 1)
+    most = math.log1p(max([1, *counts.values()]))
     ordered = sorted(counts.items(), key=lambda pair: pair[1] > 0) if 0 in counts.values() else counts.items()
     rows = []
     for name, count in ordered:
-        width = f"width:{100 * math.log1p(count) / most:.1f}%"
+        width = f"width:{100 * math.log1p(max(count, 0)) / most:.1f}%"
         bar = tag("span", tag("i", style=width), class_="bar")
         title = tag("span", titles[name], class_="dim") if name in titles else None
         number = tag("span", f"{count:,}" if count else "never", class_="number")

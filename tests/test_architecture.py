@@ -37,6 +37,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "traces",
         "generate",
         "events | exit_status | units",
+        "quoting",
     ),
     "targets.hybrid": (
         "factory | repro",

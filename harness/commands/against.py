@@ -71,28 +71,35 @@ class Pair:
 
 
 def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
-    """Replay files on both targets; exit status 1 if any differs or fails."""
-    from ..exit_status import CLEAN, VIOLATION
+    """Replay files on both targets; exit status 1 if any trace differs or fails, else 2 if a file is no trace."""
+    from ..exit_status import CLEAN, USAGE, VIOLATION
     from ..lockstep.ranks import on_ranks
-    from ..traces.files import load_trace
     from ..units import plural
     from .common import print_json, printer
+    from .reading import read_all, unread
 
-    traces = [(file, load_trace(file)) for file in files]
-    line, results = printer(options.json), []
-    with Pair(options) as pair:
-        for file, trace in traces:
-            violation = pair.run(on_ranks(trace, options.dp)).violation
-            line(
-                f"{'DIFFERS' if violation else 'alike  '} {file}"
-                + (f"\n        {violation.message}" if violation else "")
-            )
-            results.append({"trace": str(file), "signature": violation.signature if violation else None})
+    line = printer(options.json)
+    read = read_all(files, line)
+    results: list[dict[str, object]] = [unread(file, why) for file, why in read.items() if isinstance(why, str)]
+    refused = len(results)
+    if refused < len(read):
+        with Pair(options) as pair:
+            for file, trace in read.items():
+                if isinstance(trace, str):
+                    continue
+                violation = pair.run(on_ranks(trace, options.dp)).violation
+                line(
+                    f"{'DIFFERS' if violation else 'alike  '} {file}"
+                    + (f"\n        {violation.message}" if violation else "")
+                )
+                results.append({"trace": str(file), "signature": violation.signature if violation else None})
     failed = sum(result["signature"] is not None for result in results)
-    line(f"{plural(len(results), 'trace')} on {options.target} and {options.against}: {failed} differ or fail")
+    end = f", {refused} refused" if refused else ""
+    line(f"{plural(len(results), 'trace')} on {options.target} and {options.against}: {failed} differ or fail{end}")
     if options.json:
-        print_json({"exit_reason": "violation" if failed else "clean", "results": results})
-    return VIOLATION if failed else CLEAN
+        reason = "violation" if failed else "refused" if refused else "clean"
+        print_json({"exit_reason": reason, "results": results})
+    return VIOLATION if failed else USAGE if refused else CLEAN
 
 
 def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object]) -> int:

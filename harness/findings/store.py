@@ -28,11 +28,11 @@ from msgspec import structs
 from ...targets.base.trace import Trace, TraceError
 from ..events import Finding, Summary
 from ..explain.history import History
-from ..traces.files import load_trace, save_trace, write_atomically
+from ..quoting import one_line
+from ..traces.files import load_trace, read_json, save_trace, write_atomically
 from ..traces.violation import Violation
 
 STATE_FILE = "campaign.json"
-STATE_BYTES_MAX = 64 << 20
 FINDINGS_FOLDER = "findings"
 TEXT_SUFFIX = ".txt"
 HISTORY_SUFFIX = ".history"
@@ -86,21 +86,13 @@ def read_state(folder: Path) -> Summary | None:
     out. Raises TraceError for a file that cannot be read or that names other files.
     """
     path = folder / STATE_FILE
-    try:
-        with path.open("rb") as file:
-            data = file.read(STATE_BYTES_MAX + 1)
-        if len(data) > STATE_BYTES_MAX:
-            raise TraceError(f"{path}: too large for a state file (more than {STATE_BYTES_MAX} bytes)")
-        summary = msgspec.json.decode(data, type=Summary)
-        findings = [found for finding in summary.findings if (found := _on_disk(folder, finding))]
-    except FileNotFoundError:
+    summary = read_json(path, Summary, "a state file", "; move it away, or choose another folder with -o")
+    if summary is None:
         return None
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise TraceError(f"{path}: {error}; move it away, or choose another folder with -o") from None
+    try:
+        findings = [found for finding in summary.findings if (found := _on_disk(folder, finding))]
     except TraceError as error:
-        raise TraceError(f"{path}: {error}") from None
+        raise TraceError(f"{path}: {one_line(str(error))}") from None
     return structs.replace(summary, findings=findings)
 
 

@@ -19,11 +19,13 @@ from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
 from ..events import Finding, Summary
-from ..traces.files import write_atomically
+from ..quoting import one_line
+from ..traces.files import read_json, write_atomically
 from .known import Known, reason_for
-from .store import STATE_BYTES_MAX, trace_path
+from .store import trace_path
 
 BUG_HISTORY_FILE = "triage.json"
+KEY_SHOWN_MAX = 500
 State = Literal["new", "known", "fixed", "flaky"]
 
 
@@ -146,21 +148,16 @@ def bugs_of(history: BugHistory, summary: Summary) -> list[Bug]:
 
 def load_bug_history(folder: Path) -> BugHistory:
     """Return the bug history of a folder, empty where there is none. Raises TraceError for one that cannot be used."""
-    path = folder / BUG_HISTORY_FILE
+    path, cure = folder / BUG_HISTORY_FILE, "; move it away to start a new bug history"
+    history = read_json(path, BugHistory, "a bug history", cure) or {}
+    for key, bug in history.items():
+        if key != bug_key(bug.target, bug.signature):
+            problem = one_line(f"{key!r} is not the key of {bug.signature!r} on {bug.target!r}", KEY_SHOWN_MAX)
+            raise TraceError(f"{path}: {problem}{cure}")
     try:
-        with path.open("rb") as file:
-            data = file.read(STATE_BYTES_MAX + 1)
-        if len(data) > STATE_BYTES_MAX:
-            raise TraceError(f"{path}: too large for a bug history (more than {STATE_BYTES_MAX} bytes)")
-        history = msgspec.json.decode(data, type=BugHistory)
-        for key, bug in history.items():
-            if key != bug_key(bug.target, bug.signature):
-                raise TraceError(f"{path}: {key!r} is not the key of {bug.signature!r} on {bug.target!r}")
         return {key: _inside(folder, bug) for key, bug in history.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
-        raise TraceError(f"{path}: {error}; move it away to start a new bug history") from None
+    except TraceError as error:
+        raise TraceError(f"{path}: {one_line(str(error), KEY_SHOWN_MAX)}{cure}") from None
 
 
 def _inside(folder: Path, bug: Bug) -> Bug:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import errno
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console as RichConsole
-from rich.console import Group, RenderableType
+from rich.console import ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -31,6 +32,7 @@ from ..events import (
     WorkerState,
 )
 from ..findings.store import replay_command
+from ..quoting import terminal_text
 from ..units import plural, spell
 from .handler import CampaignInfo
 
@@ -53,7 +55,14 @@ def make_handler(options: argparse.Namespace) -> Console:
 
 
 class Terminal(RichConsole):
-    """A console of rich that reports a closed pipe instead of ending the process."""
+    """A console of rich that reports a closed pipe instead of ending the process, and prints no control sequences of
+    the text that it is given.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Escape control characters: messages and names may be those of a target or of a stranger's file."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(terminal_text(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError again."""

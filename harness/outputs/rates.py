@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from ...targets.base.trace import TraceError
 from ..events import CampaignEnded, CampaignEvent, Summary, Tick
-from ..traces.files import write_atomically
+from ..traces.files import read_regular, write_atomically
 from .handler import CampaignInfo
 
 SAMPLES_MAX = 240
 RATES_FILE = "rates.ndjson"
 RATES_BYTES_MAX = 1 << 20
+NUMBER_MAX = 1e15
+"""Larger numbers in a file are damage; a page could not draw them."""
 SAVE_SECONDS = 60.0
 
 
@@ -80,10 +83,11 @@ class Rates:
 def load_samples(folder: Path) -> Sequence[Sample]:
     """Return the samples of a folder, none where there are none or where they cannot be read: they are for show."""
     try:
-        with (folder / RATES_FILE).open("rb") as file:
-            return msgspec.json.Decoder(Sample).decode_lines(file.read(RATES_BYTES_MAX))
-    except (OSError, msgspec.DecodeError):
+        data = read_regular(folder / RATES_FILE, RATES_BYTES_MAX, "samples")
+        samples = msgspec.json.Decoder(Sample).decode_lines(data)
+    except (TraceError, ValueError, RecursionError):  # also of msgspec and of Unicode
         return ()
+    return [sample for sample in samples if all(0 <= number <= NUMBER_MAX for number in structs.astuple(sample))]
 
 
 def _sample(summary: Summary) -> Sample:

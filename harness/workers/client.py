@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from threading import Event
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -61,6 +62,13 @@ class InternalError(Exception):
     def __init__(self, message: str, details: str) -> None:
         super().__init__(message)
         self.details = details
+
+
+class Limit(NamedTuple):
+    """A point of the monotonic clock, and the seconds between it and the start of the request."""
+
+    deadline: float
+    seconds: float
 
 
 class Ran(Struct, frozen=True):
@@ -127,7 +135,7 @@ class WorkerClient:
             self._process.close()
         self._process = Process(self.spec, self.launch, self.memory_limit)
         try:
-            reply = self._receive(START_SECONDS)
+            reply = self._receive(self._limit(START_SECONDS))
         except Lost as lost:
             last = lost.last_words.splitlines()[-1:] or ["it printed nothing"]
             raise TargetError(f"target {self.spec!r}: its worker {lost.what} while starting: {last[0]}") from lost
@@ -145,8 +153,9 @@ class WorkerClient:
         event = 0
         try:
             self._send(Run(trace, twice))
+            limit = self._trace_limit(twice=twice)
             while True:
-                reply = self._receive()
+                reply = self._receive(limit)
                 if isinstance(reply, EventStarted):
                     event = reply.event
                 elif isinstance(reply, Done):
@@ -161,8 +170,9 @@ class WorkerClient:
         event = 0
         try:
             self._send(Explain(trace))
+            limit = self._trace_limit()
             while True:
-                reply = self._receive()
+                reply = self._receive(limit)
                 if isinstance(reply, EventStarted):
                     event = reply.event
                 elif isinstance(reply, Explained):
@@ -176,7 +186,7 @@ class WorkerClient:
         """Run one trace and say what each event showed; of a lost process nothing but its violation is left."""
         try:
             self._send(Summarize(trace))
-            reply = self._receive()
+            reply = self._receive(self._trace_limit())
             assert isinstance(reply, Summarized)
             return reply.outcome, reply.summaries
         except Lost as lost:
@@ -195,7 +205,8 @@ class WorkerClient:
                 self._send(asked)
                 while first < end:
                     waiting = time.monotonic()
-                    reply = self._receive()
+                    twice = bool(request.twice_every) and first % request.twice_every == 0
+                    reply = self._receive(self._trace_limit(twice=twice))
                     if isinstance(reply, Done):
                         yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds)
                         first += 1
@@ -210,14 +221,14 @@ class WorkerClient:
     def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:
         """A trace of a campaign, without running it."""
         self._send(Draw(seed, index, overrides))
-        reply = self._receive(START_SECONDS)  # no engine runs: it is no hang
+        reply = self._receive(self._limit(START_SECONDS))  # no engine runs, so this cannot be a hang
         assert isinstance(reply, Drawn)
         return reply.trace
 
     def port(self, trace: Trace) -> Ported:
         """The trace as the target takes it. TraceError if nothing near it fits."""
         self._send(Port(trace))
-        reply = self._receive(START_SECONDS)
+        reply = self._receive(self._limit(START_SECONDS))
         assert isinstance(reply, Ported)
         return reply
 
@@ -239,14 +250,21 @@ class WorkerClient:
         assert self._process
         self._process.send(request)
 
-    def _receive(self, seconds: float = 0.0) -> Reply:
-        """The next reply that is not a failure."""
+    def _limit(self, seconds: float) -> Limit:
+        return Limit(time.monotonic() + seconds, seconds)
+
+    def _trace_limit(self, *, twice: bool = False) -> Limit:
+        """Time for one trace: `trace_seconds` for each of its runs."""
+        return self._limit(self.trace_seconds * (2 if twice else 1))
+
+    def _receive(self, limit: Limit) -> Reply:
+        """Return the next reply that is not a failure."""
         assert self._process
         if self._stopped.is_set():
             self._process.kill()
             raise Stopped
         try:
-            reply = self._process.receive(seconds or self.trace_seconds)
+            reply = self._process.receive(limit.deadline, limit.seconds)
         except Lost:
             if self._stopped.is_set():
                 raise Stopped from None

@@ -19,11 +19,15 @@ from pathlib import Path
 
 import msgspec
 
+from ...targets.base.environment import cache_folder
 from ...targets.base.launch import Launch
+from ...targets.base.protocol import TargetError
+from .isolation import NETWORK, environment, make_home, namespaces_missing, remove_home
 from .messages import Reply, Request, decode_reply, encode
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TAIL_BYTES = 4000
+REPLY_BYTES_MAX = 256 << 20
 GLANCE_SECONDS = 0.5
 """How often memory is looked at while a reply is awaited."""
 
@@ -50,14 +54,22 @@ class Process:
     def __init__(self, spec: str, launch: Launch, memory_limit: int = 0) -> None:
         self.memory_limit = memory_limit
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._popen = subprocess.Popen(
-            [launch.python, "-m", "hybridfuzz.harness.workers.server", spec],
-            env={**os.environ, **launch.env},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        self._home = make_home()
+        variables = worker_environment(launch, self._home)
+        if namespaces_missing():
+            variables[NETWORK] = "1"
+        try:
+            self._popen = subprocess.Popen(
+                [launch.python, "-m", "hybridfuzz.harness.workers.start", spec],
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        except OSError:
+            remove_home(self._home)
+            raise
         assert self._popen.stdin and self._popen.stdout
         self._input, self._output = self._popen.stdin.fileno(), self._popen.stdout.fileno()
         self._buffer = b""
@@ -74,20 +86,27 @@ class Process:
             while data:
                 data = data[os.write(self._input, data) :]
 
-    def receive(self, seconds: float) -> Reply:
-        """The next reply; `Lost` if there is none within so many seconds."""
-        deadline = time.monotonic() + seconds
+    def receive(self, deadline: float, limit: float) -> Reply:
+        """Return the next reply.
+
+        Raises Lost if there is none before `deadline` (of the monotonic clock); `limit` is for the message: the
+        seconds that the whole request may take.
+        """
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.kill()
-                raise Lost("HANG", "time-limit", f"did not end within {seconds:g} s", self._last_words())
+                raise Lost("HANG", "time-limit", f"did not end within {limit:g} s", self._last_words())
             self._check_memory()
             if select.select([self._output], [], [], min(left, GLANCE_SECONDS))[0]:
                 data = os.read(self._output, 1 << 20)
                 if not data:
                     raise self._died()
                 self._buffer += data
+                if len(self._buffer) > REPLY_BYTES_MAX:
+                    self.kill()
+                    what = f"made its worker send more than {REPLY_BYTES_MAX >> 20} MiB in one reply"
+                    raise Lost("PROTOCOL", "reply-size", what, self._last_words())
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             reply: Reply = decode_reply(line)
@@ -113,6 +132,7 @@ class Process:
         for stream in (self._popen.stdin, self._popen.stdout, self._errors):
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
+        remove_home(self._home)
 
     def _check_memory(self) -> None:
         if not self.memory_limit:
@@ -153,3 +173,12 @@ class Process:
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(size - TAIL_BYTES, 0))
         return self._errors.read().decode(errors="replace").strip()
+
+
+def worker_environment(launch: Launch, home: Path) -> dict[str, str]:
+    """Return the environment of a process that runs a target's code, with a home from `make_home`."""
+    try:
+        cached = cache_folder()
+    except TargetError:
+        cached = None
+    return environment(os.environ, launch.env, home, cached)

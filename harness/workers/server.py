@@ -1,8 +1,7 @@
-"""The worker: `python -m hybridfuzz.harness.workers.server TARGET` loads one target and serves requests.
+"""The worker's side: loads the target that `sys.argv[1]` names and serves requests.
 
-It runs in the target's own interpreter, so it may import nothing that an engine's environment lacks
-(msgspec and numpy are all there is). Engines print what they like: file descriptor 1 is theirs and
-leads to standard error, the protocol speaks through a copy of the original one.
+It runs in the target's own interpreter, so it imports only what every engine's environment has: msgspec and NumPy.
+Engines may print: file descriptor 1 leads to standard error, and the protocol uses a copy of the original one.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import BinaryIO
 
+import msgspec
 from msgspec import structs
 
 from ...targets.base.protocol import TargetError, TargetFactory
@@ -23,12 +24,15 @@ from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
 from ..explain.recorder import record_history
 from ..generate.grammar import draw_trace
+from ..lockstep.crash import text_of
 from ..lockstep.differential import run_summarized
 from ..lockstep.lockstep import unobserved
 from ..lockstep.run import run_trace
+from ..quoting import DETAILS_MAX, clean
 from ..traces.adapt import port
 from ..traces.outcome import Outcome
-from ..traces.violation import Violation
+from ..traces.violation import Violation, cleaned
+from .isolation import remove_home
 from .messages import (
     Done,
     Draw,
@@ -75,6 +79,7 @@ def listen(inbox: BinaryIO) -> SimpleQueue[Request]:
     def read() -> None:
         for line in inbox:
             requests.put(decode_request(line))
+        remove_home(Path(os.environ.get("HOME", "")))  # the coordinator may have been killed
         os._exit(0)
 
     Thread(target=read, daemon=True).start()
@@ -84,7 +89,9 @@ def listen(inbox: BinaryIO) -> SimpleQueue[Request]:
 def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable[[int], None] = unobserved) -> Outcome:
     """Run a trace; if `twice`, a clean result counts only if a second run looks the same."""
     outcome = run_trace(factory, trace, on_event)
-    if not twice or outcome.violation:
+    if outcome.violation:
+        return structs.replace(outcome, violation=cleaned(outcome.violation))
+    if not twice:
         return outcome
     again = run_trace(factory, trace, on_event)
     if again.digest == outcome.digest and not again.violation:
@@ -98,7 +105,7 @@ def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable
         expected=f"{outcome.digest:08x}",
         observed=f"{again.digest:08x}",
     )
-    return structs.replace(outcome, violation=violation)
+    return structs.replace(outcome, violation=cleaned(violation))
 
 
 def serve(request: Request, factory: TargetFactory, send: Send) -> None:
@@ -107,9 +114,13 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
         on_event = lambda index: send(EventStarted(index))  # noqa: E731
         send(Done(run(factory, request.trace, twice=request.twice, on_event=on_event)))
     elif isinstance(request, Explain):
-        send(Explained(*record_history(factory, request.trace, lambda index: send(EventStarted(index)))))
+        outcome, history = record_history(factory, request.trace, lambda index: send(EventStarted(index)))
+        violation = outcome.violation and cleaned(outcome.violation)
+        send(Explained(structs.replace(outcome, violation=violation), structs.replace(history, violation=violation)))
     elif isinstance(request, Summarize):
-        send(Summarized(*run_summarized(factory, request.trace)))
+        outcome, summaries = run_summarized(factory, request.trace)
+        violation = outcome.violation and cleaned(outcome.violation)
+        send(Summarized(structs.replace(outcome, violation=violation), summaries))
     elif isinstance(request, Draw):
         send(Drawn(_draw(factory, request, request.index)))
     elif isinstance(request, Port):
@@ -132,12 +143,29 @@ def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
 
 
 def failure(error: Exception) -> Failed:
-    """What went wrong, in one line."""
+    """Return an error as a reply; its text may be a target's."""
     if isinstance(error, TargetError):
-        return Failed("target", str(error))
+        return Failed("target", clean(text_of(error)))
     if isinstance(error, TraceError):
-        return Failed("trace", str(error))
-    return Failed("internal", f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Failed("trace", clean(text_of(error)))
+    details = clean(traceback.format_exc()[-DETAILS_MAX:], DETAILS_MAX)
+    return Failed("internal", clean(f"{type(error).__name__}: {text_of(error)}"), details)
+
+
+def encoded(reply: Reply) -> bytes:
+    """Return one line of JSON. Lone surrogates, which a target's strings may contain, are escaped."""
+    try:
+        return encode(reply) + b"\n"
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_valid(msgspec.to_builtins(reply))) + b"\n"
+
+
+def _valid(value: object) -> object:
+    if isinstance(value, str):
+        return clean(value, len(value))
+    if isinstance(value, dict):
+        return {_valid(key): _valid(each) for key, each in value.items()}
+    return [_valid(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def load(spec: str) -> TargetFactory:
@@ -152,8 +180,8 @@ def load(spec: str) -> TargetFactory:
     except Exception as error:
         traceback.print_exc()
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename}:{frame.lineno}"
-        raise TargetError(f"target {spec!r} cannot be loaded: {type(error).__name__}: {error} ({where})") from error
+        what = f"{type(error).__name__}: {text_of(error)} ({frame.filename}:{frame.lineno})"
+        raise TargetError(f"target {spec!r} cannot be loaded: {what}") from error
 
 
 def main() -> int:
@@ -162,7 +190,7 @@ def main() -> int:
     requests = listen(inbox)
 
     def send(reply: Reply) -> None:
-        outbox.write(encode(reply) + b"\n")
+        outbox.write(encoded(reply))
         outbox.flush()
 
     try:
@@ -178,7 +206,3 @@ def main() -> int:
             return 0
         except Exception as error:
             send(failure(error))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

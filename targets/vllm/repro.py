@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from ...reference.tokens import Truth
 from ..base.protocol import TargetError
-from ..base.repro import Failure, Script
+from ..base.repro import Failure, Script, python_comment, python_format
 from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Step, Trace
 from .options import drafts_on_device, has_graphs
 
@@ -64,7 +64,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     imports += sorted({line for part, _ in parts for line in part if line.startswith("from ")})
     text = "\n".join(
         [
-            f'"""{failure.message}\n\n{ABOUT}"""\n',
+            f'"""{python_comment(failure.message)}\n\n{ABOUT}"""\n',
             "import os\n",
             ENVIRONMENT,
             *(f"{line}  # noqa: E402" for line in imports if line != "import os"),
@@ -151,14 +151,14 @@ def _assertion(failure: Failure) -> tuple[str, str]:
         lines = [
             f"expected = engine.state({failure.holder!r}, {failure.depth})",
             f"for state in engine.content({failure.group}, {failure.block}):",
-            f'    assert state == expected, f"{promise}, but holds {{engine.describe(state)}}"',
+            f'    assert state == expected, f"{python_format(promise)}, but holds {{engine.describe(state)}}"',
         ]
         return "\n".join(lines), f"AssertionError: {promise}"
     if (failure.oracle, failure.field) == ("M2", "key"):
         promise = f"block {failure.block} can be hit, but nobody has computed what its key says"
         lines = [
             f"block = engine.scheduler.kv_cache_manager.block_pool.blocks[{failure.block}]",
-            f'assert block.block_hash is None, f"{promise} ({{block.ref_cnt}} references)"',
+            f'assert block.block_hash is None, f"{python_format(promise)} ({{block.ref_cnt}} references)"',
         ]
         return "\n".join(lines), f"AssertionError: {promise}"
     if failure.oracle == "CRASH":
@@ -171,16 +171,18 @@ def _state_assertion(failure: Failure) -> tuple[str, str]:
     found = f"found = engine.initial_states(step={step}, name={name!r}, group={failure.group})"
     if not depth:
         promise = f"step {step} starts {name} from a state, and nothing of it is computed yet"
-        lines = [found, f'assert not found, f"{promise}: {{engine.describe(found[0][2])}} in block {{found[0][1]}}"']
+        shown = python_format(promise)
+        lines = [found, f'assert not found, f"{shown}: {{engine.describe(found[0][2])}} in block {{found[0][1]}}"']
     else:
         promise = f"step {step} continues {name} from the wrong state"
+        shown = python_format(promise)
         lines = [
-            f"# {depth} tokens of {name} are computed before step {step}.",
+            f"# {depth} tokens of {python_comment(name)} are computed before step {step}.",
             found,
             f"expected = engine.state({name!r}, {depth})",
             "for layer, block, state in found:",
             "    was, wanted = engine.describe(state), engine.describe(expected)",
-            f'    assert state == expected, f"{promise}: {{layer}} finds {{was}} in block {{block}}, not {{wanted}}"',
+            f'    assert state == expected, f"{shown}: {{layer}} finds {{was}} in block {{block}}, not {{wanted}}"',
             'assert found, "no state layer took any state"',
         ]
     return "\n".join(lines), f"AssertionError: {promise}"

@@ -225,3 +225,23 @@ def test_a_browser_shows_it(tmp_path: Path, width: int, scheme: int) -> None:
     assert int(title[1]) <= int(title[2]), "it scrolls sideways"
     assert title[3] == ("rgb(18, 21, 27)" if scheme == 0 else "rgb(246, 247, 249)")
     assert int(title[4]) > 0
+
+
+def test_control_characters_become_visible() -> None:
+    """XML cannot hold them, terminals obey them; a drawing with one was not well-formed."""
+    assert tag("text", "a\x1b[31m\x00\ud800", title="\x07") == '<text title="\\x07">a\\x1b[31m\\x00\\ud800</text>'
+    ElementTree.fromstring(tag("text", "a\x1b[31m\x00\ud800\ufffe", title="\x07"))
+
+
+def test_a_state_file_names_no_other_files(tmp_path: Path) -> None:
+    """Only traces and histories of the folder itself are read."""
+    campaign(tmp_path / "out")
+    secret = tmp_path / "secret.json"
+    (sorted((tmp_path / "out" / "findings").glob("*.json"))[0]).rename(secret)
+    state = tmp_path / "out" / STATE_FILE
+    summary = msgspec.json.decode(state.read_bytes(), type=Summary)
+    finding = msgspec.structs.replace(summary.findings[0], trace=str(secret))
+    state.write_bytes(msgspec.json.encode(msgspec.structs.replace(summary, findings=[finding])))
+    [shown] = load_folder(tmp_path / "out").findings
+    assert shown.trace is None
+    assert shown.history is None

@@ -106,6 +106,15 @@ def test_the_history_is_kept(tmp_path: Path) -> None:
         ("[[known]]\nsignature = 'x'", "reason"),
         ("[[known", "array declaration"),
         ("[[known]]\nsignature='x'\nreason='y'\nsince=1", "since"),
+        ("[[known]]\nsignature='x'\nreason=' '", "entry 1: signature 'x' has no reason"),
+        ("[[known]]\nsignature='*'\nreason='y'", "covers every bug"),
+        ("[[known]]\nsignature='?*'\nreason='y'", "covers every bug"),
+        ("[[known]]\nsignature=''\nreason='y'", "covers every bug"),
+        ("[[known]]\nsignature='x'\nreason='y'\ntarget=''", "target is empty"),
+        (f"[[known]]\nsignature='{'x' * 600}'\nreason='y'", "longer than 500"),
+        ("x = " + "[" * 5_000, "recursion|nest|depth"),
+        ("x = 1" + "0" * 10_000, "digits|known"),
+        ("#" * (1 << 21), "too large"),
     ],
 )
 def test_a_broken_list_says_where(tmp_path: Path, text: str, complaint: str) -> None:

@@ -1,10 +1,10 @@
-"""Accepted counts reach the row that their request has now, whatever rows did in between."""
+"""Accepted counts reach the present row of their request, however rows moved in between."""
 
 from hybridfuzz.targets.hybrid.worker.accepted_counts import AcceptedCounts
 
 
 def counts_of(names: list[str], sampled: list[int]) -> AcceptedCounts:
-    """Counts after a step in which these rows sampled so many tokens."""
+    """Return counts after a step in which these rows sampled so many tokens."""
     counts = AcceptedCounts(1, 4, speculative=3)
     counts.gather(names)
     for row, tokens in enumerate(sampled):

@@ -1,4 +1,4 @@
-"""Ranks in processes of their own vote through a collective, step equally often and end clean."""
+"""Ranks in separate processes vote through a collective, execute equally many steps and end clean."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Bytes outside of the pool: they are what their keys name, arrive bit for bit in every fill, and outlive the pool."""
+"""Bytes outside the pool: they match their keys, are loaded bit for bit in every fill, and outlive the pool."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ MOVED = (arrive("r0", 30, new=9), *steps(3), Preempt("r0"), MoveTier("r0", "host
 
 
 def open_target(trace: Trace, device: str = "cpu") -> Any:
-    """A target to which all events have happened."""
+    """Return a target after all events."""
     target: Any = load_factory(f"hybrid@{device}").open(trace.config)
     for event in trace.events:
         for record in target.apply(event).records:
@@ -55,9 +55,9 @@ def test_what_moved_to_another_tier_comes_back_bit_for_bit(device: str, depth: i
     assert outcome.reached["loaded from outside the pool"]
     target = open_target(trace, device)
     [block, key] = next((block, key) for block, key in target.view().published.items() if key[:2] == (0, 24))
-    for layer, page in target.machine.outside.pages[key].items():
-        inside = target.machine.pool.fills(layer, block).cpu()
-        state = target.machine.pool.pages.conv
+    for layer, page in target.device_state.offloaded.pages[key].items():
+        inside = target.device_state.pool.fills(layer, block).cpu()
+        state = target.device_state.pool.pages.conv
         assert torch.equal(inside[:, :state], page[:, :state]), "every fill comes back as it left"
 
 
@@ -76,14 +76,14 @@ def test_an_engine_that_sleeps_may_be_told_of_content_outside(saves: str) -> Non
 
 
 class SavesItsNeighbour(ExternalStore):
-    """The page of another block leaves the pool."""
+    """Saves the page of another block."""
 
     def save(self, key: Any, block: int) -> None:
         super().save(key, block + 1)
 
 
 class LosesTheLastSlot(ExternalStore):
-    """One token's key and value are not carried back."""
+    """Does not load the KV of one token."""
 
     def load_slots(self, layer: int, block: int, tags: Any) -> None:
         self.memory.store_slots(layer, block, len(tags), 0, tags[:-1])
@@ -105,12 +105,12 @@ def test_wrong_bytes_outside_are_found(part: type, signature: str) -> None:
 
 def test_a_load_or_a_save_that_does_not_arrive_is_noticed() -> None:
     target = open_target(make_trace(*MOVED, groups=GROUPS))
-    moves: Moves = target.machine.moves
-    key = next(iter(target.machine.outside.pages))
+    moves: Moves = target.device_state.moves
+    key = next(iter(target.device_state.offloaded.pages))
     for start in (0, 16):
         moves.load(Arrival(key, 0, 5, start, start + 32, 16, "keys"))
     moves.save(key._replace(depth=40), 1, 6)
-    target.machine.lanes.finish()
+    target.device_state.lanes.finish()
     loaded, saved = moves.take_checks()
     assert loaded.there.shape == (3, 32), "neighbours arrive together"
     for check in (loaded, saved):
