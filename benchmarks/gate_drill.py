@@ -1,11 +1,12 @@
 """The gate on each listed release, on a git checkout of it, and on that checkout with one line broken.
 
-    python benchmarks/gate_drill.py [--only vllm@0.33.0,...] [--budget SECONDS] [--results FILE] [--page docs/how-to/gate-pull-requests.md]
+    python benchmarks/gate_drill.py [--only vllm@0.33.0,...] [--budget SECONDS] [--results FILE] [--page PAGE]
 
-Writes the table of verdicts between the markers of the page. In a checkout the release's own bugs are acknowledged by a
-known.toml made from the packaged corpus. Exit status 1 unless two runs on a checkout have the same verdicts, a checkout
-of vLLM has those of its release, every broken line turns the gate red (a quarter of the budget shows that), and no
-checkout is written to. (A checkout of SGLang has no Rust tree core, so its search draws other traces.)
+Writes the table of verdicts between the markers of the page (docs/how-to/gate-pull-requests.md). In a checkout the
+release's own bugs are acknowledged by a known.toml made from the packaged corpus. Exit status 1 unless two runs on a
+checkout have the same verdicts, a checkout of vLLM has those of its release, every broken line turns the gate red (a
+quarter of the budget shows that), and no checkout is written to. (A checkout of SGLang has no Rust tree core, so its
+search draws other traces.)
 """
 
 from __future__ import annotations

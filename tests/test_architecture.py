@@ -132,7 +132,7 @@ def docstrings() -> Iterator[tuple[Path, str]]:
 
 def test_docstrings_name_only_files_and_modules_that_exist() -> None:
     known = {path.name for folder in (*PACKAGES, "tests", "benchmarks", "docs") for path in (ROOT / folder).rglob("*")}
-    written = {"repro.py", "test_repro.py"}  # by the product
+    written = {"repro.py", "test_repro.py", "_version.py"}  # by the product, and by a build of an engine
     missing = []
     for file, text in docstrings():
         for name in re.findall(r"[\w/]+\.py\b", text):
