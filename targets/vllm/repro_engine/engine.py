@@ -219,7 +219,7 @@ class Engine:
         self.scheduler.add_request(Request(name, prompt, sampling, **known))
 
     def step(self, budget=None, drafts=0, right=0, per_request=()):
-        """Schedule and, when due, execute and update. The drafter proposes `drafts` tokens, the first `right` are right."""
+        """Schedule and, when due, execute and update. The first `right` of `drafts` proposed tokens are right."""
         self.drafts, self.right, self.per_request = drafts, right, dict(per_request)
         self.scheduler.max_num_scheduled_tokens = min(budget or self.budget, self.budget)
         plan = self.scheduler.schedule()
