@@ -133,7 +133,7 @@ BREAKS = (
     Break("single-reserve", DRAFTING, OVERLAP | DRAFTS, "room for one verification, but two are planned",
         "    double_alloc = get_alloc_reserve_per_decode()\n",
         "    double_alloc = get_alloc_reserve_per_decode() // 2\n"),
-    Break("lengths-not-waited-for", RELAY, OVERLAP | DRAFTS, "nobody waits for the new lengths",
+    Break("lengths-not-waited-for", RELAY, OVERLAP | DRAFTS, "the new lengths are not waited for",
         "                self.publish_ready.wait()\n        batch.seq_lens = self",
         "                pass\n        batch.seq_lens = self"),
 )

@@ -80,7 +80,7 @@ def test_a_failure_says_what_and_how_to_see_it_again(pytester: pytest.Pytester) 
     assert len(load_trace(command[2]).events) <= 6
 
 
-def test_a_failure_that_cannot_be_saved_is_told_all_the_same(pytester: pytest.Pytester) -> None:
+def test_a_failure_that_cannot_be_saved_is_still_reported(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "--hybridfuzz-out=/dev/null/x", "-k", "search")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["M*: *", "signature  M*", "trace      seed 0, trace *", "cannot write *"])
