@@ -181,7 +181,7 @@ class TestConfiguration:
 
 
 class TestCorpus:
-    """What becomes of a trace that is not simply clean."""
+    """Verdicts on traces that are not clean."""
 
     @pytest.fixture
     def run(self, pytester: pytest.Pytester) -> object:
