@@ -37,11 +37,12 @@ BREAKS = {
     ),
     "sglang": Edit(
         "sglang/srt/mem_cache/unified_cache/components/mamba.py",
-        "            cache_len = token_ids_len\n",
-        "            cache_len = max(token_ids_len - 1, 1)\n",
+        "            return lambda node: node.component_data[ct].value is not None\n",
+        "            return lambda node: True\n",
     ),
 }
-"""`evictable-not-counted` of vllm_breaks.py and `state-ahead-of-key` of sglang_breaks.py."""
+"""`evictable-not-counted` of vllm_breaks.py and `match-without-state` of sglang_breaks.py. (A break that shows under a
+known signature, such as `state-ahead-of-key`, is taken for the known bug: the gate stays green.)"""
 RELEASES = ("vllm@0.28.0", "vllm@0.33.0", "sglang@0.5.23")
 STATES = ("PASSED", "FAILED", "XFAIL", "SKIPPED")
 
