@@ -38,11 +38,12 @@ BREAKS = {
     ),
     "sglang": Edit(
         "sglang/srt/mem_cache/unified_cache/components/mamba.py",
-        "            cache_len = token_ids_len\n",
-        "            cache_len = max(token_ids_len - 1, 1)\n",
+        "            return lambda node: node.component_data[ct].value is not None\n",
+        "            return lambda node: True\n",
     ),
 }
-"""`evictable-not-counted` of vllm_breaks.py and `state-ahead-of-key` of sglang_breaks.py."""
+"""`evictable-not-counted` of vllm_breaks.py and `match-without-state` of sglang_breaks.py. (A break that shows under a
+known signature, such as `state-ahead-of-key`, is taken for the known bug: the gate stays green.)"""
 RELEASES = ("vllm@0.28.0", "vllm@0.33.0", "sglang@0.5.23")
 STATES = ("PASSED", "FAILED", "XFAIL", "SKIPPED")
 
@@ -56,27 +57,28 @@ class Ran(Struct):
     outcomes: dict[str, str]
     failures: dict[str, int]
     written: list[str] = []
+    budget: float = 60.0
 
 
-def gate(release: str, what: str, folder: Path, target: str, *more: str) -> Ran:
-    """Run the gate in a folder."""
+def gate(release: str, what: str, folder: Path, target: str, budget: float, *more: str) -> Ran:
+    """Run the gate in a folder, with a budget in seconds."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-v", "--hybridfuzz-target", target, *more]
+    command = [sys.executable, "-m", "pytest", "-v", "--hybridfuzz-target", target, f"--hybridfuzz-budget={budget}s"]
+    command += more
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     outcomes = dict(re.findall(r"^(hybridfuzz::\S+) ([A-Z]+)", ran.stdout, re.MULTILINE))
     if not outcomes:
         raise SystemExit(f"the gate on {target} in {folder} ran nothing:\n{ran.stdout}{ran.stderr}")
     failures = Counter(re.findall(r"^signature  (\S+)", ran.stdout, re.MULTILINE))
-    result = Ran(release, what, time.monotonic() - began, outcomes, dict(failures))
+    result = Ran(release, what, time.monotonic() - began, outcomes, dict(failures), budget=budget)
     print(row(result), flush=True)
     return result
 
 
-def drill(release: str, seconds: float, folder: Path) -> Iterator[Ran]:
+def drill(release: str, budget: float, folder: Path) -> Iterator[Ran]:
     """Run everything for one release."""
     name, number = parse(release).name, parse(release).version
     prepare(release, print)
-    budget = f"--hybridfuzz-budget={seconds}s"
     (folder / "empty").mkdir()
     yield gate(release, "the release", folder / "empty", release, budget)
     entries = [f'[[known]]\nsignature = "{k.signature}"\nreason = "{k.reason}"\n' for k in shipped(release, number)]
@@ -89,14 +91,14 @@ def drill(release: str, seconds: float, folder: Path) -> Iterator[Ran]:
         ran.written = changes(tree)
         yield ran
     tree = make_checkout(source, name, [BREAKS[name]], folder / "broken")
-    yield gate(release, "a checkout, broken", tree, f"{name}@.", f"--hybridfuzz-budget={seconds / 4}s", known)
+    yield gate(release, "a checkout, broken", tree, f"{name}@.", budget / 4, known)
 
 
 def row(ran: Ran) -> str:
     """One row of the table."""
     counts = Counter(ran.outcomes.values())
     numbers = " | ".join(str(counts[state]) for state in STATES)
-    return f"| `{ran.release}` | {ran.what} | {ran.seconds:.0f} | {numbers} |"
+    return f"| `{ran.release}` | {ran.what} | {ran.budget:g} | {ran.seconds:.0f} | {numbers} |"
 
 
 def failing(ran: Ran) -> str:
@@ -128,8 +130,8 @@ def problems(runs: list[Ran]) -> list[str]:
 
 def page(runs: list[Ran]) -> str:
     """What stands between the markers."""
-    lines = ["| target | run | wall s | passed | failed | known | skipped |"]
-    lines += ["| --- | --- | ---: | ---: | ---: | ---: | ---: |", *map(row, runs)]
+    lines = ["| release | run | budget s | wall s | passed | failed | known | skipped |"]
+    lines += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |", *map(row, runs)]
     failures = [failing(ran) for ran in runs if ran.what in ("the release", "a checkout") and ran.failures]
     return "\n".join([*lines, "", *(["Failing:", "", *failures, ""] if failures else [])])
 

@@ -25,7 +25,7 @@ from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
 from msgspec.structs import replace
 from trees import edited_tree
-from vllm_campaign import MENDS, unpacked
+from vllm_campaign import FIXES, unpacked
 
 ROOT = Path(__file__).parents[1]
 MENDED = "0.33.0"
@@ -107,9 +107,9 @@ def releases(folder: Path) -> Iterator[Row]:
         release, cause, signature = path.stem.split("--")
         spec, trace = f"vllm@{release}", load_trace(path)
         launch = prepare(spec, print)
-        mend = next((name for name in MENDS if cause.startswith(name) and release == MENDED), None)
+        mend = next((name for name in FIXES if cause.startswith(name) and release == MENDED), None)
         if mend:
-            tree = edited_tree(unpacked(spec), list(MENDS[mend]), Path(tempfile.mkdtemp(dir=unpacked(spec).parent)))
+            tree = edited_tree(unpacked(spec), list(FIXES[mend]), Path(tempfile.mkdtemp(dir=unpacked(spec).parent)))
             better, name = prepare(f"vllm@{tree}", print), f"{release} with the cause fixed"
         else:
             # The later release wants a larger pool for its longest request.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from breaks import Break, Drill, main
 from trees import edited_tree
-from vllm_campaign import MENDS, unpacked
+from vllm_campaign import FIXES, unpacked
 
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}
 ALIGN, ASYNC, EAGLE = {"mamba_cache_mode": "align"}, {"async_depth": "1"}, {"eagle_block_drop": "true"}
@@ -44,7 +44,7 @@ BREAKS = (
     Break("chunk-past-boundary", SCHEDULER, ALIGN,
           "a chunk that starts inside a block runs past the boundary whose state is published",
           "if start % block_size != 0 and not use_internal", "if start % block_size == 0 and not use_internal"),
-    Break("preempted-not-reported", SCHEDULER, V2, "the worker is not notified of a preemption and keeps the row",
+    Break("preempted-not-reported", SCHEDULER, V2, "a preemption is not reported to the worker, which keeps the row",
           "        self.reset_preempted_req_ids.add(request.request_id)\n", ""),
     Break("stop-without-rollback", SCHEDULER, SPEC | ALIGN, "accepted drafts behind the last token count as computed",
           "request.num_computed_tokens -= len(new_token_ids) - num_new", "pass",
@@ -158,5 +158,5 @@ DRILL = Drill("vllm@0.33.0", "vLLM 0.33.0", "vllm", Path(__file__).parents[1] / 
 if __name__ == "__main__":
     source = unpacked(DRILL.target)
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
-        mended = edited_tree(source, [edit for edits in MENDS.values() for edit in edits], Path(folder) / "mended")
-        main(replace(DRILL, target=f"vllm@{mended}"))
+        fixed = edited_tree(source, [edit for edits in FIXES.values() for edit in edits], Path(folder) / "fixed")
+        main(replace(DRILL, target=f"vllm@{fixed}"))

@@ -1,6 +1,6 @@
 """A view of an engine's checkout from which the engine imports as it does from a release.
 
-A git checkout lacks what a build adds: package metadata (without it vLLM disables Triton) and `_version.py`. It may
+A git checkout lacks what a build adds: package metadata (without it vLLM disables Triton) and a version module. It may
 also hold binaries of any build, for another device or another Torch. The view is a folder of symbolic links to the
 package, with metadata and version, and without the files that are not unpacked of a release either. Nothing is written
 to the checkout, and nothing else in it (its tests, its `vllm.egg-info`) can be imported.
@@ -19,7 +19,7 @@ from pathlib import Path
 from .protocol import TargetError
 
 UNBUILT = "0.0.0.dev0"
-"""The version of a checkout without `_version.py`: what setuptools_scm calls a tree that it knows nothing about."""
+"""The version of a checkout without a version module; SGLang's own default."""
 _VERSION = re.compile(r"^__version__\s*=\s*(?:version\s*=\s*)?['\"]([\w.]+)", re.MULTILINE)
 
 

@@ -66,23 +66,23 @@ class SglangFactory:
         if strategy not in self.capabilities.options["strategy"]:
             return f"strategy {strategy} is not driven on this release"
         if sorted(sizes) != ["attention", "mamba"] or len(config.groups) != 2:
-            return "it has one group of each kind"
+            return "it needs one mamba group and one attention group"
         if config.async_depth > self.capabilities.max_async_depth:
-            return f"at most {self.capabilities.max_async_depth} steps are in flight"
+            return f"async_depth must be at most {self.capabilities.max_async_depth}"
         if config.num_speculative_tokens > self.capabilities.max_speculative_tokens:
-            return f"at most {self.capabilities.max_speculative_tokens} drafts are verified"
+            return f"num_speculative_tokens must be at most {self.capabilities.max_speculative_tokens}"
         if config.mamba_cache_mode == "none":
             return ""  # without its cache neither strategies nor grids matter
         if config.mamba_cache_mode != "slots":
-            return "its states have slots of their own (mamba_cache_mode=slots)"
+            return "its states have a pool of their own: use mamba_cache_mode=slots"
         if strategy == "no_buffer" and (sizes["attention"] > 1 or config.async_depth):
             return "strategy no_buffer needs pages of one token and no overlap"
         if strategy == "extra_buffer_lazy" and not config.async_depth:
             return "strategy extra_buffer_lazy needs overlap (async_depth=1)"
         if sizes["mamba"] % sizes["attention"] or sizes["mamba"] < config.conv_width:
-            return "the grid of snapshots is a multiple of the page and no shorter than the convolution"
+            return "mamba blocks must be a multiple of attention blocks and no smaller than conv_width"
         if config.num_speculative_tokens >= sizes["mamba"]:
-            return "a verification is no longer than the grid of snapshots"
+            return "num_speculative_tokens must be less than the mamba block size"
         return ""
 
     def open(self, config: Config) -> Target:

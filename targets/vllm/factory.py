@@ -45,17 +45,17 @@ class VllmFactory:
     def supports(self, config: Config) -> str:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         if {group.kind for group in config.groups} != {"mamba", "attention"}:
-            return "its shadow model has layers of both kinds"
+            return "it needs groups of both kinds, mamba and attention"
         if config.conv_width not in self.capabilities.conv_widths:
-            return f"its convolution has {self.capabilities.conv_widths[0]} taps"
+            return f"conv_width must be {self.capabilities.conv_widths[0]}"
         if config.mamba_cache_mode not in self.capabilities.modes:
-            return f"its shadow model has no mamba_cache_mode={config.mamba_cache_mode}"
+            return f"mamba_cache_mode={config.mamba_cache_mode} is not supported"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
-            return "the V1 runner would load a drafter"
+            return "the V1 runner would load a real drafter for eagle_block_drop"
         if config.options.get("mixer") == "mamba2":
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:
-                return "a chunk of a Mamba 2 layer may keep one state more: raise num_blocks"
+                return "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"
         return ""
 
     def open(self, config: Config) -> Target:

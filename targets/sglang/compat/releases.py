@@ -1,4 +1,4 @@
-"""What differs between SGLang's releases in the parts that exist (the tree: tree_api.py); parts.py makes them."""
+"""Differences between SGLang's releases in scheduler, requests and batches."""
 
 from __future__ import annotations
 

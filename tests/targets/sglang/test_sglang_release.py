@@ -39,7 +39,7 @@ def workers() -> Iterator[dict[str, WorkerClient]]:
 
 
 def skip_old(release: str) -> None:
-    """Skip what needs one more import of SGLang, unless it is asked for."""
+    """Skip tests that import SGLang once more, unless they are selected."""
     if release in OLD and not os.environ.get("HYBRIDFUZZ_OLD_RELEASES"):
         pytest.skip("HYBRIDFUZZ_OLD_RELEASES is not set")
 
