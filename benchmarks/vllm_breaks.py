@@ -2,8 +2,8 @@
 
     python benchmarks/vllm_breaks.py [--only SLUG,...] [--results FILE]
 
-Writes docs/vllm-breaks.md. The release's own bugs (docs/vllm.md) are mended first: a break changes what is scheduled,
-and a bug of the release that shows only then would count as if the break were seen.
+Writes docs/reference/vllm-breaks.md. The release's own bugs (docs/explanation/vllm.md) are fixed first: a break changes
+what is scheduled, and a bug of the release that shows only then would count as if the break were seen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BREAKS = (
     Break("chunk-past-boundary", SCHEDULER, ALIGN,
           "a chunk that starts inside a block runs past the boundary whose state is published",
           "if start % block_size != 0 and not use_internal", "if start % block_size == 0 and not use_internal"),
-    Break("preempted-not-reported", SCHEDULER, V2, "the worker is not told of a preemption and keeps the row",
+    Break("preempted-not-reported", SCHEDULER, V2, "the worker is not notified of a preemption and keeps the row",
           "        self.reset_preempted_req_ids.add(request.request_id)\n", ""),
     Break("stop-without-rollback", SCHEDULER, SPEC | ALIGN, "accepted drafts behind the last token count as computed",
           "request.num_computed_tokens -= len(new_token_ids) - num_new", "pass",
@@ -107,7 +107,7 @@ BREAKS = (
           "Costs memory only: under async scheduling states stay until the request ends; nothing bounds that."),
     Break("wrong-boundary-kept", GROUPS, ALIGN | SPARSE, "the state where a resent prompt resumes is not published",
           "boundary_block = aligned // block_size - 1", "boundary_block = aligned // block_size",
-          "Only changes what can be hit: where an engine keeps a selection of its states, M8 does not ask which."),
+          "Only changes what can be hit: where an engine keeps a selection of its states, M8 does not check which."),
     Break("eagle-no-drop", GROUPS, V2 | SPEC | ALIGN | EAGLE, "with EAGLE the last matching block is not dropped",
           "            hit_length -= min(alignment_tokens, block_size)", "            pass"),
     Break("row-not-cleared", BATCH_V1, V1 | GRAPHS, "a request that ended leaves its block ids in the row",
@@ -153,7 +153,7 @@ BREAKS = (
 )
 # fmt: on
 
-DRILL = Drill("vllm@0.33.0", "vLLM 0.33.0", "vllm", Path(__file__).parents[1] / "docs" / "vllm-breaks.md", BREAKS)
+DRILL = Drill("vllm@0.33.0", "vLLM 0.33.0", "vllm", Path(__file__).parents[1] / "docs/reference/vllm-breaks.md", BREAKS)
 
 if __name__ == "__main__":
     source = unpacked(DRILL.target)

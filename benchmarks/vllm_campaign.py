@@ -3,8 +3,8 @@
     python benchmarks/vllm_campaign.py --target vllm@0.33.0 --steps 50000 --seed 1 -o out
 
 A violation ends its trace, the campaign goes on. Each violating trace is then run on copies of the same release in
-which one cause named in docs/vllm.md is mended: the copy on which it stays silent names the cause. A trace that no
-mend silences is *unexplained*; it is saved, and the exit status is 1.
+which one cause named in docs/explanation/vllm.md is fixed: the copy on which it stays silent names the cause. A trace
+that no fix silences is *unexplained*; it is saved, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -143,6 +143,15 @@ ACCEPTED_PERMUTED_TWICE = (
         "            if False:\n                prev_idx = self.prev_positions.np[:num_reqs]\n",
     ),
 )
+# 0.28.0, asynchronous scheduling in mode align: prefill leaves null blocks between states, and the search for states to
+# give back ends at the first.
+STATES_BEHIND_A_GAP = (
+    Edit(
+        "vllm/v1/core/single_type_kv_cache_manager.py",
+        "                break\n            freed.append(blocks[i])\n",
+        "                continue\n            freed.append(blocks[i])\n",
+    ),
+)
 MENDS = {
     "one-token-prompt": ONE_TOKEN_PROMPT,
     "unscheduled-row": UNSCHEDULED_ROW,
@@ -153,6 +162,7 @@ MENDS = {
     "inner-state-without-block": INNER_STATE_WITHOUT_BLOCK,
     "replayed-as-drafts": REPLAYED_AS_DRAFTS,
     "accepted-permuted-twice": ACCEPTED_PERMUTED_TWICE,
+    "states-behind-a-gap": STATES_BEHIND_A_GAP,
 }
 
 

@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
 from .quoting import terminal_line
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the command."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 COMMANDS = {
@@ -69,17 +71,23 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
+    """Run one command line, that of this process if none is given; returns the exit status."""
+    own = arguments is None
     open_standard_streams()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # like Ctrl-C; a campaign replaces this
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no middle dot gets a question mark
     try:
-        return run_line(list(sys.argv[1:] if arguments is None else arguments))
+        if own:
+            for number in ENDING:
+                signal.signal(number, signal.default_int_handler)  # a campaign replaces this
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal without a middle dot prints a question mark
+        return run_line(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt:  # in the middle of an import, for instance
         return complain("interrupted", INTERRUPTED)
+    finally:
+        if own:  # the result is settled: a signal during the interpreter's exit does not change it
+            for number in ENDING:
+                signal.signal(number, signal.SIG_IGN)
 
 
 def open_standard_streams() -> None:

@@ -24,7 +24,7 @@ from .layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One block that breaks a rule: what should be seen of `field` and what is."""
+    """One block that breaks the rule: expected and observed value of `field`."""
 
     block: int
     field: str
@@ -33,8 +33,8 @@ class Fault:
 
 
 def count_owners(tables: Iterable[Sequence[Sequence[int]]], layout: Layout) -> dict[int, int]:
-    """How often each block stands in the tables of all requests; null entries are placeholders."""
-    owners: dict[int, int] = {}  # for tables of this size twice as fast as a Counter
+    """Return how often each block is in the tables of all requests, without the null block."""
+    owners: dict[int, int] = {}  # twice as fast as a Counter for tables of this size
     for table in tables:
         for columns in table:
             for block in columns:
@@ -52,9 +52,9 @@ def is_partition(
     pins: Mapping[int, int],
     cached: Collection[int] = (),
 ) -> bool:
-    """The rule in one look, since it holds nearly always: the parts are as many ids as there are and leave none out, so
-    none is in two of them; and all counts are right. If not, `partition_faults` (same arguments) says what is wrong.
-    """
+    """Return True if the rule holds, as it nearly always does: the parts have as many ids as the pool and leave none
+    out, so none is in two of them, and all counts are right. Otherwise `partition_faults` (same arguments) has the
+    faults."""
     reserved, held = layout.unowned, _held(owners, pins)
     taken = held.keys() | cached if cached else held
     if len(free) + len(taken) + len(reserved) != layout.num_blocks or {*free, *taken, *reserved} != layout.ids:
@@ -81,7 +81,7 @@ def partition_faults(
     pins: Mapping[int, int],
     cached: Collection[int] = (),
 ) -> Iterator[Fault]:
-    """Check one observation of the pool against the rule above.
+    """Yield the faults of one observation of the pool, by the rule above.
 
     free        the free queue, in order
     references  reference count by block id, `layout.num_blocks` long
@@ -107,7 +107,7 @@ def partition_faults(
         observed = "in the free queue" + (f", with {held_by}" if block not in reserved else "")
         yield Fault(block, "free", "not free", observed)
     for block in unheld - free_set:
-        yield Fault(block, "free", "in the free queue (nobody holds it)", "absent from it")
+        yield Fault(block, "free", "in the free queue (no request holds it)", "absent from it")
     yield from _shared_faults(owners, cached) if layout.cache_owns else ()
     for block, count in enumerate(counted):
         if references[block] != count and block not in reserved:
@@ -120,7 +120,7 @@ def partition_faults(
 
 
 def _shared_faults(owners: Mapping[int, int], cached: Collection[int]) -> Iterator[Fault]:
-    """Where the cache owns what it publishes, nothing else is shared."""
+    """Yield blocks with several owners that are not cached, where the cache owns what it publishes."""
     for block, count in owners.items():
         if count > 1 and block not in cached:
             yield Fault(block, "owner", "owned by one request", f"in {count} tables")

@@ -46,7 +46,7 @@ def findings_section(findings: Sequence[Shown]) -> Section:
     if not parts:
         parts = [tag("p", "No findings.", class_="dim")]
     else:
-        parts.append(tag("p", f"Timelines: {LEGEND} · dashed: free, still reachable ({FREE_KEYED})", class_="legend"))
+        parts.append(tag("p", f"Timelines: {LEGEND}, dashed: free but still published ({FREE_KEYED})", class_="legend"))
     return Section("findings", "Findings", join(*parts))
 
 

@@ -21,7 +21,7 @@ machine. DIR/traces gets the shortest trace of each mutant and signature.
 Exit status: 0 all found with every seed, 1 some not, 2 usage or environment, 4 internal error.
 example: hybridfuzz mutants --seeds 5 --time 60s --jobs 8 --compare before.json
 """
-DOCUMENT = Path("docs/detection.md")
+DOCUMENT = Path("docs/reference/detection.md")
 WIDTH = 170
 """Columns of output that is no terminal."""
 

@@ -1,7 +1,7 @@
-"""Which violations do not fail a gate: those in known.toml, and those that the packaged corpus knows in this release.
+"""Known bugs, which do not fail a gate: those listed in known.toml, and those of a release in the packaged corpus.
 
-corpus/ENGINE/RELEASE--CAUSE--SIGNATURE.json says that RELEASE of ENGINE shows SIGNATURE. On that
-release it is no news. On any other version, a checkout above all, it is a regression.
+A packaged trace ENGINE/RELEASE--CAUSE--SIGNATURE.json shows SIGNATURE on RELEASE of ENGINE because of CAUSE, which
+docs/ENGINE.md argues. On that release the signature is known. On any other version, a checkout included, it fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from .settings import PACKAGED_CORPUS, GateSettings
 
 
 def known_bugs(settings: GateSettings, version: str) -> Callable[[str], str]:
-    """Signature -> why it is no news, "" if it is. TraceError if known.toml cannot be used."""
+    """Return a function from a signature to the reason why it is known, "" if it is not.
+
+    Raises TraceError if known.toml cannot be read.
+    """
     known = [*shipped(settings.target, version)]
     if settings.known:
         known += load_known(settings.known)
@@ -22,7 +25,7 @@ def known_bugs(settings: GateSettings, version: str) -> Callable[[str], str]:
 
 
 def shipped(target: str, version: str) -> list[Known]:
-    """What the packaged corpus says about this release."""
+    """Return the known bugs of a release, from the names of the packaged traces."""
     found = []
     for path in sorted((PACKAGED_CORPUS / parse(target).name).glob("*--*--*.json")):
         release, cause, signature = path.stem.split("--")

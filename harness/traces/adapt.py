@@ -184,7 +184,7 @@ def _limited_step(step: Step, config: Config, capabilities: Capabilities) -> Ste
             for name, (drafts, right) in step.per_request.items()
             if k
         },
-        chunks=step.chunks if "chunks" in capabilities.reaches else {},
+        chunks=step.chunks if "chunks" in capabilities.features else {},
     )
 
 

@@ -1,4 +1,4 @@
-"""Bounds checks for indices in vLLM's metadata. A row with an index out of range is recorded as `OutOfRange` and skipped.
+"""Bounds checks for indices in vLLM's metadata. A row with one out of range is recorded as `OutOfRange` and skipped.
 
 A kernel would access memory out of bounds; Python would raise for an index that is too large and count a negative one
 from the end. Neither reports what the metadata contains.

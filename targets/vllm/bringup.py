@@ -14,6 +14,8 @@ import tempfile
 import types
 from collections.abc import Sequence
 from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -38,14 +40,31 @@ _CPU = torch.device("cpu")
 _MEMORY = 1 << 30
 
 
+def _check_triton() -> None:
+    """Raise TargetError where vLLM has disabled Triton: its placeholders crash in every trace, in vLLM's own code."""
+    from vllm.triton_utils import HAS_TRITON
+
+    if HAS_TRITON:
+        return
+    try:
+        number = version("vllm")
+        why = f"its version {number} is that of a CPU build" if "cpu" in number else "vllm/triton_utils/importing.py"
+    except PackageNotFoundError:
+        why = "its package metadata (vllm-*.dist-info) is missing"
+    if find_spec("triton") is None:
+        why = f"there is no triton for {sys.executable}"
+    raise TargetError(f"vLLM cannot be driven here: it has disabled Triton ({why})")
+
+
 @cache
 def prepare_process() -> None:
-    """Once per process: patches, one-process "distributed" setup."""
+    """Patch vLLM and set up its "distributed" environment of one process, once. Raises TargetError without Triton."""
     from vllm.v1.sample.sampler import Sampler
     from vllm.v1.worker import mamba_utils
 
     from .interpreter import install as install_interpreter
 
+    _check_triton()
     torch.set_num_threads(1)
     logging.getLogger("vllm").setLevel(logging.ERROR)
     install_interpreter()

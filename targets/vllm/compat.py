@@ -19,7 +19,7 @@ from ..base.trace import TraceError
 
 
 class CachePlan(NamedTuple):
-    """vLLM's plan of groups and blocks: the worker's and the scheduler's `KVCacheConfig`, and two block sizes in tokens."""
+    """vLLM's plan of groups and blocks: `KVCacheConfig` of worker and scheduler, and two block sizes in tokens."""
 
     worker: Any
     scheduler: Any
@@ -104,7 +104,7 @@ def block_hasher(config: VllmConfig, hash_block_size: int) -> Callable[[Any], li
 
 
 def is_v2_drafting_as_eagle() -> bool:
-    """Return True if the V2 runner refuses the n-gram method: the drafter is then configured as MTP, with EAGLE's rules."""
+    """Return True if the V2 runner refuses the n-gram method: the drafter then passes as MTP, with EAGLE's rules."""
     from vllm.v1.worker.gpu import model_runner
 
     return "req_states" not in parameters(model_runner.init_speculator)
@@ -144,7 +144,7 @@ def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
 
 
 def without_pinning(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a tensor constructor to ignore `pin_memory`, which the V1 runner passes even where pinning is unavailable."""
+    """Wrap a tensor constructor to ignore `pin_memory`, which the V1 runner passes without checking for support."""
 
     def make(*arguments: Any, pin_memory: bool = False, **keywords: Any) -> Any:
         return function(*arguments, **keywords)

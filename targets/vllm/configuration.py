@@ -62,8 +62,8 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
         device_config=DeviceConfig("cpu"),
         speculative_config=_speculation(config, model, is_v2) if k else None,
     )
-    # While VllmConfig is built, the CPU platform disables asynchronous scheduling, chooses its own block sizes and turns
-    # graphs off. Restore what a hybrid model has on a GPU.
+    # The CPU platform has disabled asynchronous scheduling and graphs and chosen block sizes of its own: restore what a
+    # hybrid model has on a GPU.
     vllm_config.scheduler_config.async_scheduling = config.async_depth > 0
     _set_block_sizes(config, vllm_config.cache_config)
     if has_graphs(config):
@@ -84,7 +84,7 @@ def head_size(config: Config) -> int:
 
 def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
     as_eagle = config.eagle_block_drop or (is_v2 and compat.is_v2_drafting_as_eagle())
-    # Lookahead hashes, which cover tokens behind their block, replace the drop by a condition that is not part of a key.
+    # Lookahead hashes cover tokens behind their block: they replace the drop by a condition that no key shows.
     legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
     return SpeculativeConfig(
         **legacy,

@@ -86,7 +86,7 @@ def ngram_proposer(drafter: Drafter, engine: Any) -> type:
             """No weights."""
 
         def propose(self, *arguments: Any, **_: Any) -> list[list[int]]:
-            """Return lists of token ids. vLLM passes (sampled, lengths, ...), newer releases the number of drafts first."""
+            """Return lists of token ids. Called with (sampled, lengths, ...); newer releases put k first."""
             sampled, lengths = arguments[1:3] if isinstance(arguments[0], int) else arguments[:2]
             names: Sequence[str] = engine.runner.input_batch.req_ids
             return [

@@ -15,8 +15,8 @@ from ..base import releases
 def _variables(home: Path) -> dict[str, str]:
     """Return environment variables: no GPU, no network, no usage statistics, no files shared with another version.
 
-    vLLM inspects the model's architecture in a process of its own and caches the result under VLLM_CACHE_ROOT, where two
-    versions would overwrite each other's. TRITON_INTERPRET: kernels are never compiled.
+    vLLM inspects the model's architecture in a process of its own and caches the result under VLLM_CACHE_ROOT, where
+    two versions would overwrite each other's. TRITON_INTERPRET: kernels are never compiled.
     """
     return {
         "CUDA_VISIBLE_DEVICES": "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..base.protocol import Capabilities, Target, TargetError
 from ..base.releases import cannot_import
-from ..base.trace import Config
+from ..base.trace import Config, Group
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
@@ -39,7 +39,7 @@ class VllmFactory:
                 "graphs": ("decode", "none"),
                 "mixer": ("gdn", "mamba2"),
             },
-            reaches=frozenset({"padding"}),
+            features=frozenset({"padding"}),
         )
 
     def supports(self, config: Config) -> str:
@@ -69,13 +69,16 @@ class VllmFactory:
 
 
 def make_factory(variant: str) -> VllmFactory:
-    """The factory, for a process that runs in the engine's environment. There are no variants.
+    """Return the factory, in a process of the engine's environment. There are no variants.
 
-    Imports vLLM: half a minute on a busy machine, to be spent before a campaign's clock runs.
+    Imports vLLM: half a minute on a busy machine, before a campaign's clock starts. Opens one engine, so that a vLLM
+    that the adapter does not fit is refused here once, instead of being reported as a crash by every trace.
     """
     try:
         from .bringup import prepare_process
     except ImportError as error:
         raise cannot_import("vLLM", "vllm@0.33.0", error) from error
     prepare_process()
-    return VllmFactory(variant or "vllm")
+    factory = VllmFactory(variant or "vllm")
+    factory.open(Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)))).close()
+    return factory

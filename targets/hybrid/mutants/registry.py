@@ -1,4 +1,4 @@
-"""Puts a broken part into an otherwise correct target."""
+"""Builds target classes with one broken part in an otherwise correct target."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from ..host.sessions import Sessions
 from ..offload.connector import Connector
 from ..offload.external_store import ExternalStore
 from ..session_events import SessionEvents
-from ..tag_memory import Memory
+from ..tag_memory import TagMemory
 from ..target import HybridTarget
 from ..worker.accepted_counts import AcceptedCounts
 from ..worker.drafter import Drafter
-from ..worker.input_batch import Batch
-from ..worker.model_runner import Runner
-from ..worker.state_slots import States
-from ..worker.tag_kernels import Kernels
+from ..worker.input_batch import InputBatch
+from ..worker.model_runner import ModelRunner
+from ..worker.state_slots import StateSlots
+from ..worker.tag_kernels import TagKernels
 
-_SLOTS: dict[type, str] = {
+_CLASS_ATTRIBUTES: dict[type, str] = {
     BlockPool: "pool_class",
     CacheManager: "cache_class",
     Scheduler: "scheduler_class",
-    Batch: "batch_class",
-    Memory: "memory_class",
-    Kernels: "kernels_class",
-    States: "states_class",
+    InputBatch: "batch_class",
+    TagMemory: "memory_class",
+    TagKernels: "kernels_class",
+    StateSlots: "states_class",
     Drafter: "drafter_class",
     ExternalStore: "store_class",
     Connector: "connector_class",
-    Runner: "runner_class",
+    ModelRunner: "runner_class",
     SessionEvents: "session_events_class",
 }
 
 
 def mutant(slug: str, part: type) -> type[HybridTarget]:
-    """A target class in which `part` stands in for the correct class that it derives from."""
+    """Return a target class in which `part` replaces the correct class that it derives from."""
     title = part.__doc__
     if issubclass(part, AcceptedCounts):
-        part = type("MutantBatch", (Batch,), {"accepted_class": part})
+        part = type("MutantBatch", (InputBatch,), {"accepted_class": part})
     elif issubclass(part, MambaGroup):
         part = type("MutantCache", (CacheManager,), {"mamba_group": part})
     elif issubclass(part, WindowGroup):
@@ -53,5 +53,5 @@ def mutant(slug: str, part: type) -> type[HybridTarget]:
         part = type("MutantScheduler", (Scheduler,), {"sessions_class": part})
     if issubclass(part, HybridTarget):
         return part
-    slot = next(slot for base, slot in _SLOTS.items() if issubclass(part, base))
+    slot = next(slot for base, slot in _CLASS_ATTRIBUTES.items() if issubclass(part, base))
     return type(slug, (HybridTarget,), {"__doc__": title, slot: part})

@@ -35,7 +35,7 @@ ABSENT = frozenset(
 
 
 def speculates() -> bool:
-    """Whether the n-gram worker verifies and commits states in the way that speculation.py drives (0.5.23)."""
+    """Return True if the n-gram worker verifies and commits states as speculation.py needs it (0.5.23)."""
     from sglang.srt.managers.scheduler import Scheduler
 
     # Older workers cannot be imported without an accelerator.
@@ -48,7 +48,7 @@ def speculates() -> bool:
 
 
 def limit_rows(rows: int) -> None:
-    """How many requests run at most: an argument of the server up to 0.5.15, later part of its context."""
+    """Set the most running requests: an argument of the server up to 0.5.15, later part of its context."""
     from sglang.srt import server_args
 
     try:
@@ -63,7 +63,7 @@ def limit_rows(rows: int) -> None:
 
 
 def call(make: Any, **keywords: Any) -> Any:
-    """Without what a release has no word for yet."""
+    """Call a function without the keyword arguments that a release does not have."""
     known = signature(make).parameters
     return make(**{name: value for name, value in keywords.items() if name in known})
 
@@ -82,7 +82,7 @@ class _Pass:
 
 
 def complete(scheduler: Any, sizes: Sizes) -> None:
-    """Attributes that only some releases have or that are built by the scheduler's own methods."""
+    """Set attributes that only some releases have or that the scheduler's own methods build."""
     from sglang.srt.disaggregation.utils import DisaggregationMode
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -105,7 +105,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
 
 
 def process_result(scheduler: Any, batch: Any, result: Any) -> None:
-    """The part of `Scheduler.process_batch_result` that changes anything but reports."""
+    """Process a result, as `Scheduler.process_batch_result` without its metrics."""
     processor = scheduler.batch_result_processor or scheduler  # itself, up to 0.5.12
     if batch.forward_mode.is_decode():
         processor.process_batch_result_decode(batch, result)
@@ -117,14 +117,14 @@ def process_result(scheduler: Any, batch: Any, result: Any) -> None:
 
 
 def finishing(scheduler: Any, batch: Any) -> list[Any]:
-    """Rows that the token in flight ends, as far as a release (0.5.22) looks for them before it decodes or retracts."""
+    """Return the rows that the token in flight ends, if the release (0.5.22) leaves them out of the next decode."""
     asks = getattr(type(scheduler), "_reqs_finishing_inflight", None)
     rows: list[Any] = asks(scheduler, batch) if asks else []
     return rows
 
 
 def release_arguments(scheduler: Any) -> tuple[Any, ...]:
-    """What `ScheduleBatch.release_req` wants besides an index and a count."""
+    """Return the arguments of `ScheduleBatch.release_req` besides an index and a count."""
     from sglang.srt.managers.schedule_batch import ScheduleBatch
 
     wants = "server_args" in signature(ScheduleBatch.release_req).parameters
@@ -132,13 +132,15 @@ def release_arguments(scheduler: Any) -> tuple[Any, ...]:
 
 
 def client_tokens(request: Any) -> Any:
-    """Output tokens that a client may see."""
+    """Return the output tokens that a client may see."""
     return getattr(request, "output_ids_through_stop", request.output_ids)
 
 
 def make_request(name: str, tokens: list[int], max_new_tokens: int) -> Any:
-    """A request as the tokenizer would hand it over. The mark behind the name keeps r1 apart from r10, since aborts
-    name requests by prefix."""
+    """Return a request as the tokenizer would pass it.
+
+    The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
+    """
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 
@@ -156,7 +158,7 @@ def make_request(name: str, tokens: list[int], max_new_tokens: int) -> Any:
 
 
 def make_result(tokens: Any, done: Any) -> Any:
-    """What a forward hands back; `tokens` are filled in by the time that `done` has been waited for."""
+    """Return the result of a forward; `tokens` are complete once `done` has been waited for."""
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
     from sglang.srt.managers.utils import GenerationBatchResult
 
@@ -165,27 +167,27 @@ def make_result(tokens: Any, done: Any) -> Any:
 
 
 def abort_message(name: str) -> Any:
-    """A client gave a request up."""
+    """Return the message of a client that aborts a request."""
     from sglang.srt.managers.io_struct import AbortReq
 
     return AbortReq(rid=f"{name}.")
 
 
 def deferred(batch: Any) -> tuple[Any, Any, Any]:
-    """Slots to clear, and sources and destinations of copies, before the forward."""
+    """Return the slots to clear, and sources and destinations of copies, before the forward."""
     names = ("mamba_clear_indices", "mamba_cow_src_indices", "mamba_cow_dst_indices")
     clears, sources, destinations = (getattr(batch, name, None) for name in names)
     return clears, sources, destinations
 
 
 def copy_states(rows: Any, sources: Any, destinations: Any) -> None:
-    """What the model runner does with the pairs of a batch."""
+    """Copy the states of a batch's pairs, as the model runner does."""
     copy = getattr(rows, "copy_mamba_state", None) or rows.mamba_pool.copy_from
     copy(sources, destinations)
 
 
 def free_pages(allocator: Any) -> list[int]:
-    """Free KV pages."""
+    """Return the free KV pages."""
     pages: list[int] = allocator.free_pages.tolist()
     staged = getattr(allocator, "staged_pages", None)
     for waiting in (*(staged or ()), getattr(allocator, "release_pages", None)):
@@ -195,7 +197,7 @@ def free_pages(allocator: Any) -> list[int]:
 
 
 def flush(scheduler: Any) -> None:
-    """Scheduler.flush_cache, whose own test of idleness asks for parts that are switched off."""
+    """Flush the cache, as Scheduler.flush_cache, whose own test of idleness needs parts that are switched off."""
     scheduler.last_batch = None
     scheduler.tree_cache.reset()
     scheduler.req_to_token_pool.clear()
@@ -204,14 +206,14 @@ def flush(scheduler: Any) -> None:
 
 
 class Seen(SimpleNamespace):
-    """What has not been set is None."""
+    """A namespace whose missing attributes are None."""
 
     def __getattr__(self, name: str) -> None:
         return None
 
 
 def verify_batch(batch: Any) -> Any:
-    """The fields of a `ForwardBatch` that the linear-attention backend reads before it verifies drafts."""
+    """Return the fields of a `ForwardBatch` that the linear-attention backend reads before it verifies drafts."""
     return Seen(
         batch_size=len(batch.reqs),
         forward_mode=batch.forward_mode,
@@ -223,7 +225,7 @@ def verify_batch(batch: Any) -> Any:
 
 
 def backend_batch(batch: Any) -> Any:
-    """The fields of a `ForwardBatch` that planning reads, for an extend batch."""
+    """Return the fields of a `ForwardBatch` that planning reads, for an extend batch."""
     from types import MethodType
 
     import torch
@@ -253,7 +255,7 @@ def backend_batch(batch: Any) -> Any:
 
 
 def waits(scheduler: Any, batch: Any) -> bool:
-    """Whether the batch before must be processed before this one is launched."""
+    """Return True if the previous batch must be processed before this one is launched."""
     asks = getattr(type(scheduler), "is_disable_overlap_for_batch", None)
     if asks is None:
         return False
@@ -264,7 +266,7 @@ def waits(scheduler: Any, batch: Any) -> bool:
 
 
 def plan(scheduler: Any) -> Any:
-    """The next batch, None if there is none. Up to 0.5.19 the running batch changes in place."""
+    """Return the next batch, None if there is none. Up to 0.5.19 the running batch changes in place."""
     if "running_batch" not in signature(scheduler.get_next_batch_to_run).parameters:
         return old_releases.note_lengths(scheduler.get_next_batch_to_run())
     made = scheduler.get_next_batch_to_run(running_batch=scheduler.running_batch, last_batch=scheduler.last_batch)

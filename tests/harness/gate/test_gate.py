@@ -166,7 +166,7 @@ class TestConfiguration:
             ('target = "hybrid"\nbudget = "soon"', "budget 'soon'"),
             ('target = "hybrid"\ncorpus = ["none"]', "no such file or folder"),
             ('target = "hybrid"\nknown = "none.toml"', "no such file or folder"),
-            ('target = "hybrid"\nprofile = "weekly"', "say gate or nightly"),
+            ('target = "hybrid"\nprofile = "weekly"', "use gate or nightly"),
             ('target = "hybrid"\nconfig = {num_bloks = 3}', "did you mean num_blocks"),
             ("", "no target"),
         ],

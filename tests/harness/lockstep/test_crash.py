@@ -1,4 +1,4 @@
-"""A crash is told in the same words wherever the engine is installed."""
+"""A crash has the same message wherever the engine is installed."""
 
 import json
 from pathlib import Path

@@ -220,7 +220,7 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
         max_speculative_tokens=0,
         max_async_depth=0,
         group_counts=((1, 1),),
-        reaches=frozenset(),
+        features=frozenset(),
         windows=(),
         draft_block_sizes=(),
     )

@@ -25,7 +25,7 @@ from hybridfuzz.targets.base.trace import (
     check_config,
 )
 from hybridfuzz.targets.hybrid.mutants import MUTANTS
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from support import CLEAN, arrive, broken, drawn, make_trace, steps
 
 FIRST_MUTANTS = (
@@ -89,7 +89,7 @@ def test_every_mutant_is_found_from_random_traces(slug: str) -> None:
     assert first_failure(slug)
 
 
-class LastStepFails(Runner):
+class LastStepFails(ModelRunner):
     """Fails in the seventh step, if r1 is in it."""
 
     def zero_blocks(self, plan: Any, records: Any) -> None:
