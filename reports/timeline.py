@@ -114,13 +114,15 @@ def _chips(cell: Cell, x: float, y: int, words: dict[Mark, str]) -> Markup:
     names = {letter: what for what, letter in LETTERS.items()}
     for index, letter in enumerate(cell.letters[-CHIPS_MAX:]):
         left = x + index * (CHIP + 1)
-        said = "; ".join(dict.fromkeys(words.get(mark, "") for mark in cell.marks if LETTERS[mark.what] == letter))
+        words_of_marks = "; ".join(
+            dict.fromkeys(words.get(mark, "") for mark in cell.marks if LETTERS[mark.what] == letter)
+        )
         chips.append(
             tag(
                 "g",
                 tag("rect", x=f"{left:.0f}", y=y + 19, width=CHIP, height=CHIP, rx=3, class_="tl-chip"),
                 tag("text", letter, x=f"{left + CHIP / 2:.1f}", y=y + 30, text_anchor="middle"),
-                tag("title", said or names[letter]),
+                tag("title", words_of_marks or names[letter]),
                 class_=f"tl-{names[letter].replace(' ', '-')}",
             )
         )

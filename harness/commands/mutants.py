@@ -184,7 +184,7 @@ def as_json(
     from ..detection.statistics import overall
 
     settings = matrix.settings
-    hunted = {row.mutant: row for row in rows}
+    by_mutant = {row.mutant: row for row in rows}
     traces, seconds = overall(changes)
     result = {
         "exit_reason": "interrupted" if matrix.reason == "interrupted" else "done",
@@ -194,7 +194,7 @@ def as_json(
         "overrides": settings.overrides,
         "mutants": rows,
         "not_found": [
-            slug for slug in settings.mutants if slug not in hunted or hunted[slug].found < len(settings.seeds)
+            slug for slug in settings.mutants if slug not in by_mutant or by_mutant[slug].found < len(settings.seeds)
         ],
         "errors": [f"{run.mutant}, seed {run.seed}: {run.error}" for run in runs if run.error],
         "comparison": {"traces": traces, "seconds": seconds, "changes": changes} if options.compare else None,

@@ -15,7 +15,7 @@ example: hybridfuzz targets vllm@0.33.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    parser.add_argument("target", nargs="?", metavar="T", help="one target, say vllm@0.33.0")
+    parser.add_argument("target", nargs="?", metavar="T", help="one target, for example vllm@0.33.0")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 

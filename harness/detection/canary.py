@@ -26,7 +26,7 @@ from ..workers.client import Stopped, WorkerClient
 from ..workers.messages import Overrides
 from .matrix import mutants_of
 from .statistics import Detection
-from .trial import Trial, hunt
+from .trial import Trial, run_trial
 
 TARGET = "hybrid"
 TRIES_MAX = 3
@@ -90,7 +90,7 @@ class CanaryRun:
                 if overrides and not shows(worker, slug, overrides):
                     continue
                 try:
-                    detection, _ = hunt(worker, Trial(slug, self._seed, self._seconds, overrides))
+                    detection, _ = run_trial(worker, Trial(slug, self._seed, self._seconds, overrides))
                 except TraceError:  # no configuration of the embedded target fits the overrides
                     continue
             yield detection

@@ -25,7 +25,7 @@ from ..traces.files import save_trace
 from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.messages import Overrides
 from .statistics import Detection
-from .trial import Trial, hunt
+from .trial import Trial, run_trial
 
 POLL_SECONDS = 0.25
 
@@ -120,7 +120,7 @@ class Matrix:
             except IndexError:
                 return
             try:
-                self._results.put(self._hunt(mutant, seed))
+                self._results.put(self._run_trial(mutant, seed))
             except Stopped:
                 return
             except (TargetError, TraceError, InternalError) as error:
@@ -129,7 +129,7 @@ class Matrix:
                 self._results.put(error)
                 return
 
-    def _hunt(self, mutant: str, seed: int) -> Detection:
+    def _run_trial(self, mutant: str, seed: int) -> Detection:
         settings = self.settings
         asked = Trial(mutant, seed, settings.seconds, settings.overrides, settings.reduce_seconds)
         with WorkerClient(f"{settings.target}:{mutant}", settings.launch, settings.trace_seconds) as worker:
@@ -138,7 +138,7 @@ class Matrix:
                 if self._stop.is_set():
                     raise Stopped
                 worker.start()
-                detection, trace = hunt(worker, asked)
+                detection, trace = run_trial(worker, asked)
             finally:
                 self._workers.discard(worker)
         if trace:

@@ -29,7 +29,7 @@ class Trial(Struct, frozen=True):
     reduce_seconds: float = 0.0
 
 
-def hunt(worker: WorkerClient, asked: Trial) -> tuple[Detection, Trace | None]:
+def run_trial(worker: WorkerClient, asked: Trial) -> tuple[Detection, Trace | None]:
     """Return the result, with the (reduced) trace that failed. The worker must have been started.
 
     Raises what the worker raises: Stopped, TargetError, TraceError, InternalError.

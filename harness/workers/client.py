@@ -275,11 +275,11 @@ def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:
     with suppress(IndexError):
         kind = str(trace.events[event].__struct_config__.tag)
     last = lost.last_words.splitlines()[-1:]
-    said = f"; its last words: {last[0][:200]}" if last else ""
+    end = f"; its last output: {last[0][:200]}" if last else ""
     violation = Violation(
         oracle=lost.kind,
         field=lost.field,
-        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){said}",
+        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){end}",
         expected="an answer",
         observed=lost.last_words,
         event=event,
