@@ -34,7 +34,7 @@ COMMANDS = {
     "bisect": "find the releases that show a failure",
     "repro": "make a failure run elsewhere, without hybridfuzz",
     "report": "write a page of HTML for a campaign or a finding",
-    "mutants": "hunt known bugs, to see how fast they are found",
+    "mutants": "plant known bugs, and measure how fast they are found",
     "targets": "list the targets, or say what one can do",
     "doctor": "check this machine and installation",
 }

@@ -1,4 +1,4 @@
-"""What a folder has to show: a campaign, a matrix of mutants, or one finding."""
+"""Reads the data of a page: of a campaign, a matrix of mutants, or one finding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MATRIX_FILE = "matrix.json"
 
 
 class Shown(Struct, frozen=True):
-    """One finding with everything that is known about it; each part but the first may be missing."""
+    """One finding, its target, and what else is known: history of the bug, history of its blocks, trace."""
 
     finding: Finding
     target: str
@@ -31,7 +31,7 @@ class Shown(Struct, frozen=True):
 
 
 class _Matrix(Struct, frozen=True):
-    """What the page needs of what `hybridfuzz mutants` keeps."""
+    """The part of matrix.json that a page shows."""
 
     mutants: Sequence[Row]
 
@@ -48,7 +48,10 @@ class Data(Struct, frozen=True):
 
 
 def load_folder(folder: Path) -> Data:
-    """Data of a campaign's folder, a matrix's folder, or both. TraceError if it is neither, or cannot be read."""
+    """Return the data of a campaign's folder, a matrix's folder, or both.
+
+    Raises TraceError if it is neither, or cannot be read.
+    """
     summary = read_json(folder / STATE_FILE, Summary, "a campaign's state")
     matrix = read_json(folder / MATRIX_FILE, _Matrix, "a matrix")
     if summary is None and matrix is None:
@@ -65,7 +68,7 @@ def load_folder(folder: Path) -> Data:
 
 
 def one_finding(path: Path, trace: Trace, target: str, history: History) -> Data:
-    """Data of a single trace that was run just now. TraceError if it is clean."""
+    """Return the data of a single trace that was just run. Raises TraceError if it is clean."""
     violation = history.violation
     if violation is None:
         raise TraceError(f"{path} runs clean on {target}: there is nothing to report")
@@ -82,7 +85,7 @@ def _is_gone(bug: Bug, summary: Summary) -> bool:
 
 
 def _gone(bug: Bug) -> Finding:
-    """A fixed bug as the finding that it was."""
+    """Return a fixed bug as a finding."""
     return Finding(bug.signature, bug.oracle, bug.message, -1, -1, bug.events, bug.trace, 0, bug.count, reduced=True)
 
 

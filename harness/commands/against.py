@@ -1,4 +1,4 @@
-"""What `fuzz --against` and `replay --against` share: two workers, and where they differ."""
+"""`fuzz --against` and `replay --against`: run the same traces on two targets and compare."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 REDUCE_SECONDS = 20.0
 ALONE = ("jobs", "known", "fresh", "events", "junit", "sarif")
-"""Options of a campaign that a comparison does not have."""
+"""Options of `fuzz` that a comparison does not have."""
 
 
 class Pair:
-    """Two targets that get the same traces. Use as a context manager."""
+    """Two workers, one for each target. Use as a context manager."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         from ..workers.client import WorkerClient
@@ -50,18 +50,18 @@ class Pair:
         self._stack.close()
 
     def stop(self, reason: Reason) -> None:
-        """End whatever runs; called from a signal handler."""
+        """End both workers; called from a signal handler."""
         del reason
         for worker in self.workers:
             worker.stop()
 
     @property
     def first(self) -> WorkerClient:
-        """The worker that draws."""
+        """Return the worker that draws traces."""
         return self.workers[0]
 
     def run(self, trace: Trace) -> Outcome:
-        """The first target's outcome; its violation is a difference if it has none of its own."""
+        """Return the first target's outcome; its violation is the difference if it has none of its own."""
         from msgspec import structs
 
         from ..lockstep.differential import difference
@@ -143,7 +143,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
 
 
 def check(options: argparse.Namespace) -> None:
-    """TraceError for options that a comparison would leave aside."""
+    """Raise TraceError for options that a comparison does not have."""
     from ...targets.base.trace import TraceError
 
     if given := [f"--{name}" for name in ALONE if getattr(options, name)]:
@@ -160,7 +160,7 @@ def _over(options: argparse.Namespace, traces: int, steps: int, left: float) -> 
 
 
 def reduce(pair: Pair, trace: Trace, violation: Violation, path: Path, line: Callable[[str], None]) -> None:
-    """Save a difference at once, and then whatever smaller trace shows it."""
+    """Save the trace of a difference at once, then each smaller trace that shows it."""
     from ..findings.store import OutputError
     from ..traces.files import save_trace
     from ..traces.reduce import reduce_trace

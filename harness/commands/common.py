@@ -44,7 +44,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=60.0,
         metavar="TIME",
-        help="a trace that takes longer hangs (60s)",
+        help="limit for one run of a trace; a longer one is a HANG (60s)",
     )
     parser.add_argument(
         "--memory", type=size, metavar="SIZE", help="limit for each worker (its share of four fifths; 0: none)"

@@ -29,7 +29,7 @@ from ...targets.base.trace import Trace, TraceError
 from ..events import Finding, Summary
 from ..explain.history import History
 from ..quoting import one_line
-from ..traces.files import load_trace, read_json, save_trace, write_atomically
+from ..traces.files import ERROR_LENGTH_MAX, load_trace, read_json, save_trace, write_atomically
 from ..traces.violation import Violation
 
 STATE_FILE = "campaign.json"
@@ -92,7 +92,7 @@ def read_state(folder: Path) -> Summary | None:
     try:
         findings = [found for finding in summary.findings if (found := _on_disk(folder, finding))]
     except TraceError as error:
-        raise TraceError(f"{path}: {one_line(str(error))}") from None
+        raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}") from None
     return structs.replace(summary, findings=findings)
 
 

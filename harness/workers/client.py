@@ -1,6 +1,4 @@
-"""A worker that never goes away: whenever its process is lost, the loss becomes an outcome and a
-new one starts.
-"""
+"""The coordinator's side of a worker. A lost process becomes an outcome, and a new one starts."""
 
 from __future__ import annotations
 
@@ -53,11 +51,11 @@ FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit"
 
 
 class Stopped(Exception):
-    """The worker was told to stop."""
+    """The worker was stopped by `stop`."""
 
 
 class InternalError(Exception):
-    """hybridfuzz itself is wrong. `details` is the worker's traceback."""
+    """hybridfuzz itself failed. `details` is the worker's traceback."""
 
     def __init__(self, message: str, details: str) -> None:
         super().__init__(message)
@@ -87,11 +85,9 @@ class Ran(Struct, frozen=True):
 
 
 class WorkerClient:
-    """Runs traces on one target, whatever the target does. Use as a context manager, from one
-    thread.
+    """Runs traces on one target, also if it crashes or hangs. Use as a context manager, from one thread.
 
-    Only `stop` may be called from elsewhere: it kills the process, and whoever waits for it gets
-    `Stopped`.
+    Only `stop` may be called from another thread: it kills the process, and the waiting call raises Stopped.
     """
 
     def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int = 0) -> None:
@@ -112,14 +108,13 @@ class WorkerClient:
 
     @property
     def pid(self) -> int:
-        """Process id of the present process."""
+        """Return the id of the current process, 0 if there is none."""
         return self._process.pid if self._process else 0
 
     def start(self) -> Ready:
-        """A new process, instead of the old one if there is one; returns what the target says about
-        itself.
+        """Start a process, in place of the old one if there is one. Return the target's capabilities.
 
-        A target that has started before is given more than one try: a busy machine may have been short of something.
+        A target that has started before gets several tries: a busy machine may have been short of memory.
         """
         for wait in RESTART_WAITS if self._has_started else ():
             try:
@@ -143,13 +138,13 @@ class WorkerClient:
         return reply
 
     def stop(self) -> None:
-        """End it now, whatever it does."""
+        """Kill the process now."""
         self._stopped.set()
         if self._process:
             self._process.kill()
 
     def run(self, trace: Trace, *, twice: bool = False) -> Outcome:
-        """Run one trace. A lost process is an outcome, too, with the event at which it happened."""
+        """Run one trace. A lost process is an outcome with the event at which it happened."""
         event = 0
         try:
             self._send(Run(trace, twice))
@@ -166,7 +161,7 @@ class WorkerClient:
             return outcome
 
     def explain(self, trace: Trace) -> tuple[Outcome, History]:
-        """Run one trace and keep the lives of its blocks; of a lost process nothing but its violation is left."""
+        """Run one trace and record its history; a lost process leaves only its violation."""
         event = 0
         try:
             self._send(Explain(trace))
@@ -183,7 +178,7 @@ class WorkerClient:
             return outcome, History(violation=outcome.violation)
 
     def run_summarized(self, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
-        """Run one trace and say what each event showed; of a lost process nothing but its violation is left."""
+        """Run one trace and summarize each event; a lost process leaves only its violation."""
         try:
             self._send(Summarize(trace))
             reply = self._receive(self._trace_limit())
@@ -195,9 +190,7 @@ class WorkerClient:
             return outcome, []
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
-        """Draw and run many traces. Between two results the worker may be used for other things if
-        the earlier one is a violation: there the process pauses by itself.
-        """
+        """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise."""
         first, end, waiting = request.first, request.first + request.count, time.monotonic()
         while first < end:
             asked = structs.replace(request, first=first, count=end - first)
@@ -219,21 +212,21 @@ class WorkerClient:
                 first += 1
 
     def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:
-        """A trace of a campaign, without running it."""
+        """Return a trace of a campaign, without running it."""
         self._send(Draw(seed, index, overrides))
         reply = self._receive(self._limit(START_SECONDS))  # no engine runs, so this cannot be a hang
         assert isinstance(reply, Drawn)
         return reply.trace
 
     def port(self, trace: Trace) -> Ported:
-        """The trace as the target takes it. TraceError if nothing near it fits."""
+        """Return the trace changed so that the target takes it. Raises TraceError if that is impossible."""
         self._send(Port(trace))
         reply = self._receive(self._limit(START_SECONDS))
         assert isinstance(reply, Ported)
         return reply
 
     def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
-        """Run the trace that cost us a process alone, in a fresh one."""
+        """Run the trace at which a process was lost alone, in a new one."""
         trace = self.draw(request.seed, index, request.overrides)
         outcome = self.run(trace)
         if outcome.violation:
@@ -254,7 +247,7 @@ class WorkerClient:
         return Limit(time.monotonic() + seconds, seconds)
 
     def _trace_limit(self, *, twice: bool = False) -> Limit:
-        """Time for one trace: `trace_seconds` for each of its runs."""
+        """Return the limit for one trace: `trace_seconds` for each of its runs."""
         return self._limit(self.trace_seconds * (2 if twice else 1))
 
     def _receive(self, limit: Limit) -> Reply:
@@ -277,16 +270,16 @@ class WorkerClient:
 
 
 def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:
-    """A lost process as a finding at one event. Draining counts as the last event."""
+    """Return a lost process as a finding at one event. Draining counts as the last event."""
     kind = ""
     with suppress(IndexError):
         kind = str(trace.events[event].__struct_config__.tag)
     last = lost.last_words.splitlines()[-1:]
-    said = f"; its last words: {last[0][:200]}" if last else ""
+    end = f"; its last output: {last[0][:200]}" if last else ""
     violation = Violation(
         oracle=lost.kind,
         field=lost.field,
-        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){said}",
+        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){end}",
         expected="an answer",
         observed=lost.last_words,
         event=event,

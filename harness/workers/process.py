@@ -1,9 +1,7 @@
-"""One worker process, seen from the coordinator: start, ask, and notice every way in which it can
-be lost.
+"""One worker process, as the coordinator sees it.
 
-A process is *lost* when it died (CRASH), did not answer in time (HANG) or answered nonsense
-(PROTOCOL). That is a `Lost`, never an ordinary error: it is a finding about the target until proved
-otherwise.
+A process is *lost* when it died (CRASH), did not reply in time (HANG) or sent an invalid reply (PROTOCOL). That raises
+`Lost`, which is a finding about the target unless the trace runs clean the next time.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 TAIL_BYTES = 4000
 REPLY_BYTES_MAX = 256 << 20
 GLANCE_SECONDS = 0.5
-"""How often memory is looked at while a reply is awaited."""
+"""Interval between checks of the memory limit."""
 
 
 class Lost(Exception):
@@ -47,9 +45,7 @@ class Lost(Exception):
 
 
 class Process:
-    """A worker process in a session of its own: Ctrl-C does not reach it, and its children die with
-    it.
-    """
+    """A worker process in a session of its own: Ctrl-C does not reach it, and its children end with it."""
 
     def __init__(self, spec: str, launch: Launch, memory_limit: int = 0) -> None:
         self.memory_limit = memory_limit
@@ -76,11 +72,11 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Return the process id."""
         return self._popen.pid
 
     def send(self, request: Request) -> None:
-        """Ask something. That the worker is gone shows when the answer is awaited."""
+        """Send a request. If the worker is gone, `receive` raises Lost."""
         data = memoryview(encode(request) + b"\n")
         with suppress(BrokenPipeError):
             while data:
@@ -117,7 +113,7 @@ class Process:
             raise Lost("PROTOCOL", "reply", what, self._last_words()) from None
 
     def kill(self) -> None:
-        """End it and its children now. Safe at any time and from any thread."""
+        """Kill the process and its children. Safe at any time and from any thread."""
         if self._popen.returncode is None:
             self._kill_group()
 
@@ -148,7 +144,7 @@ class Process:
                 raise Lost("CRASH", "memory-limit", what, self._last_words())
 
     def _died(self) -> Lost:
-        """The output ended: find out why."""
+        """Return the reason why the output ended."""
         try:
             code = self._popen.wait(5)
             self._kill_group()  # what it left behind
@@ -169,7 +165,7 @@ class Process:
         )
 
     def _last_words(self) -> str:
-        """The end of what it wrote to standard error."""
+        """Return the end of its standard error."""
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(size - TAIL_BYTES, 0))
         return self._errors.read().decode(errors="replace").strip()

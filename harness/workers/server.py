@@ -58,9 +58,7 @@ Send = Callable[[Reply], None]
 
 
 def claim_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Our own standard input and output; afterwards 0 is empty and 1 is standard error, also for
-    child processes.
-    """
+    """Return copies of standard input and output; then make 0 empty and 1 standard error, also for child processes."""
     inbox, outbox = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -70,10 +68,7 @@ def claim_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def listen(inbox: BinaryIO) -> SimpleQueue[Request]:
-    """Requests as they come.
-
-    A thread, so that a worker ends with its coordinator even in the middle of a trace.
-    """
+    """Return a queue of requests, filled by a thread: a worker ends with its coordinator, also within a trace."""
     requests: SimpleQueue[Request] = SimpleQueue()
 
     def read() -> None:
@@ -87,7 +82,7 @@ def listen(inbox: BinaryIO) -> SimpleQueue[Request]:
 
 
 def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable[[int], None] = unobserved) -> Outcome:
-    """Run a trace; if `twice`, a clean result counts only if a second run looks the same."""
+    """Run a trace; if `twice`, a clean result counts only if a second run has the same digest."""
     outcome = run_trace(factory, trace, on_event)
     if outcome.violation:
         return structs.replace(outcome, violation=cleaned(outcome.violation))
@@ -169,10 +164,7 @@ def _valid(value: object) -> object:
 
 
 def load(spec: str) -> TargetFactory:
-    """The factory.
-
-    An engine that cannot even be imported is the engine's (or its environment's) fault, not ours.
-    """
+    """Return the factory. An engine that cannot be imported is a TargetError, not an internal error."""
     try:
         return load_factory(spec)
     except TargetError:
@@ -185,7 +177,7 @@ def load(spec: str) -> TargetFactory:
 
 
 def main() -> int:
-    """Load, say ready, serve."""
+    """Load the target, send `ready`, serve."""
     inbox, outbox = claim_streams()
     requests = listen(inbox)
 

@@ -111,11 +111,11 @@ def test_a_campaign(tmp_path: Path) -> None:
     histories = [path.read_bytes() for path in (tmp_path / "out" / "findings").glob(f"*{HISTORY_SUFFIX}")]
     assert page.count("<svg") == sum(bool(msgspec.json.decode(one, type=History).marks) for one in histories) > 0
     assert "What must hold" in page
-    assert "The alarm works: the planted bug null-as-state-slot was found" in page
+    assert "Passed: the planted bug null-as-state-slot was detected" in page
     assert re.search(r'<li class="never"><span>prefix hit</span>.*?never</span></li>', page)
     assert re.search(r'<li class="never"><span>S7 <span class="dim">NaN</span></span>', page)
     assert "hybridfuzz fuzz --target hybrid --seed 7 --traces 10000 --config num_speculative_tokens=0" in page
-    assert page.index("News") < page.index("Known: acknowledged") < page.index("vLLM #44175")
+    assert page.index("New findings") < page.index("Known: acknowledged") < page.index("vLLM #44175")
     assert "reproduced 3/3" in page
     assert "first seen 2026-01-02 03:04" in page
 

@@ -229,7 +229,7 @@ def test_nobody_takes_the_output(
     ran = subprocess.run(
         ["bash", "-c", shell], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert ran.returncode in ((2,) if full else (0, 2)), ran
+    assert ran.returncode in ((2,) if full else (0, 2, 3)), ran  # two traces may be vacuous
     assert "Traceback" not in ran.stderr
     assert "Exception ignored" not in ran.stderr
     if full:

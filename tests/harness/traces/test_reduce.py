@@ -10,6 +10,7 @@ import pytest
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.reduce import reduce_trace, simpler_events, smaller_numbers
+from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import (
@@ -204,3 +205,14 @@ def test_simplifying_an_event_ends(event: Event) -> None:
         event = options[-1]
         assert repr(event) not in seen
         seen.add(repr(event))
+
+
+@pytest.mark.parametrize("event", [-1, 0])
+def test_a_reduced_trace_has_an_event(event: int) -> None:
+    """A trace without events cannot be read. Whole runs (DETERMINISM) break without an event."""
+
+    def always(trace: Trace) -> Outcome:
+        return Outcome(Violation("DETERMINISM", "digest", "differs", event=event), 0, 0, {}, {}, 0)
+
+    trace = make_trace(arrive("r0", 3), *steps(4))
+    assert len(reduce_trace(trace, "DETERMINISM-digest", always, seconds=5.0).events) == 1

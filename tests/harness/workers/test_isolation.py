@@ -103,7 +103,7 @@ def test_an_interpreter_that_is_gone_leaves_no_home(tmp_path: Path, monkeypatch:
 
 
 def test_isolation_costs_less_than_50_ms(tmp_path: Path) -> None:
-    """The environment and the folders; `benchmarks/worker_start.py` measures whole starts."""
+    """The environment and the folders."""
     namespaces_missing()
     began = time.perf_counter()
     home = make_home()
