@@ -203,13 +203,13 @@ class TestCorpus:
         result.stdout.fnmatch_lines(["*t.json: not a trace*truncated?", "The file is broken*"])
 
     def test_contradictory_configuration(self, run) -> None:  # type: ignore[no-untyped-def]
-        result = run(Trace(Config(2, CONFIG.groups), ()))
+        result = run(Trace(Config(2, CONFIG.groups), (Step(),)))
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["*num_blocks=2 cannot hold*"])
 
     def test_configuration_that_the_target_does_not_take(self, run) -> None:  # type: ignore[no-untyped-def]
         config = Config(60, (Group("mamba", 4), Group("attention", 8)), num_speculative_tokens=4)
-        result = run(Trace(config, ()))
+        result = run(Trace(config, (Step(),)))
         result.assert_outcomes(skipped=1)
         result.stdout.fnmatch_lines(["SKIPPED*must be less than the mamba block size 4"])
 
