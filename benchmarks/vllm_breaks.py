@@ -84,7 +84,7 @@ BREAKS = (
           "should_reset = (state_idx >= 0)", "should_reset = (state_idx > 0)"),
     Break("seed-off-by-one", STATE_V2, V2 | ALIGN, "after a hit the state is looked for one column too far",
           "(new_req_data.num_computed_tokens - 1) // mamba", "new_req_data.num_computed_tokens // mamba"),
-    Break("conv-not-shifted", MAMBA, SPEC | ALIGN, "the window is copied without the loop of the accepted drafts",
+    Break("conv-not-shifted", MAMBA, SPEC | ALIGN, "the window is copied without the shift of the accepted drafts",
           "src_addr = src_block_addr + token_bias.to(tl.int64) * token_bytes", "src_addr = src_block_addr"),
     Break("boundary-not-saved", MAMBA, SPEC | ALIGN, "the state at a boundary is not saved when drafts ran past it",
           "needs_copy = aligned_new_computed >= num_", "needs_copy = aligned_new_computed > num_"),
