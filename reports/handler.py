@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..harness.events import CampaignEnded, CampaignEvent
-from ..harness.findings.store import OutputError
+from ..harness.findings.store import STATE_FILE, OutputError
 from ..harness.outputs.handler import CampaignInfo
 from .data import load_folder
 from .page import write_report
@@ -36,6 +36,8 @@ class ReportPage:
         if isinstance(event, CampaignEnded):
             assert self._campaign
             page = self._campaign.out / PAGE
+            if not (self._campaign.out / STATE_FILE).exists():  # no worker was ever ready: there is nothing to show
+                return
             try:
                 write_report(load_folder(self._campaign.out), page)
             except OSError as error:

@@ -162,7 +162,10 @@ class Campaign:
                 loop.worker.stop()
 
     def _run_canary(self) -> None:
-        """Run the self-test: the body of its thread."""
+        """Run the self-test: the body of its thread. It begins once the target has accepted the configuration."""
+        while not self._state.started.wait(TICK_SECONDS):
+            if self._state.stopping.is_set():
+                return
         try:
             self._state.canary = canary = self._canary_run.run(self.settings.canaries)
             self._state.emit(CanaryDone(canary))

@@ -84,6 +84,7 @@ class CampaignState:
         self.settings = settings
         self.lock = Lock()
         self.stopping = Event()
+        self.started = Event()
         self.events: SimpleQueue[CampaignEvent | Exception] = SimpleQueue()
         self.store = FindingStore(settings.out, settings.target)
         self.corpus = CampaignCorpus(settings.out)
@@ -111,6 +112,7 @@ class CampaignState:
             self._capabilities = ready.capabilities
             if self._started is None:
                 self._started = time.monotonic()
+        self.started.set()
 
     def emit(self, record: CampaignEvent) -> None:
         """Report an event to the reader of the campaign."""

@@ -5,6 +5,7 @@ console      the terminal
 rates        totals over time
 bug_history  triage.json
 ndjson       one JSON object a line
+final_file   a handler that writes one file at the end
 junit        for CI systems
 sarif        for code-scanning pages
 summary      one JSON object at the end

@@ -8,60 +8,22 @@ from __future__ import annotations
 import argparse
 import re
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
-from ..events import CampaignEnded, CampaignEvent, Finding, Summary
-from ..findings.store import OutputError, replay_command
-from ..traces.files import write_atomically
-from .handler import CampaignInfo
+from ..events import Finding, Summary
+from ..findings.store import replay_command
+from .final_file import FinalFile
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def make_handler(options: argparse.Namespace) -> JUnitFile | None:
+def make_handler(options: argparse.Namespace) -> FinalFile | None:
     """Return the handler for --junit."""
-    return JUnitFile(options.junit) if options.junit else None
+    return FinalFile("--junit", options.junit, junit_file) if options.junit else None
 
 
-class JUnitFile:
-    """Writes the file when the campaign ends."""
-
-    name = "--junit"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def start(self, campaign: CampaignInfo) -> None:
-        """Check that the file can be written."""
-        check_folder(self.path)
-
-    def handle_event(self, event: CampaignEvent) -> None:
-        """Write the file after the last event."""
-        if isinstance(event, CampaignEnded):
-            write_file(self.path, ET.tostring(suite(event.summary), encoding="utf-8", xml_declaration=True))
-
-    def shutdown(self) -> None:
-        """Do nothing: the file is written."""
-
-
-def check_folder(path: Path) -> None:
-    """Raise OutputError unless a file can be written at `path`: before the first trace, not after the last."""
-    if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder")
-    probe = path.with_name(f".{path.name}.probe")
-    try:
-        probe.write_bytes(b"")
-        probe.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Replace a file in one go. Raises OutputError."""
-    try:
-        write_atomically(path, data)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+def junit_file(summary: Summary) -> bytes:
+    """Return the whole file."""
+    return bytes(ET.tostring(suite(summary), encoding="utf-8", xml_declaration=True))
 
 
 def suite(summary: Summary) -> ET.Element:

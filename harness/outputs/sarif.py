@@ -17,41 +17,24 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...targets.base.trace import TraceError
-from ..events import CampaignEnded, CampaignEvent, Finding, Summary
+from ..events import Finding, Summary
 from ..findings.store import replay_command
 from ..oracles import titles
 from ..traces.files import encode_trace, load_trace
-from .handler import CampaignInfo
-from .junit import check_folder, write_file
+from .final_file import FinalFile
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 EVENT_LINE = b'{"event":'
 
 
-def make_handler(options: argparse.Namespace) -> SarifFile | None:
+def make_handler(options: argparse.Namespace) -> FinalFile | None:
     """Return the handler for --sarif."""
-    return SarifFile(options.sarif) if options.sarif else None
+    return FinalFile("--sarif", options.sarif, sarif_file) if options.sarif else None
 
 
-class SarifFile:
-    """Writes the file when the campaign ends."""
-
-    name = "--sarif"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def start(self, campaign: CampaignInfo) -> None:
-        """Check that the file can be written."""
-        check_folder(self.path)
-
-    def handle_event(self, event: CampaignEvent) -> None:
-        """Write the file after the last event."""
-        if isinstance(event, CampaignEnded):
-            write_file(self.path, json.dumps(sarif_log(event.summary), indent=1).encode() + b"\n")
-
-    def shutdown(self) -> None:
-        """Do nothing: the file is written."""
+def sarif_file(summary: Summary) -> bytes:
+    """Return the whole file."""
+    return json.dumps(sarif_log(summary), indent=1).encode() + b"\n"
 
 
 def sarif_log(summary: Summary) -> dict[str, object]:

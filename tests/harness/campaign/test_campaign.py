@@ -369,6 +369,16 @@ def test_events_and_junit(tmp_path: Path, hybridfuzz: Cli) -> None:
     assert int(suite.get("failures", "0")) == len(failed)
 
 
+def test_nothing_runs_before_the_target_has_accepted_the_configuration(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """Only the worker knows the switches of an engine; the self-test waits for its answer."""
+    words = [word for word in NIGHT if word != "--no-canary"]
+    ran = hybridfuzz(*words, "--config", "nonsense=1", "--events", "events.ndjson", "--traces", "1")
+    assert ran.status == 2
+    assert "nonsense" in ran.error
+    events = [json.loads(line)["event"] for line in (tmp_path / "events.ndjson").read_text().splitlines()]
+    assert set(events) <= {"campaign_ended", "tick"}
+
+
 def test_events_that_cannot_be_written(hybridfuzz: Cli) -> None:
     ran = hybridfuzz(*NIGHT, "--traces", "1", "--events", "no/such/folder/e")
     assert ran.status == 2

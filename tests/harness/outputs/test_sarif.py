@@ -5,6 +5,7 @@
 """
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import jsonschema
 import pytest
 from hybridfuzz.harness.events import CampaignEnded, Finding, Summary
 from hybridfuzz.harness.findings.store import OutputError
+from hybridfuzz.harness.outputs.final_file import FinalFile
 from hybridfuzz.harness.outputs.handler import CampaignInfo
-from hybridfuzz.harness.outputs.sarif import SarifFile, sarif_log
+from hybridfuzz.harness.outputs.sarif import make_handler, sarif_file, sarif_log
 
 ROOT = Path(__file__).parents[3]
 CORPUS = ROOT / "corpus"
@@ -69,7 +71,8 @@ def test_a_result_holds_its_trace_event_by_event() -> None:
 
 def test_the_file_is_there_after_the_last_event_whatever_it_was(tmp_path: Path) -> None:
     path = tmp_path / "x.sarif"
-    handler = SarifFile(path)
+    handler = make_handler(Namespace(sarif=path))
+    assert handler
     handler.start(CampaignInfo(target="hybrid", version="", seed=1, out=tmp_path))
     assert not path.exists()
     handler.handle_event(CampaignEnded(summary(reason="interrupted")))
@@ -79,4 +82,6 @@ def test_the_file_is_there_after_the_last_event_whatever_it_was(tmp_path: Path) 
 def test_a_file_that_cannot_be_written_is_refused_before_the_first_trace(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "folder" / "x.sarif"):
         with pytest.raises(OutputError, match="cannot write"):
-            SarifFile(path).start(CampaignInfo(target="hybrid", version="", seed=1, out=tmp_path))
+            FinalFile("--sarif", path, sarif_file).start(
+                CampaignInfo(target="hybrid", version="", seed=1, out=tmp_path)
+            )
