@@ -24,8 +24,10 @@ from typing import NamedTuple
 import pytest
 from hybridfuzz.harness import exit_status
 from hybridfuzz.harness.cli import COMMANDS
+from hybridfuzz.harness.explain.explain import contract
 from hybridfuzz.harness.oracles import titles
 from hybridfuzz.targets.hybrid.mutants import PARTS
+from hybridfuzz.targets.hybrid.mutants import titles as mutant_titles
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -220,6 +222,26 @@ def test_reference_pages_are_complete() -> None:
     assert statuses <= rows("command-line.md")
     page = (ROOT / "docs/reference/mutants.md").read_text(encoding="utf-8").partition("\n## ")[0]
     assert set(re.findall(r"^\| ([\w-]+) \|", page, flags=re.MULTILINE)) - {"slug", "---"} == set(PARTS)
+
+
+def cells(page: str) -> dict[str, list[str]]:
+    """Return the cells of a reference page's rows by the first word, up to the first heading after the title."""
+    text = (ROOT / "docs/reference" / page).read_text(encoding="utf-8").partition("\n## ")[0]
+    found = [[cell.strip() for cell in row.split(" | ")] for row in re.findall(r"^\| (.*) \|$", text, re.MULTILINE)]
+    return {row[0].split()[0]: row for row in found}
+
+
+def test_texts_of_oracles_are_those_of_the_code() -> None:
+    """Title and rule of each oracle; explanations quote the rule."""
+    page = cells("oracles.md")
+    for oracle, title in titles().items():
+        assert page[oracle] == [f"{oracle} {title}", contract(oracle).partition(": ")[2]]
+
+
+def test_titles_of_mutants_are_those_of_the_code() -> None:
+    """`hybridfuzz targets` prints the same."""
+    page = cells("mutants.md")
+    assert {slug: page[slug][2] for slug in PARTS} == mutant_titles()
 
 
 def test_the_output_of_the_how_to_can_be_registered(tmp_path: Path) -> None:
