@@ -19,13 +19,17 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 from hybridfuzz.harness import exit_status
 from hybridfuzz.harness.cli import COMMANDS
+from hybridfuzz.harness.events import CampaignEvent, WorkerState
 from hybridfuzz.harness.explain.explain import contract
+from hybridfuzz.harness.findings import known
 from hybridfuzz.harness.oracles import titles
+from hybridfuzz.harness.outputs.ndjson import event_name
+from hybridfuzz.harness.traces import files
 from hybridfuzz.targets.hybrid.mutants import PARTS
 from hybridfuzz.targets.hybrid.mutants import titles as mutant_titles
 
@@ -242,6 +246,30 @@ def test_titles_of_mutants_are_those_of_the_code() -> None:
     """`hybridfuzz targets` prints the same."""
     page = cells("mutants.md")
     assert {slug: page[slug][2] for slug in PARTS} == mutant_titles()
+
+
+def test_limits_in_security_are_those_of_the_readers() -> None:
+    """The figures of its table."""
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    limits = dict(re.findall(r"^\| ([^|]*) \| (.*) \|$", text, re.MULTILINE))
+    assert f"at most {files.TRACE_BYTES_MAX >> 20} MiB" in limits["trace file"]
+    assert limits["events"].startswith(f"1 to {files.EVENTS_MAX:,};")
+    assert f"2<sup>{files.TOKENS_MAX.bit_length() - 1}</sup> in all prompts" in limits["tokens"]
+    assert limits["state files"].startswith(f"{files.STATE_BYTES_MAX >> 20} MiB;")
+    texts = f"{known.KNOWN_BYTES_MAX >> 20} MiB, {known.ENTRIES_MAX:,} entries, {known.TEXT_MAX} characters"
+    assert limits["`known.toml`"].startswith(texts)
+
+
+def test_environment_variables_and_events_are_listed() -> None:
+    """Each variable that the sources read, and each event of the NDJSON stream."""
+    sources = [path for folder in ("harness", "targets", "reports") for path in (ROOT / folder).rglob("*.py")]
+    used = {name for path in sources for name in re.findall(r'"(HYBRIDFUZZ_[A-Z_]+[A-Z])"', path.read_text("utf-8"))}
+    assert "HYBRIDFUZZ_CACHE" in used
+    assert used <= rows("command-line.md")
+    streamed = {event_name(type(one.__name__, (), {})()) for one in get_args(CampaignEvent) if one is not WorkerState}
+    night = (ROOT / "docs/how-to/run-every-night.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r"^\| `events.ndjson`.*", night, re.MULTILINE)
+    assert streamed <= set(re.findall(r"`(\w+)`", listed))
 
 
 def test_the_output_of_the_how_to_can_be_registered(tmp_path: Path) -> None:
