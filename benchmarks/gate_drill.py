@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 from checkouts import changes, make_checkout
-from hybridfuzz.harness.gate.known import shipped
+from hybridfuzz.harness.gate.packaged_bugs import shipped
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import parse, prepare
 from msgspec import Struct

@@ -20,7 +20,7 @@ from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Event, Group, Step, Trace
 from hybridfuzz.targets.hybrid.factory import HybridFactory
 from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager, Hit
-from hybridfuzz.targets.hybrid.mutants.registry import mutant
+from hybridfuzz.targets.hybrid.mutants.build import mutant
 from hypothesis import strategies as st
 
 CLEAN: TargetFactory = load_factory("hybrid")

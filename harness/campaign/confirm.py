@@ -17,7 +17,7 @@ from ..workers.client import WorkerClient
 HANG_PATIENCE = 0.1
 """Fraction of the time limit after which a candidate for a shorter hang counts as a hang."""
 HANG_SECONDS_MIN = 2.0
-CONFIRMATIONS = 2
+RATE_RUNS = 2
 """Further runs of the reduced trace, for its reproduction rate."""
 
 
@@ -73,7 +73,7 @@ class Confirmation:
         if self._count(outcome) and outcome.violation:
             with self._lock:
                 self._store.explain(self._signature, outcome.violation, history, finding_text(history))
-        for _ in range(CONFIRMATIONS if history.moments else 0):  # restarting a worker is expensive
+        for _ in range(RATE_RUNS if history.moments else 0):  # restarting a worker is expensive
             self._shows(trace)
 
     def _run(self, trace: Trace) -> Outcome:

@@ -26,10 +26,10 @@ from ..generate.overrides import check_overrides
 from ..lockstep.state_catalogue import required_oracles, required_states
 from ..oracles import applicable
 from ..traces.violation import Violation
-from ..workers.client import Ran
+from ..workers.losses import Ran
 from ..workers.messages import Fuzz, Overrides, Ready
 from .corpus import CampaignCorpus
-from .progress import Progress
+from .trace_counts import Progress
 
 BATCH = 8
 

@@ -18,7 +18,8 @@ from ..events import Finding, Found, Notice, TraceDone, WorkerLost, WorkerState
 from ..findings.store import OutputError
 from ..traces.files import load_trace
 from ..traces.violation import Violation
-from ..workers.client import InternalError, Ran, Stopped, WorkerClient
+from ..workers.client import InternalError, Stopped, WorkerClient
+from ..workers.losses import Ran
 from .confirm import Confirmation
 from .state import CampaignState, Claim
 

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from ...targets.base.trace import Trace
 from ..traces.reduce import reduce_trace
-from ..workers.client import Ran, WorkerClient
+from ..workers.client import WorkerClient
+from ..workers.losses import Ran
 from ..workers.messages import Fuzz, Overrides
 from .statistics import Detection
 

@@ -23,7 +23,7 @@ from ..lockstep.state_catalogue import missing_states, required_oracles
 from ..units import plural
 from .items import GateCollector, TraceItem
 from .judge import Judge, corpus_files
-from .known import known_bugs
+from .packaged_bugs import known_bugs
 from .settings import SettingsError, combine
 
 ROOT_ID = "hybridfuzz"

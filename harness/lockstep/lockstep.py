@@ -41,9 +41,9 @@ from ..oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
 from .client_events import announce, confirm
-from .crash import crash_violation, ended_request
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
 from .reached_states import ReachedStates
+from .target_exception import crash_violation, ended_request
 
 DRAIN_STEPS_PER_TOKEN = 3
 """Steps allowed for draining, per token of the unfinished requests. Each step computes at least one token."""

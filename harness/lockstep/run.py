@@ -8,9 +8,9 @@ from ...targets.base.protocol import TargetError, TargetFactory
 from ...targets.base.trace import Trace, TraceError
 from ..traces.adapt import refusal
 from ..traces.outcome import Outcome
-from .crash import crash_violation
 from .lockstep import Lockstep, unobserved
 from .ranks import ranks_of, run_ranks
+from .target_exception import crash_violation
 
 
 def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = unobserved) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...reference.layout import peak_blocks
-from ...reference.pool import count_owners, is_partition, partition_faults
+from ...reference.partition import count_owners, is_partition, partition_faults
 from ...targets.base.observe import Planned, View
 from ..traces.violation import Violation
 from .base import Context, Oracle

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from threading import Event
 from typing import NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
-from ...targets.base.trace import Step, Trace, TraceError
+from ...targets.base.trace import Trace, TraceError
 from ..explain.history import History
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
-from ..traces.violation import Violation
+from .losses import Ran, judge_loss, lost_outcome
 from .messages import (
     Done,
     Draw,
@@ -44,10 +43,6 @@ more.
 """
 RESTART_WAITS = (1.0, 10.0)
 """Seconds before the second and the third try to replace a lost process."""
-MEMORY_LIMIT = "memory-limit"
-"""Field of the violation of a process that takes too much memory."""
-FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit"})
-"""Losses that a busy machine or another process can cause: the trace counts as what it showed when it ran again."""
 
 
 class Stopped(Exception):
@@ -67,21 +62,6 @@ class Limit(NamedTuple):
 
     deadline: float
     seconds: float
-
-
-class Ran(Struct, frozen=True):
-    """One trace of a campaign.
-
-    `lost` says how its worker was lost if that did not happen again; `flaky` is that loss as a violation, None for a
-    memory limit, which many traces reach together. `seconds` is CPU time, or the time waited where the worker was lost.
-    """
-
-    index: int
-    outcome: Outcome
-    trace: Trace | None = None
-    lost: str = ""
-    flaky: Violation | None = None
-    seconds: float = 0.0
 
 
 class WorkerClient:
@@ -228,16 +208,7 @@ class WorkerClient:
     def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
         """Run the trace at which a process was lost alone, in a new one."""
         trace = self.draw(request.seed, index, request.overrides)
-        outcome = self.run(trace)
-        if outcome.violation:
-            return Ran(index, outcome, trace)
-        what = f"{lost.kind}: the target {lost.what} and did not when the trace ran again, alone"
-        if lost.field == MEMORY_LIMIT:
-            return Ran(index, outcome, trace, lost=what)
-        violation = Violation(oracle=lost.kind, field=lost.field, message=what, observed=lost.last_words)
-        if lost.field in FROM_OUTSIDE:
-            return Ran(index, outcome, trace, lost=what, flaky=violation)
-        return Ran(index, Outcome(violation, outcome.steps, outcome.events, {}, {}, 0), trace)
+        return judge_loss(lost, index, trace, self.run(trace))
 
     def _send(self, request: Request) -> None:
         assert self._process
@@ -267,23 +238,3 @@ class WorkerClient:
                 raise InternalError(reply.message, reply.details)
             raise (TargetError(reply.message) if reply.kind == "target" else TraceError(reply.message))
         return reply
-
-
-def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:
-    """Return a lost process as a finding at one event. Draining counts as the last event."""
-    kind = ""
-    with suppress(IndexError):
-        kind = str(trace.events[event].__struct_config__.tag)
-    last = lost.last_words.splitlines()[-1:]
-    end = f"; its last output: {last[0][:200]}" if last else ""
-    violation = Violation(
-        oracle=lost.kind,
-        field=lost.field,
-        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){end}",
-        expected="an answer",
-        observed=lost.last_words,
-        event=event,
-        event_kind=kind,
-    )
-    steps = sum(isinstance(each, Step) for each in trace.events[: event + 1])
-    return Outcome(violation, steps, event + 1, {}, {}, 0)

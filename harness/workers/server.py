@@ -24,10 +24,10 @@ from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
 from ..explain.recorder import record_history
 from ..generate.grammar import draw_trace
-from ..lockstep.crash import text_of
 from ..lockstep.differential import run_summarized
 from ..lockstep.lockstep import unobserved
 from ..lockstep.run import run_trace
+from ..lockstep.target_exception import text_of
 from ..quoting import DETAILS_MAX, clean
 from ..traces.adapt import port
 from ..traces.outcome import Outcome

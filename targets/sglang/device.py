@@ -34,7 +34,7 @@ from ..base.shadow import POISON, POISON_TOKEN, join, run_chain, sample
 from . import snapshots
 from .batch_rows import Row
 from .bounds import Bounds
-from .compat import old_releases, releases, tree_api
+from .compat import old_releases, scheduler_api, tree_api
 from .compat.engine import ATTENTION, STATES, Engine
 from .compat.immediate import Immediate
 
@@ -96,7 +96,7 @@ class Device:
         """Launch a batch: read the shared tables and defer the rest."""
         launch = self.prepare(batch, self.execute)
         old_releases.note_sampled(batch, launch.sampled)
-        return releases.make_result(launch.sampled, launch)
+        return scheduler_api.make_result(launch.sampled, launch)
 
     def prepare(self, batch: Any, execute: Callable[[Launch], None]) -> Launch:
         """Return the launch of a batch, with the contents of the tables that it shares with the scheduler."""
@@ -153,7 +153,7 @@ class Device:
         """Defer the clears and copies that SGLang's model runner executes before the forward of an extend batch."""
         pools = self.engine.rows
         launch.clears, launch.copies = self.immediate.take([row.slot for row in launch.rows if row.name])
-        clears, sources, destinations = releases.deferred(batch)
+        clears, sources, destinations = scheduler_api.deferred(batch)
         mode = batch.forward_mode
         if not mode.is_extend() or mode.is_target_verify() or (clears is None and sources is None):
             return
@@ -165,7 +165,7 @@ class Device:
             if clears is not None:
                 pools.mamba_pool.clear_slots(clears)
             if sources is not None:
-                releases.copy_states(pools, sources, destinations)
+                scheduler_api.copy_states(pools, sources, destinations)
 
         launch.moves = moves
 

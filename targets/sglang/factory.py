@@ -111,14 +111,14 @@ def make_factory(variant: str) -> SglangFactory:
     Imports SGLang: ten seconds or more, before a campaign's clock starts.
     """
     from . import stubs
-    from .compat import old_releases, releases, session_api, tree_api
+    from .compat import old_releases, scheduler_api, session_api, tree_api
 
     try:
         stubs.install()
         from . import target
 
         tree_cores, strategies, features = tree_api.tree_cores(), old_releases.strategies(), old_releases.features()
-        drafts = DRAFTS if releases.speculates() else 0
+        drafts = DRAFTS if scheduler_api.speculates() else 0
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error
     del target

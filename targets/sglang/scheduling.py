@@ -15,7 +15,7 @@ from typing import Any
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 
-from .compat import parts, releases
+from .compat import parts, scheduler_api
 from .compat.engine import Engine
 from .stubs import OFF
 
@@ -37,7 +37,7 @@ class Client:
             name = request.hybridfuzz_name
             if request is skip or name in self._over or id(request) in self._past:
                 continue
-            tokens = list(releases.client_tokens(request))
+            tokens = list(scheduler_api.client_tokens(request))
             if len(tokens) > self.sent.get(name, 0):
                 self.outputs.append((name, tokens[self.sent.get(name, 0) :]))
                 self.sent[name] = len(tokens)
@@ -95,7 +95,7 @@ class Skeleton(Scheduler):
         self.retract_next: list[str] = []
         self.output_streamer = self.client
         self.stream_output = self.client.stream_output
-        releases.complete(self, sizes)
+        scheduler_api.complete(self, sizes)
         self.model_worker: Any = self._speculate(engine) if sizes.drafts else None
 
     def _speculate(self, engine: Engine) -> Any:
@@ -114,7 +114,7 @@ class Skeleton(Scheduler):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return None if name in releases.ABSENT else OFF
+        return None if name in scheduler_api.ABSENT else OFF
 
     def run_batch(self, batch: Any, *arguments: Any, **keywords: Any) -> Any:
         """Pass a batch to the device; with speculation SGLang's own method does."""
@@ -130,13 +130,13 @@ class Skeleton(Scheduler):
 
     def process_batch_result(self, batch: Any, result: Any, *arguments: Any) -> None:
         """Process a result, as Scheduler.process_batch_result without its metrics."""
-        releases.process_result(self, batch, result)
+        scheduler_api.process_result(self, batch, result)
 
     def update_running_batch(self, batch: Any) -> Any:
         """Retract the requests that the trace names before the next decode is prepared, as if memory had run out."""
         wanted, self.retract_next = self.retract_next, []
         # SGLang retracts no request while the token in flight ends a row, since that frees memory.
-        if wanted and not releases.finishing(self, batch):
+        if wanted and not scheduler_api.finishing(self, batch):
             for name in wanted:
                 batch = self._retract(batch, name)
         return super().update_running_batch(batch)
@@ -147,7 +147,7 @@ class Skeleton(Scheduler):
             return batch
         for index, request in enumerate(batch.reqs):
             if request.hybridfuzz_name == name and not request.finished():
-                batch.release_req(index, len(batch.reqs) - 1, *releases.release_arguments(self))
+                batch.release_req(index, len(batch.reqs) - 1, *scheduler_api.release_arguments(self))
                 batch.filter_batch(keep_indices=[other for other in range(len(batch.reqs)) if other != index])
                 batch.batch_is_full = False
                 self._add_request_to_queue(request, is_retracted=True)
@@ -156,7 +156,7 @@ class Skeleton(Scheduler):
 
     def plan(self) -> Any:
         """Return the next batch, None if there is none."""
-        return releases.plan(self)
+        return scheduler_api.plan(self)
 
     def turn(self, batch: Any) -> None:
         """Run the rest of an iteration of `event_loop_normal` or `event_loop_overlap`, after planning."""
@@ -166,7 +166,7 @@ class Skeleton(Scheduler):
                 self.process_batch_result(batch, self.run_batch(batch))
             self.last_batch = batch
             return
-        early = releases.waits(self, batch)
+        early = scheduler_api.waits(self, batch)
         if early:
             self._process_oldest()
         if batch:

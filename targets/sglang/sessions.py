@@ -16,7 +16,7 @@ from sglang.srt.session.session_controller import SessionController
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from ..base.trace import Arrive, Resume
-from .compat import releases, session_api
+from .compat import scheduler_api, session_api
 from .compat.engine import SPARE_PAGES, Engine
 
 TIMED_OUT = -1.0
@@ -42,7 +42,7 @@ class Sessions:
 
     def known(self, name: str) -> int:
         """Return the number of tokens that a parked session's client has."""
-        return len(self.requests[name].origin_input_ids) + len(releases.client_tokens(self.requests[name]))
+        return len(self.requests[name].origin_input_ids) + len(scheduler_api.client_tokens(self.requests[name]))
 
     def go_on(self, event: Resume) -> Any:
         """Return the next turn of a parked session."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .compat import parts, releases, tree_api
+from .compat import parts, scheduler_api, tree_api
 from .compat.engine import Engine
 
 Chain = tuple[int, tuple[int, ...]]
@@ -47,7 +47,7 @@ class Tracker:
         depths = [row.prefix + row.num_tokens for row in rows]
         metadata = seen = None
         if batch.forward_mode.is_extend():
-            seen = releases.backend_batch(batch)
+            seen = scheduler_api.backend_batch(batch)
             metadata = self.backend._forward_metadata(seen)
             depths = [tree_api.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
         tracked = [(index, slots[index], depths[index]) for index, marked in enumerate(mask) if marked]

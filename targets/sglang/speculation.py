@@ -27,7 +27,7 @@ from ...reference.tokens import VOCABULARY, Truth, draft_tokens
 from ..base.observe import OutOfRange, StateWrite
 from ..base.trace import Step
 from . import kernels
-from .compat import parts, releases
+from .compat import parts, scheduler_api
 from .compat.engine import STATES, Engine
 from .device import Device, Launch
 
@@ -142,7 +142,7 @@ class Worker(NGRAMWorker):
         launch = self.device_model.prepare(
             pinned, lambda launch: self.scheduler.launch_batch_sample_if_needed(result, pinned)
         )
-        verify = releases.verify_batch(batch) if batch.forward_mode.is_target_verify() else None
+        verify = scheduler_api.verify_batch(batch) if batch.forward_mode.is_target_verify() else None
         metadata = verify and self.commit.linear_attn_backend._forward_metadata(verify)
         result.delay_sample_func = partial(self._forward, result, launch, metadata, pinned, on_publish)
         if not self.enable_overlap:

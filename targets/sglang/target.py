@@ -8,7 +8,7 @@ from typing import Any
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
-from .compat import releases, session_api, tree_api
+from .compat import scheduler_api, session_api, tree_api
 from .compat.engine import STATES, Engine
 from .device import Device
 from .scheduling import Skeleton
@@ -61,7 +61,7 @@ class SglangTarget:
             self._queue(event.name, truth, self.sessions.begin(event, truth))
         else:
             tokens = truth.tokens[: truth.prompt_length]
-            self._queue(event.name, truth, releases.make_request(event.name, tokens, event.max_new_tokens))
+            self._queue(event.name, truth, scheduler_api.make_request(event.name, tokens, event.max_new_tokens))
         return []
 
     def resume(self, event: Resume) -> list[Record]:
@@ -140,7 +140,7 @@ class SglangTarget:
     def abort(self, event: Abort) -> list[Record]:
         """Abort a request: a waiting one ends at once, a running one with its next result."""
         if event.name in self.host.requests:
-            self.scheduler.abort_request(releases.abort_message(event.name))
+            self.scheduler.abort_request(scheduler_api.abort_message(event.name))
             self.scheduler.client.take()
         # A session that timed out holds nothing, but its client could still come back.
         if self.sessions is not None:
@@ -150,7 +150,7 @@ class SglangTarget:
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
         """Flush the cache, which SGLang does only when it is idle."""
         if not self.scheduler.busy:
-            releases.flush(self.scheduler)
+            scheduler_api.flush(self.scheduler)
         return []
 
     def evict(self, event: Evict) -> list[Record]:

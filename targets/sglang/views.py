@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..base.observe import Table, View
-from .compat import old_releases, releases, tree_api
+from .compat import old_releases, scheduler_api, tree_api
 from .compat.engine import STATES, Engine
 from .trees import HIDDEN, SOME, Owned, tree_of
 
@@ -68,7 +68,7 @@ class Host:
         tables = self._tables()
         owned = list(self.tree.owned())
         free = old_releases.free_slots(engine.rows)
-        free += [sizes.first_page + page for page in releases.free_pages(engine.allocator)]
+        free += [sizes.first_page + page for page in scheduler_api.free_pages(engine.allocator)]
         pins = self._pins(owned)
         return View(
             free=free,

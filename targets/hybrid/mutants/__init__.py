@@ -25,7 +25,7 @@ from . import (
     state_slots,
     tag_kernels,
 )
-from .registry import mutant
+from .build import mutant
 
 _MODULES = (
     block_pool,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....reference.tokens import VOCABULARY
 from ..stubs import OFF
-from . import old_releases, releases, tree_api
+from . import old_releases, scheduler_api, tree_api
 from .sizes import Sizes
 
 BASE_SLOTS = 3
@@ -35,7 +35,7 @@ def publish(sizes: Sizes) -> Any:
         "speculative_num_steps": sizes.drafts,
         "speculative_eagle_topk": 1,
     }
-    arguments = releases.call(
+    arguments = scheduler_api.call(
         ServerArgs,
         model_path="dummy",
         page_size=sizes.page,
@@ -52,7 +52,7 @@ def publish(sizes: Sizes) -> Any:
     )
     old_releases.set_chunk(arguments, sizes.chunk)
     set_global_server_args_for_scheduler(arguments)
-    releases.limit_rows(sizes.rows)
+    scheduler_api.limit_rows(sizes.rows)
     return arguments
 
 
@@ -79,7 +79,7 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
     from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 
     make = partial(
-        releases.call,
+        scheduler_api.call,
         HybridReqToTokenPool,
         size=sizes.rows,
         mamba_spec_state_size=sizes.rows,
@@ -106,7 +106,7 @@ def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
     import torch
     from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool
 
-    return releases.call(
+    return scheduler_api.call(
         HybridLinearKVPool,
         size=sizes.pages * sizes.page,
         dtype=torch.int64,
@@ -138,7 +138,7 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
     """Return the radix tree with its components, or without prefix caching the cache that replaces it."""
     from sglang.srt.environ import envs
 
-    parameters = releases.call(
+    parameters = scheduler_api.call(
         old_releases.cache_parameters(),
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,

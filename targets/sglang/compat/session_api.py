@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ....reference.tokens import VOCABULARY
-from .releases import Seen
+from .scheduler_api import Seen
 
 
 def has_sessions() -> bool:

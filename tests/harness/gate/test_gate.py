@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from hybridfuzz.harness.gate import judge
 from hybridfuzz.harness.gate.judge import PACKAGED_CORPUS
-from hybridfuzz.harness.gate.known import shipped
+from hybridfuzz.harness.gate.packaged_bugs import shipped
 from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Sleep, Step, Trace
 

@@ -10,7 +10,7 @@ from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Evict, ExternalLoad, Group, MoveTier, Preempt, Sleep, Trace, Wake
 from hybridfuzz.targets.hybrid.factory import NumericFactory
-from hybridfuzz.targets.hybrid.mutants.registry import mutant
+from hybridfuzz.targets.hybrid.mutants.build import mutant
 from hybridfuzz.targets.hybrid.numeric.moves import Arrival, Moves
 from hybridfuzz.targets.hybrid.offload.external_store import ExternalStore
 from support import arrive, make_trace, steps

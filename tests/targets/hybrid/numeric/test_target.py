@@ -10,7 +10,7 @@ from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory, on_device
 from hybridfuzz.targets.hybrid.factory import NumericFactory
-from hybridfuzz.targets.hybrid.mutants.registry import mutant
+from hybridfuzz.targets.hybrid.mutants.build import mutant
 from hybridfuzz.targets.hybrid.session_events import SessionEvents
 from hybridfuzz.targets.hybrid.target import HybridTarget
 from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots

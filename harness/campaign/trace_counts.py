@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..events import Summary
-from ..workers.client import Ran
+from ..workers.losses import Ran
 
 
 class Progress:

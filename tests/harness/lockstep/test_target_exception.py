@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.lockstep.crash import crash_violation, importable
+from hybridfuzz.harness.lockstep.target_exception import crash_violation, importable
 
 
 def test_a_file_is_named_from_the_folder_that_it_is_imported_from(
