@@ -1,4 +1,4 @@
-# Every target makes .venv first: once, from pinned versions, with nothing to install by hand.
+# Every target first makes .venv from pinned versions, once; nothing has to be installed by hand.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -7,14 +7,14 @@ PIP := -m pip --quiet --disable-pip-version-check
 PIP_INSTALL := $(PY) $(PIP) install -c constraints.txt
 COMPILED := .venv-compiled
 
-# Where $(PYTHON) has a torch already (a GPU build, say, perhaps in an environment of its own): that
-# one is used. Empty where it has none: the pinned one is installed.
+# The folder of a torch that $(PYTHON) already has, such as a GPU build; it is used then. Empty if there is none: the
+# pinned one is installed.
 TORCH_AT = $(shell $(PYTHON) -c 'import importlib.util as u, pathlib as p; \
 	s = u.find_spec("torch"); print(p.Path(s.origin).parents[1] if s and s.origin else "")')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv fuzz test test-engines compiled test-compiled lint format types bench clean
+.PHONY: help venv fuzz test test-engines test-wheel compiled test-compiled lint format types docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -41,6 +41,9 @@ test: $(STAMP) ## the tests that need no engine
 test-engines: $(STAMP) ## the tests that drive real engines
 	$(PY) -m pytest -m engine
 
+test-wheel: $(STAMP) ## the installed wheel in an empty environment, from an empty folder
+	$(PY) -m pytest -m wheel tests/test_packaging.py
+
 # A wheel in an environment of its own: an extension beside a source that is edited would win over it.
 $(COMPILED)/.stamp: $(STAMP) $(wildcard *.py reference/*.py harness/*.py harness/*/*.py targets/*.py targets/*/*.py targets/*/*/*.py)
 	@echo 'Compiling into $(COMPILED): two minutes.'
@@ -52,14 +55,14 @@ $(COMPILED)/.stamp: $(STAMP) $(wildcard *.py reference/*.py harness/*.py harness
 
 compiled: $(COMPILED)/.stamp ## make .venv-compiled, with the hot modules in C (needs a C compiler)
 
-test-compiled: $(COMPILED)/.stamp ## the tests of what was compiled
+test-compiled: $(COMPILED)/.stamp ## the tests of the compiled build
 	$(PY) -m pytest -m compiled
 
 lint: $(STAMP) ## ruff: rules and format
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 
-format: $(STAMP) ## ruff: mend what it can
+format: $(STAMP) ## ruff: fix what it can
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
@@ -69,6 +72,14 @@ types: $(STAMP) ## mypy, strict
 	mkdir -p build/types/hybridfuzz
 	ln -s $(addprefix ../../../,$(wildcard harness reference targets corpus reports)) build/types/hybridfuzz
 	$(PY) -m mypy
+
+# Only this needs the site's packages: `make fuzz` on a fresh machine does not wait for them.
+$(VENV)/.docs-stamp: $(STAMP)
+	$(PIP_INSTALL) --no-build-isolation -e '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs-stamp ## the documentation as a site, in build/site (a broken link fails)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict # not --quiet: MkDocs would not count the warnings
 
 bench: $(STAMP) ## the figures in the documentation
 	$(PY) benchmarks/run.py

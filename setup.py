@@ -1,10 +1,10 @@
-"""Which folder installs as which package, and which modules may be compiled; everything else is in pyproject.toml.
+"""Maps folders to installed packages and compiles the hot modules on request; all other metadata is in pyproject.toml.
 
-Setuptools' declarative discovery cannot combine `find` with this mapping, and a list by hand rots.
+Setuptools' declarative discovery cannot combine `find` with this mapping, and a hand-written package list goes stale.
 
-`HYBRIDFUZZ_COMPILE=1 pip install .` compiles the hot modules with mypyc. Never into an editable installation: there
-an extension would win over the source beside it, whatever is edited. A hot module defines no struct that is decoded
-from JSON: mypyc leaves it no annotations that msgspec could read.
+`HYBRIDFUZZ_COMPILE=1 pip install .` compiles the hot modules with mypyc. An editable installation is refused: there the
+extension would shadow the source beside it, and edits would have no effect. A hot module must not define a struct that
+is decoded from JSON: mypyc drops the annotations that msgspec needs.
 """
 
 import os
@@ -27,22 +27,22 @@ HOT = (
     "targets/hybrid/offload/*.py",
     "targets/hybrid/worker/*.py",
 )
-"""What runs for every step of the embedded target. Mutants, the numeric run and everything outside stay as they are."""
+"""Modules that run in every step of the embedded target. Mutants, the numeric run and all others stay interpreted."""
 COLD = {"__init__", "numeric_run", "recurrences", "tiny_model", "factory", "repro"}
-"""Beside them: float64 maths, and what would have mypyc read all of torch."""
+"""Modules matched by HOT that stay interpreted: float64 maths, and modules that would make mypyc read all of torch."""
 COMPILE = os.environ.get("HYBRIDFUZZ_COMPILE", "") not in ("", "0")
 NEEDED = ("mypy>=1.13", "msgspec>=0.18", "mypy_extensions>=1.0", "numpy>=1.26")
-"""To compile: mypyc, and what it reads the types of."""
+"""Build requirements of the compiled build: mypyc, and the packages whose types it reads."""
 
 
 def hot_modules() -> list[Path]:
-    """The files of HOT."""
+    """Return the paths of the modules to compile."""
     return sorted(path for pattern in HOT for path in Path().glob(pattern) if path.stem not in COLD)
 
 
 def extensions() -> list[Extension]:
-    """The hot modules in C, under their installed names."""
-    from mypyc.build import mypycify  # part of mypy, which only this needs
+    """Return the hot modules as C extensions under their installed names."""
+    from mypyc.build import mypycify  # part of mypy, which only the compiled build needs
 
     linked = Path("build/types/hybridfuzz")
     linked.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def extensions() -> list[Extension]:
 
 
 if COMPILE and {"develop", "editable_wheel", "--inplace"} & set(sys.argv):
-    sys.exit("HYBRIDFUZZ_COMPILE=1 is for a wheel: beside sources that are edited, compiled modules would win")
+    sys.exit("HYBRIDFUZZ_COMPILE=1 builds wheels only: compiled modules would shadow the sources that are edited")
 building = COMPILE and bool({"build", "build_ext", "bdist_wheel"} & set(sys.argv))
 setup(
     package_dir={f"hybridfuzz.{folder}": folder for folder in FOLDERS},

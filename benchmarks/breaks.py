@@ -143,7 +143,7 @@ def page(drill: Drill, results: dict[str, Result]) -> str:
         f"# {drill.title}, broken on purpose",
         "",
         f"{len(caught)} of {len(done)} one-line breaks are caught. `python benchmarks/{drill.package}_breaks.py` makes",
-        f"each and fuzzes (seed {drill.seed}) until an oracle says so, for {drill.steps_max:,} steps at most.",
+        f"each and fuzzes (seed {drill.seed}) until an oracle reports it, for {drill.steps_max:,} steps at most.",
         "A violation counts only if the unbroken release does not fail on the very same trace at or before that event;",
         "steps and traces include those that showed only a bug of the release itself.",
         "",

@@ -33,7 +33,7 @@ def decode(device: str, mixer: str, graph_sizes: tuple[int, ...]) -> tuple[float
         target.apply(Arrive(f"r{number}", (("a", 9 + number),), 220))
     for _ in range(8):
         target.apply(Step())
-    launcher, launches = target.machine.launcher, []
+    launcher, launches = target.device_state.launcher, []
     run = launcher.run
 
     def timed(*arguments):
@@ -63,7 +63,7 @@ def prefill(device: str) -> tuple[float, float]:
     steps, zeroing = [], []
     for number in range(60):
         target.apply(Arrive(f"r{number}", ((f"d{number}", 40),), 1))
-        moves, found = target.machine.moves, []
+        moves, found = target.device_state.moves, []
         launch = type(moves)._launch_zero
 
         def timed(moves=moves, launch=launch, found=found):

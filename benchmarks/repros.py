@@ -1,10 +1,10 @@
-"""Every reproducer, on the bad code and on good code: docs/repros.md.
+"""Every reproducer, on the bad code and on good code: docs/reference/reproducers.md.
 
-    python benchmarks/repros.py                    the mutants of the embedded target
+    python benchmarks/repros.py                    the mutants of the built-in target
     python benchmarks/repros.py --engines          the findings in released vLLM as well (a quarter of an hour)
 
-Good code is the correct embedded target, and for vLLM a copy of the release in which the cause is mended, or the later
-release that has the fix (docs/vllm.md).
+Good code is the correct built-in target, and for vLLM a copy of the release in which the cause is fixed, or the later
+release that has the fix (docs/explanation/vllm.md).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
 from msgspec.structs import replace
 from trees import edited_tree
-from vllm_campaign import MENDS, unpacked
+from vllm_campaign import FIXES, unpacked
 
 ROOT = Path(__file__).parents[1]
 MENDED = "0.33.0"
 """The release that the mends were written for; older findings are silent in it."""
 ROOM = 8
-PAGE = ROOT / "docs" / "repros.md"
+PAGE = ROOT / "docs/reference/reproducers.md"
 HEAD = """\
 # Reproducers
 
 Each was made by `hybridfuzz repro` from a trace of the corpus and run: on the code with the bug, where it has to fail
 as promised, and on good code, where it has to pass. Lines are those of the script; for vLLM about 500 of them are the
-inlined small engine, for the embedded target the script uses its package. Seconds are wall time on 2 shared cores,
+inlined small engine, for the built-in target the script uses its package. Seconds are wall time on 2 shared cores,
 imports included; vLLM's small kernels run in Triton's own interpreter.
 
 Written by `python benchmarks/repros.py{options}`.
@@ -91,7 +91,7 @@ def tried(folder: Path, scripts: list[Script], launch: Launch) -> tuple[Script, 
 
 
 def mutants(folder: Path) -> Iterator[Row]:
-    """The embedded target."""
+    """The built-in target."""
     for path in sorted((ROOT / "corpus").glob("*.json")):
         slug, _, signature = path.stem.partition("--")
         spec = f"hybrid:{slug}"
@@ -107,10 +107,10 @@ def releases(folder: Path) -> Iterator[Row]:
         release, cause, signature = path.stem.split("--")
         spec, trace = f"vllm@{release}", load_trace(path)
         launch = prepare(spec, print)
-        mend = next((name for name in MENDS if cause.startswith(name) and release == MENDED), None)
+        mend = next((name for name in FIXES if cause.startswith(name) and release == MENDED), None)
         if mend:
-            tree = edited_tree(unpacked(spec), list(MENDS[mend]), Path(tempfile.mkdtemp(dir=unpacked(spec).parent)))
-            better, name = prepare(f"vllm@{tree}", print), f"{release} with the cause mended"
+            tree = edited_tree(unpacked(spec), list(FIXES[mend]), Path(tempfile.mkdtemp(dir=unpacked(spec).parent)))
+            better, name = prepare(f"vllm@{tree}", print), f"{release} with the cause fixed"
         else:
             # The later release wants a larger pool for its longest request.
             trace = replace(trace, config=replace(trace.config, num_blocks=trace.config.num_blocks + ROOM))

@@ -2,7 +2,7 @@
 
     python benchmarks/sglang_breaks.py [--only SLUG,...] [--results FILE]
 
-Writes docs/sglang-breaks.md.
+Writes docs/reference/sglang-breaks.md.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ BREAKS = (
     Break("track-at-chunk-end", BATCH, OVERLAP, "a prefill names its snapshot by the end of the chunk",
         "            req.kv.mamba_last_track_seqlen = mamba_track_seqlen_aligned\n",
         "            req.kv.mamba_last_track_seqlen = seq_end\n"),
-    Break("track-position-off-by-one", BATCH, OVERLAP, "the kernel is asked for the final state in place of a chunk's",
+    Break("track-position-off-by-one", BATCH, OVERLAP, "the kernel returns the final state in place of a chunk's",
         "            return i + 1\n", "            return i\n"),
     Break("track-index-not-swapped", BATCH, OVERLAP, "both snapshots of a prefill and a decode go into one slot",
         "            if not get_exec().mamba.enable_mamba_extra_buffer_lazy:\n"
@@ -78,7 +78,7 @@ BREAKS = (
     Break("stale-track-after-retraction", BATCH, EXTRA, "a retracted request keeps the length of its last snapshot",
         "        self.kv.mamba_last_track_seqlen = None\n", "        pass\n",
         why="`HybridReqToTokenPool.free_mamba_cache` has cleared the field, and a retraction always goes there."),
-    Break("lazy-slot-not-swapped", BATCH, LAZY, "the slot that a boundary asked for is not written",
+    Break("lazy-slot-not-swapped", BATCH, LAZY, "the slot that was allocated for a boundary is not written",
         "                pool.set_mamba_ping_pong_slot(req, other_idx, new_slot[0])\n"
         "                req.kv.mamba_next_track_idx = other_idx\n",
         "                pool.set_mamba_ping_pong_slot(req, other_idx, new_slot[0])\n"),
@@ -133,13 +133,13 @@ BREAKS = (
     Break("single-reserve", DRAFTING, OVERLAP | DRAFTS, "room for one verification, but two are planned",
         "    double_alloc = get_alloc_reserve_per_decode()\n",
         "    double_alloc = get_alloc_reserve_per_decode() // 2\n"),
-    Break("lengths-not-waited-for", RELAY, OVERLAP | DRAFTS, "nobody waits for the new lengths",
+    Break("lengths-not-waited-for", RELAY, OVERLAP | DRAFTS, "the new lengths are not waited for",
         "                self.publish_ready.wait()\n        batch.seq_lens = self",
         "                pass\n        batch.seq_lens = self"),
 )
 # fmt: on
 
-PAGE = Path(__file__).parents[1] / "docs" / "sglang-breaks.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/sglang-breaks.md"
 DRILL = Drill("sglang@0.5.23", "SGLang 0.5.23", "sglang", PAGE, BREAKS, steps_max=4000)
 
 if __name__ == "__main__":

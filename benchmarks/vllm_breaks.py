@@ -2,8 +2,8 @@
 
     python benchmarks/vllm_breaks.py [--only SLUG,...] [--results FILE]
 
-Writes docs/vllm-breaks.md. The release's own bugs (docs/vllm.md) are mended first: a break changes what is scheduled,
-and a bug of the release that shows only then would count as if the break were seen.
+Writes docs/reference/vllm-breaks.md. The release's own bugs (docs/explanation/vllm.md) are fixed first: a break changes
+what is scheduled, and a bug of the release that shows only then would count as if the break were seen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from breaks import Break, Drill, main
 from trees import edited_tree
-from vllm_campaign import MENDS, unpacked
+from vllm_campaign import FIXES, unpacked
 
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}
 ALIGN, ASYNC, EAGLE = {"mamba_cache_mode": "align"}, {"async_depth": "1"}, {"eagle_block_drop": "true"}
@@ -44,7 +44,7 @@ BREAKS = (
     Break("chunk-past-boundary", SCHEDULER, ALIGN,
           "a chunk that starts inside a block runs past the boundary whose state is published",
           "if start % block_size != 0 and not use_internal", "if start % block_size == 0 and not use_internal"),
-    Break("preempted-not-reported", SCHEDULER, V2, "the worker is not told of a preemption and keeps the row",
+    Break("preempted-not-reported", SCHEDULER, V2, "a preemption is not reported to the worker, which keeps the row",
           "        self.reset_preempted_req_ids.add(request.request_id)\n", ""),
     Break("stop-without-rollback", SCHEDULER, SPEC | ALIGN, "accepted drafts behind the last token count as computed",
           "request.num_computed_tokens -= len(new_token_ids) - num_new", "pass",
@@ -84,7 +84,7 @@ BREAKS = (
           "should_reset = (state_idx >= 0)", "should_reset = (state_idx > 0)"),
     Break("seed-off-by-one", STATE_V2, V2 | ALIGN, "after a hit the state is looked for one column too far",
           "(new_req_data.num_computed_tokens - 1) // mamba", "new_req_data.num_computed_tokens // mamba"),
-    Break("conv-not-shifted", MAMBA, SPEC | ALIGN, "the window is copied without the loop of the accepted drafts",
+    Break("conv-not-shifted", MAMBA, SPEC | ALIGN, "the window is copied without the shift of the accepted drafts",
           "src_addr = src_block_addr + token_bias.to(tl.int64) * token_bytes", "src_addr = src_block_addr"),
     Break("boundary-not-saved", MAMBA, SPEC | ALIGN, "the state at a boundary is not saved when drafts ran past it",
           "needs_copy = aligned_new_computed >= num_", "needs_copy = aligned_new_computed > num_"),
@@ -107,7 +107,7 @@ BREAKS = (
           "Costs memory only: under async scheduling states stay until the request ends; nothing bounds that."),
     Break("wrong-boundary-kept", GROUPS, ALIGN | SPARSE, "the state where a resent prompt resumes is not published",
           "boundary_block = aligned // block_size - 1", "boundary_block = aligned // block_size",
-          "Only changes what can be hit: where an engine keeps a selection of its states, M8 does not ask which."),
+          "Only changes what can be hit: where an engine keeps a selection of its states, M8 does not check which."),
     Break("eagle-no-drop", GROUPS, V2 | SPEC | ALIGN | EAGLE, "with EAGLE the last matching block is not dropped",
           "            hit_length -= min(alignment_tokens, block_size)", "            pass"),
     Break("row-not-cleared", BATCH_V1, V1 | GRAPHS, "a request that ended leaves its block ids in the row",
@@ -153,10 +153,10 @@ BREAKS = (
 )
 # fmt: on
 
-DRILL = Drill("vllm@0.33.0", "vLLM 0.33.0", "vllm", Path(__file__).parents[1] / "docs" / "vllm-breaks.md", BREAKS)
+DRILL = Drill("vllm@0.33.0", "vLLM 0.33.0", "vllm", Path(__file__).parents[1] / "docs/reference/vllm-breaks.md", BREAKS)
 
 if __name__ == "__main__":
     source = unpacked(DRILL.target)
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
-        mended = edited_tree(source, [edit for edits in MENDS.values() for edit in edits], Path(folder) / "mended")
-        main(replace(DRILL, target=f"vllm@{mended}"))
+        fixed = edited_tree(source, [edit for edits in FIXES.values() for edit in edits], Path(folder) / "fixed")
+        main(replace(DRILL, target=f"vllm@{fixed}"))

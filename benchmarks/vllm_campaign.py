@@ -3,8 +3,8 @@
     python benchmarks/vllm_campaign.py --target vllm@0.33.0 --steps 50000 --seed 1 -o out
 
 A violation ends its trace, the campaign goes on. Each violating trace is then run on copies of the same release in
-which one cause named in docs/vllm.md is mended: the copy on which it stays silent names the cause. A trace that no
-mend silences is *unexplained*; it is saved, and the exit status is 1.
+which one cause named in docs/explanation/vllm.md is fixed: the copy on which it stays silent names the cause. A trace
+that no fix silences is *unexplained*; it is saved, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from hybridfuzz.harness.traces.files import save_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
-from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.registry import parse, prepare
 from hybridfuzz.targets.base.trace import Trace
 from trees import Edit, edited_tree
 
@@ -95,7 +95,7 @@ PROMPT_AS_DECODE = (
         "                else False,\n",
     ),
 )
-# What a dummy run stages for a replay must not depend on who sat in its rows last.
+# The metadata that a dummy run stages for a replay must not depend on the requests that were in its rows last.
 DUMMY_RUN_AS_PROMPT = (
     Edit(V1_RUNNER, "        is_prefilling[num_reqs:] = False\n",
          "        is_prefilling[0 if for_cudagraph_capture else num_reqs :] = False\n"),
@@ -143,7 +143,16 @@ ACCEPTED_PERMUTED_TWICE = (
         "            if False:\n                prev_idx = self.prev_positions.np[:num_reqs]\n",
     ),
 )
-MENDS = {
+# 0.28.0, asynchronous scheduling in mode align: prefill leaves null blocks between states, and the search for states to
+# give back ends at the first.
+STATES_BEHIND_A_GAP = (
+    Edit(
+        "vllm/v1/core/single_type_kv_cache_manager.py",
+        "                break\n            freed.append(blocks[i])\n",
+        "                continue\n            freed.append(blocks[i])\n",
+    ),
+)
+FIXES = {
     "one-token-prompt": ONE_TOKEN_PROMPT,
     "unscheduled-row": UNSCHEDULED_ROW,
     "published-then-preempted": PUBLISHED_THEN_PREEMPTED,
@@ -153,27 +162,28 @@ MENDS = {
     "inner-state-without-block": INNER_STATE_WITHOUT_BLOCK,
     "replayed-as-drafts": REPLAYED_AS_DRAFTS,
     "accepted-permuted-twice": ACCEPTED_PERMUTED_TWICE,
+    "states-behind-a-gap": STATES_BEHIND_A_GAP,
 }
 
 
 class Suspects:
-    """Mended copies of one release, each with a worker that is started when it is first needed."""
+    """Fixed copies of one release, each with a worker that is started when it is first needed."""
 
     def __init__(self, source: Path, folder: Path, later: Path | None) -> None:
         self.specs: dict[str, str] = {}
         self.workers: dict[str, WorkerClient] = {}
         everything: list[Edit] = []
-        for name, edits in MENDS.items():
+        for name, edits in FIXES.items():
             try:
                 self.specs[name] = f"vllm@{edited_tree(source, list(edits), folder / name)}"
                 everything += edits
             except (ValueError, FileNotFoundError) as error:
-                print(f"mend {name} does not apply to this release: {error}", file=sys.stderr)
+                print(f"fix {name} does not apply to this release: {error}", file=sys.stderr)
         if later:
-            edits = [edit for one in MENDS.values() for edit in one]
+            edits = [edit for one in FIXES.values() for edit in one]
             self.specs["silent on the later release"] = f"vllm@{edited_tree(later, edits, folder / 'later')}"
         if len(everything) > 1:
-            self.specs["all mends together"] = f"vllm@{edited_tree(source, everything, folder / 'all')}"
+            self.specs["all fixes together"] = f"vllm@{edited_tree(source, everything, folder / 'all')}"
 
     def explain(self, trace: Trace) -> str:
         """The first suspect on which the trace is silent, or ""."""
@@ -197,8 +207,9 @@ def overrides_of(text: str) -> dict[str, object]:
 
 
 def unpacked(spec: str) -> Path:
-    """Where the tree of a release lies."""
-    return Path(prepare(spec, print).env["PYTHONPATH"].split(":")[-1])
+    """Return the tree of a release, or of a folder. (Workers import a folder by links, which must not be edited.)"""
+    given = Path(parse(spec).version)
+    return given if given.is_dir() else Path(prepare(spec, print).env["PYTHONPATH"].split(":")[-1])
 
 
 def campaign(arguments: argparse.Namespace, suspects: Suspects, out: Path) -> dict[str, object]:
@@ -242,7 +253,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
-    parser.add_argument("--later", default="", help="a later release, its causes mended, as a further suspect")
+    parser.add_argument("--later", default="", help="a later release, its causes fixed, as a further suspect")
     parser.add_argument("-o", dest="out", type=Path, default=Path("reports/out/vllm-campaign"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,7 @@ def is_opening(frame: FrameType | None) -> bool:
 
 
 class Sampler:
-    """CPU seconds by owner, and whether an engine was being opened, while it is on."""
+    """Samples CPU seconds by owner and by phase (opening an engine or not) while it is on."""
 
     def __init__(self) -> None:
         self.seconds: Counter[tuple[str, bool]] = Counter()

@@ -17,6 +17,7 @@ generate/     where traces come from
 events        what a campaign reports
 exit_status   the exit statuses of the command line
 units         durations, sizes and counts as people write them
+quoting       text for Python, Markdown, XML, HTML, TOML and terminals
 cli           picks a command, turns errors into one line
 
 From top to bottom: a room imports only rooms below it (`tests/test_architecture.py`). Nothing here imports a concrete

@@ -1,9 +1,8 @@
-"""`hybridfuzz COMMAND ...`: picks the command, turns every known error into one line and an exit
-status.
+"""`hybridfuzz COMMAND ...`: picks the command, turns every known error into one line and an exit status.
 
     0  clean        1  violation found        2  usage, configuration or environment
-    3  vacuous: a required state or an applicable oracle was never exercised; or blind: a bug that
-    was planted as a canary was not found        4  hybridfuzz itself failed
+    3  vacuous: a required state or an applicable oracle was never exercised; or blind: the self-test failed
+    4  hybridfuzz itself failed               5  interrupted before anything new was found
 
 Only the chosen command's module is imported, and it imports what is heavy when it runs.
 """
@@ -15,13 +14,17 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
 
-from .exit_status import CLEAN, INTERNAL, USAGE
+from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
+from .quoting import terminal_line
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the command."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 COMMANDS = {
@@ -31,12 +34,13 @@ COMMANDS = {
     "bisect": "find the releases that show a failure",
     "repro": "make a failure run elsewhere, without hybridfuzz",
     "report": "write a page of HTML for a campaign or a finding",
-    "mutants": "hunt known bugs, to see how fast they are found",
+    "mutants": "plant known bugs, and measure how fast they are found",
     "targets": "list the targets, or say what one can do",
     "doctor": "check this machine and installation",
 }
 EPILOG = """\
-exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error
+exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error,
+             5 interrupted
 in pytest: pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
 example: hybridfuzz fuzz --target hybrid --time 60s
 """
@@ -67,14 +71,40 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no middle dot gets a question mark
+    """Run one command line, that of this process if none is given; returns the exit status."""
+    own = arguments is None
+    open_standard_streams()
     try:
-        return run_line(list(sys.argv[1:] if arguments is None else arguments))
+        if own:
+            for number in ENDING:
+                signal.signal(number, signal.default_int_handler)  # a campaign replaces this
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal without a middle dot prints a question mark
+        return run_line(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt:  # in the middle of an import, for instance
-        return complain("interrupted", USAGE)
+        return complain("interrupted", INTERRUPTED)
+    finally:
+        if own:  # the result is settled: a signal during the interpreter's exit does not change it
+            for number in ENDING:
+                signal.signal(number, signal.SIG_IGN)
+
+
+def open_standard_streams() -> None:
+    """Connect a standard stream that the caller closed (`>&-`) with the null device.
+
+    Otherwise the next file or pipe gets its number, and Python's stream is None.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def run_line(arguments: Sequence[str]) -> int:
@@ -106,7 +136,6 @@ def run_command(options: argparse.Namespace) -> int:
         if "device" in options:
             options.target = on_device(options.target, options.device)
         status: int = command.run(options)
-        sys.stdout.flush()
     except (TargetError, TraceError, OutputError) as error:
         return complain(str(error), USAGE)
     except (BrokenPipeError, SystemExit):  # rich turns the first into the second
@@ -121,6 +150,10 @@ def run_command(options: argparse.Namespace) -> int:
         return internal_error(str(error), error.details)
     except Exception as error:
         return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the work is done, and its status counts
+        drop_output()
     return status
 
 
@@ -131,7 +164,7 @@ def drop_output() -> None:
 
 def complain(message: str, status: int) -> int:
     """One line on standard error."""
-    print(f"hybridfuzz: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"hybridfuzz: error: {terminal_line(' '.join(message.split()))}", file=sys.stderr)
     return status
 
 

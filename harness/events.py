@@ -1,4 +1,7 @@
-"""What a campaign says while it runs. Consumers (console, JSON, reports) need nothing else."""
+"""Events of a campaign: plain data, imported by everything that produces or consumes them.
+
+Producers are the campaign and its workers; consumers implement `outputs.handler.EventHandler`.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,19 @@ from typing import Literal
 from msgspec import Struct
 
 Reason = Literal["time", "steps", "traces", "interrupted", "error"]
+"""Why a campaign ended: one of its limits, a signal, or an error."""
 
 
 class Finding(Struct, frozen=True):
-    """All traces with one signature.
+    """All failing traces with one signature.
 
-    trace       path of the smallest trace so far; `events` is its length
-    index       of the first trace of the campaign that showed it
-    count       traces that showed it
-    reproduced  whether the trace showed it again when it was run alone
-    shown, tried    how often its traces showed it when they were run alone
-    reduced     whether the reducer has ended with it
+    trace       path of the shortest trace so far; `events` is its length
+    index       number of the first trace of the campaign that failed this way, -1 for one of the corpus
+    count       number of traces that failed this way
+    reproduced  True if the trace failed again when it ran alone
+    shown, tried    how often its traces failed when they ran alone, and how often they ran
+    reduced     True once the reducer has finished
+    known       the reason in known.toml for which this is not a new finding, "" for a new one
     """
 
     signature: str
@@ -34,14 +39,20 @@ class Finding(Struct, frozen=True):
     reduced: bool = False
     shown: int = 0
     tried: int = 0
+    known: str = ""
+
+    @property
+    def flaky(self) -> bool:
+        """True if the trace did not fail every time it ran alone."""
+        return not self.reproduced or self.shown < self.tried
 
 
 class Canary(Struct, frozen=True):
-    """How the campaign's own alarm test ended.
+    """Result of a campaign's self-test: a bug is planted in a copy of the embedded target and must be found.
 
-    state   "silent": no planted mutant was found, the campaign was blind; "unfinished": interrupted before it was
-            known; "none": the overrides leave no mutant that is known to be within reach
-    slug    the mutant planted last; `silent` are those that were not found
+    state   "silent": no planted bug was found, the campaign was blind; "unfinished": interrupted before a result;
+            "none": the configuration leaves no planted bug within reach
+    slug    the mutant planted last; `silent` lists those that were not found
     traces, seconds    over all mutants planted; CPU seconds
     """
 
@@ -55,12 +66,12 @@ class Canary(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """Everything that a campaign has to show; also its state file.
+    """Totals of a campaign; also the content of its state file.
 
-    exercised, reached                every applicable oracle and required state, those with 0
-    included never_exercised, never_reached    those with 0: not empty means vacuous
-    canary                            None if none was asked for, or while it has not ended
-    done, beyond                      trace numbers that are counted: all below, and these
+    exercised, reached                counts for every applicable oracle and required state, zeros included
+    never_exercised, never_reached    those with a count of 0: not empty means vacuous
+    canary                            None without a self-test, or while it is running
+    done, beyond                      trace numbers that are counted: all below `done`, and those in `beyond`
     """
 
     target: str
@@ -83,20 +94,30 @@ class Summary(Struct, frozen=True):
 
     @property
     def blind(self) -> bool:
-        """Whether the alarm did not work where it had to."""
+        """True if the self-test failed: a planted bug within reach was not found."""
         return self.canary is not None and self.canary.state == "silent"
 
     @property
+    def vacuous(self) -> bool:
+        """True if an applicable oracle was never exercised or a required state never reached."""
+        return bool(self.never_exercised or self.never_reached)
+
+    @property
+    def new_findings(self) -> Sequence[Finding]:
+        """Findings that known.toml does not acknowledge."""
+        return [finding for finding in self.findings if not finding.known]
+
+    @property
     def steps_per_second(self) -> float:
-        """Over the whole campaign, reductions included."""
+        """Engine steps per second of the whole campaign, reductions included."""
         return self.steps / self.seconds if self.seconds else 0.0
 
 
 class CampaignStarted(Struct, frozen=True):
     """The first worker is ready; the clock runs.
 
-    `earlier` are findings of an earlier campaign in this folder; `resumed` traces of this one ran before it was
-    interrupted or killed.
+    earlier    findings of an earlier campaign in this folder
+    resumed    traces of this campaign that ran before it was interrupted or killed
     """
 
     target: str
@@ -109,7 +130,7 @@ class CampaignStarted(Struct, frozen=True):
 
 
 class WorkerState(Struct, frozen=True):
-    """What a worker does now, in a word or two."""
+    """The current activity of a worker, in a word or two."""
 
     worker: int
     state: str
@@ -125,19 +146,19 @@ class TraceDone(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """A new signature; its trace is on disk."""
+    """The first failure with a new signature; its trace is on disk."""
 
     finding: Finding
 
 
 class Improved(Struct, frozen=True):
-    """The trace of a finding got smaller, or the reducer has ended with it."""
+    """The trace of a finding got shorter, or the reducer has finished."""
 
     finding: Finding
 
 
 class WorkerLost(Struct, frozen=True):
-    """A worker died or hung and did not do so again with the same trace: a warning, no finding."""
+    """A worker crashed, hung or reached its memory limit, and its trace ran clean in a new worker."""
 
     worker: int
     index: int
@@ -145,26 +166,40 @@ class WorkerLost(Struct, frozen=True):
 
 
 class CanaryDone(Struct, frozen=True):
-    """The alarm has been tested."""
+    """The self-test has ended."""
 
     canary: Canary
 
 
+class Retested(Struct, frozen=True):
+    """The trace of a bug that this campaign did not meet ran again: `shown` of `tried` runs failed."""
+
+    target: str
+    signature: str
+    shown: int
+    tried: int
+
+    @property
+    def fixed(self) -> bool:
+        """True if no run failed."""
+        return self.shown == 0 < self.tried
+
+
 class Notice(Struct, frozen=True):
-    """Something that people should know, and that is no finding: a broken file was put aside."""
+    """A warning about the campaign itself, for example that a broken file was put aside."""
 
     text: str
 
 
 class Tick(Struct, frozen=True):
-    """Time has passed. `summary` is the state of things."""
+    """Time has passed. `left` is in seconds, None without a time limit."""
 
     summary: Summary
     left: float | None
 
 
 class CampaignEnded(Struct, frozen=True):
-    """The last record."""
+    """The last event, whatever ended the campaign."""
 
     summary: Summary
 
@@ -177,6 +212,7 @@ CampaignEvent = (
     | Improved
     | WorkerLost
     | CanaryDone
+    | Retested
     | Notice
     | Tick
     | CampaignEnded

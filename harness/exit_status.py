@@ -1,10 +1,13 @@
-"""The exit statuses of the command line."""
+"""Exit statuses of the command line."""
 
 CLEAN = 0
 VIOLATION = 1
+"""A violation that known.toml does not acknowledge, flaky ones included."""
 USAGE = 2
-"""Wrong usage, a configuration that cannot be, or an environment that cannot be had."""
+"""Wrong usage, an impossible configuration, unusable input or output, a missing environment."""
 VACUOUS = 3
-"""A required state or oracle was never exercised, or a planted bug was not found (blind)."""
+"""A required state or oracle was never exercised, or the self-test failed (blind)."""
 INTERNAL = 4
 """hybridfuzz itself failed."""
+INTERRUPTED = 5
+"""A signal ended the work before its limit, and nothing new was found until then."""

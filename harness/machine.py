@@ -1,10 +1,10 @@
-"""The workload as a Hypothesis state machine: the face for pytest and for users who write rules of their own.
+"""The workload as a Hypothesis state machine, for pytest and for users who write rules of their own.
 
     class TestMine(HybridCacheMachine.for_target("hybrid")):
         pass
 
-Each rule draws one event from the same grammar as the seeded source and lets it happen in lockstep. The trace is
-recorded; a violation is reduced by our own reducer (named traces shrink 25 times cheaper than Hypothesis's choices),
+Each rule draws one event from the same grammar as the seeded source and runs it in lockstep. The trace is recorded. A
+violation is reduced by the harness's own reducer (25 times cheaper on traces than shrinking Hypothesis's choices),
 saved, and raised with the command that replays it. Hypothesis's own shrinking is therefore switched off.
 """
 
@@ -39,11 +39,11 @@ PROFILE_VARIABLE = "HYBRIDFUZZ_PROFILE"
 
 
 def profile(name: str = "") -> settings:
-    """Settings by name: "gate" (the same examples every time) or "nightly" (new ones every time, more and longer).
+    """Return the settings "gate" (the same examples every time) or "nightly" (new ones, more and longer ones).
 
-    By default the one that `--hybridfuzz-profile` or $HYBRIDFUZZ_PROFILE names, else "gate". Every field that
-    Hypothesis's own profiles touch is fixed here: where CI is set it turns derandomization on and its database off,
-    and a night job would see the same hundred examples for ever. KeyError for another name.
+    The default is the name in `--hybridfuzz-profile` or $HYBRIDFUZZ_PROFILE, else "gate". Every field that Hypothesis's
+    own profiles change is set here: where $CI is set they turn derandomization on and the database off, and a nightly
+    job would run the same hundred examples each time. KeyError for another name.
     """
     night = {"gate": False, "nightly": True}[name or os.environ.get(PROFILE_VARIABLE, "gate")]
     return settings(
@@ -69,7 +69,7 @@ class ViolationError(AssertionError):
 
 
 class HypothesisChoices:
-    """Hypothesis decides: its database replays, its generation varies what failed before."""
+    """Choices made by Hypothesis: its database replays failures, its generation varies them."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self._draw = draw
@@ -86,7 +86,7 @@ class HypothesisChoices:
 
 @st.composite
 def grammars(draw: st.DrawFn) -> Grammar:
-    """A configuration for the running machine's target, and the grammar that goes with it."""
+    """Draw a configuration for the running machine's target; return a grammar for it."""
     machine: HybridCacheMachine = draw(st.runner())
     choices, factory = HypothesisChoices(draw), machine.factory
     config = draw_valid_config(choices, factory.supports, factory.capabilities, machine.overrides)
@@ -95,7 +95,7 @@ def grammars(draw: st.DrawFn) -> Grammar:
 
 @st.composite
 def events(draw: st.DrawFn, kind: str) -> Event:
-    """What the running machine's grammar draws: "arrive", "step", "dummy_run" or "next_event"."""
+    """Draw an event with a method of the running machine's grammar: "arrive", "step", "dummy_run" or "next_event"."""
     machine: HybridCacheMachine = draw(st.runner())
     machine.grammar.choices = HypothesisChoices(draw)
     event: Event = getattr(machine.grammar, kind)()
@@ -118,9 +118,10 @@ class HybridCacheMachine(RuleBasedStateMachine):
         overrides: Mapping[str, object] | None = None,
         run: settings | None = None,
     ) -> type[TestCase]:
-        """A test case for pytest or unittest.
+        """Return a test case for pytest or unittest.
 
-        `target` as on the command line, `overrides` fix configuration fields, `run` replaces `profile()`.
+        `target` is a target string as on the command line, `overrides` fix configuration fields, `run` replaces
+        `profile()`.
         """
         attributes = {"target": target, "overrides": dict(overrides or {}), "reduced": {}}
         machine: type[HybridCacheMachine] = type("HybridCache", (cls,), attributes)
@@ -143,7 +144,7 @@ class HybridCacheMachine(RuleBasedStateMachine):
         self.lockstep = Lockstep(self.engine, self.config, self.factory.capabilities.observes)
 
     def happen(self, event: Event) -> None:
-        """Let an event happen; raises ViolationError if an oracle objects."""
+        """Let an event happen. ViolationError if an oracle finds a violation."""
         self.events.append(event)
         self.judge(self.lockstep.apply(event, len(self.events) - 1))
 
@@ -156,7 +157,7 @@ class HybridCacheMachine(RuleBasedStateMachine):
         raise self.reduced[violation.signature]
 
     def report(self, violation: Violation) -> ViolationError:
-        """The reduced trace on disk, and what it shows."""
+        """Save the reduced trace and return the error to raise."""
         assert self.config is not None
         trace = Trace(self.config, tuple(self.events), origin="hypothesis")  # type: ignore[arg-type]
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -184,17 +185,17 @@ class HybridCacheMachine(RuleBasedStateMachine):
 
     @rule(event=events("next_event"))
     def anything(self, event: Event) -> None:
-        """Whatever the grammar finds fitting now."""
+        """Any event that the grammar draws."""
         self.happen(event)
 
     @precondition(lambda self: "dummy_run" in self.factory.capabilities.events)
     @rule(event=events("dummy_run"))
     def runs_dry(self, event: Event) -> None:
-        """An idle data-parallel rank takes part in the others' step; a no-op while requests run."""
+        """An idle data-parallel rank executes a dummy run; a no-op while requests run."""
         self.happen(event)
 
     def teardown(self) -> None:
-        """Drain what is unfinished, judge what is left over, close the target."""
+        """Drain unfinished requests, check what is left over, close the target."""
         if self.config is None:
             return
         try:

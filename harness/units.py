@@ -1,4 +1,4 @@
-"""Durations, counts and sizes as people write them, and read them. ValueError for anything else."""
+"""Parses and prints durations, counts and sizes. ValueError for text that is none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _DURATION = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
 _MOST = 1e15
-"""More than that is a slip, and would not fit everywhere."""
+"""Larger numbers are typing errors, and do not fit into every field."""
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 def duration(text: str) -> float:
-    """Seconds: 90, 90s, 5m, 1h30m, 2d."""
+    """Return seconds: 90, 90s, 5m, 1h30m, 2d."""
     match = _DURATION.fullmatch(text.strip())
     if not text.strip() or match is None:
         raise ValueError(text)
@@ -24,16 +24,16 @@ def duration(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """A positive number: 500, 10k, 1M, 1_000_000."""
+    """Return a positive whole number: 500, 10k, 1.5M, 1_000_000."""
     match = _COUNT.fullmatch(text.strip().replace("_", ""))
-    number = float(match[1]) * 1000 ** " kMG".index(match[2] or " ") if match else 0
-    if not 1 <= number <= _MOST:
+    number = float(match[1]) * 1000 ** " kMG".index(match[2] or " ") if match else 0.0
+    if not 1 <= number <= _MOST or not number.is_integer():
         raise ValueError(text)
     return int(number)
 
 
 def size(text: str) -> int:
-    """Bytes: 4GiB, 500MB, 2G."""
+    """Return bytes: 4GiB, 500MB, 2G."""
     match = _SIZE.fullmatch(text.strip())
     base = 1024 if match and match[3] else 1000
     number = float(match[1]) * base ** " KMGT".index(match[2].upper() or " ") if match else -1.0
@@ -43,7 +43,7 @@ def size(text: str) -> int:
 
 
 def settings(text: str) -> dict[str, object]:
-    """key=value,key=value."""
+    """Parse key=value,key=value."""
     pairs: dict[str, object] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -54,7 +54,7 @@ def settings(text: str) -> dict[str, object]:
 
 
 def spell(seconds: float) -> str:
-    """Seconds for people: 8 s, 2 min 05 s, 3 h 20 min."""
+    """Return seconds as text: 8 s, 2 min 05 s, 3 h 20 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -64,5 +64,5 @@ def spell(seconds: float) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """A number of things."""
+    """Return a number with its noun: 1 trace, 2 traces."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,13 +1,18 @@
-"""The CPU reference: what a hybrid cache manager must keep true.
+"""The CPU reference: the rules that a hybrid cache manager must keep.
 
-The reference is an *acceptor*. A target chooses block ids and schedules as it likes; the reference says
+The reference is an *acceptor*. A target chooses block ids and schedules as it likes; the reference decides
 whether each observed transition is legal and what every block must hold. It imports only the standard
-library (and, later, numpy for float64 maths), nothing from `harness` or `targets`, and is written to be read:
+library and numpy (for float64 maths), nothing from `harness` or `targets`, and is written to be read:
 
-    tokens        documents, the tiny language model, tags: what every token of every request *is*
+    tokens        documents, the tiny language model, tags: the tokens of every request
     layout        groups of layers, block sizes, cache modes: how many columns a request needs
     pool          the partition rule of physical blocks
     prefix_cache  keys, checkpoints, which hit lengths are valid and which is the longest
-    ledger        per block: who may write it, what was written since it was handed out
-    request       the life cycle of one request: how many tokens are settled, what its next read must find
+    ledger        per block: its owner, and what was written since it was allocated
+    request       the life cycle of one request: its settled tokens, and what its next read must find
+    model         all of these together, in device time
+    tiny_model    the tiny hybrid model of numeric runs: shapes, weights, inputs
+    recurrences   its recurrent layers in float64, with error bounds
+    numeric_run   all of its layers along one request
+    numeric       float64 attention, convolution, scan and delta rule, with error bounds
 """

@@ -34,7 +34,7 @@ Mode = Literal["none", "align", "all", "slots"]
 
 
 def cdiv(tokens: int, size: int) -> int:
-    """Ceiling division: how many blocks of `size` hold `tokens`."""
+    """Return the number of blocks of `size` that hold `tokens` (ceiling division)."""
     return -(-tokens // size)
 
 
@@ -59,21 +59,21 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a target built from a trace's configuration.
+    """The layout of pool and groups that a target built from a trace's configuration.
 
     num_blocks   physical blocks including reserved ones; ids are 0..num_blocks-1
     null_block   placeholder id that never holds content, or None where the target has none
-    reserved     ids that belong to nobody for good, besides the null block
+    reserved     ids that are never allocated, besides the null block
     zeroing      True where attention blocks must be zeroed before their first read, because their bytes may
                  come from a state block (vLLM PR #35219)
     hit_unit     hit lengths are multiples of this many tokens
     hash_unit    keys may stand for content up to a multiple of this many tokens inside a block; 0 for whole blocks
-    eagle_drop   the last matched block of the drafter's attention is given up on purpose (EAGLE/MTP drafts)
+    eagle_drop   a hit leaves out the last matched block of the drafter's attention (EAGLE/MTP drafts)
     cache_owns   a published block belongs to the cache (a radix tree): it leaves the free queue for good, requests
                  borrow it, and an unpublished block has one owner. Otherwise a published block without owners waits
                  in the free queue.
     zeroed_start a request's first step reads a zeroed state, which stands for "no tokens yet"
-    sinks        reserved ids that padding rows may write to: nobody ever reads them
+    sinks        reserved ids that padding rows may write to, since they are never read
     overallocation  tokens beyond a step's own for which blocks may be held
     keeps_every_state  the state at each boundary is published; False where an engine keeps a selection of its own
     """
@@ -109,12 +109,12 @@ class Layout:
 
     @cached_property
     def unowned(self) -> frozenset[int]:
-        """Ids that no request ever owns: the null block and the reserved ones."""
+        """Ids that are never allocated: the null block and the reserved ones."""
         return self.reserved if self.null_block is None else self.reserved | {self.null_block}
 
     @cached_property
     def eagle_groups(self) -> frozenset[int]:
-        """Groups whose last matched block a hit gives up: the drafter's, or all full attention if it has none."""
+        """Groups whose last matched block a hit leaves out: the drafter's, or all full attention if it has none."""
         if not self.eagle_drop:
             return frozenset()
         attention = [index for index, group in enumerate(self.groups) if group.kind == "attention" and not group.window]
@@ -122,12 +122,12 @@ class Layout:
 
 
 def first_attended(group: Group, computed: int) -> int:
-    """First position that the token after `computed` tokens attends to."""
+    """Return the first position that the token after `computed` tokens attends to."""
     return max(computed - group.window + 1, 0) if group.window else 0
 
 
 def required_columns(group: Group, mode: Mode, tokens: int, speculative: int) -> int:
-    """Columns of the block table that `tokens` tokens (drafts included) occupy, scratch included."""
+    """Return the number of block table columns for `tokens` tokens (drafts included), scratch columns included."""
     if group.kind == "attention":
         return cdiv(tokens + (speculative if group.draft else 0), group.block_size)
     if mode == "slots":
@@ -138,10 +138,10 @@ def required_columns(group: Group, mode: Mode, tokens: int, speculative: int) ->
 
 
 def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: int, settled: int = 0) -> int:
-    """Most blocks that one request of `tokens` tokens holds at a time in this group, planned `ahead` steps ahead.
+    """Return the most blocks that a request of `tokens` tokens holds in this group, planned `ahead` steps ahead.
 
-    A column may be given back only once no step in flight can start from it, so each step ahead costs one more.
-    `settled` tokens are executed and verified: what their windows have passed is given back.
+    A column can be freed only when no step in flight can start from it, so each step ahead costs one more.
+    `settled` tokens are executed and verified: columns left of their window are freed.
     """
     if group.window:
         passed = first_attended(group, settled) // group.block_size
@@ -153,7 +153,7 @@ def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: 
 
 
 def smallest_pool(groups: tuple[Group, ...], mode: Mode, tokens: int, speculative: int, ahead: int) -> int:
-    """Blocks with which one request of `tokens` tokens can always finish; one more for the null block.
+    """Return the number of blocks with which one request of `tokens` tokens can always finish, and the null block.
 
     In mode slots states have a pool of their own, which is not counted here.
     """
@@ -162,5 +162,6 @@ def smallest_pool(groups: tuple[Group, ...], mode: Mode, tokens: int, speculativ
 
 
 def cached_columns(group: Group, mode: Mode, hit: int) -> int:
-    """Leading columns that a hit of `hit` tokens fills with cached blocks; a state slot is always copied from."""
+    """Return the number of leading columns that a hit of `hit` tokens fills with cached blocks; 0 for state slots,
+    which are copied from."""
     return 0 if mode == "slots" and group.kind == "mamba" else hit // group.block_size

@@ -1,11 +1,10 @@
-"""Per block: who may write it, and what has been written since it was handed out.
+"""The ledger of blocks: the owner of each, and what was written to it since it was allocated ("handed out").
 
 The ledger follows device time: a block that step 5 reallocates keeps its step 4 facts until the first device
 work of step 5, because step 4 may still be in flight.
 
-Rule: no one relies on bytes that no owner wrote since allocation. A page that is zeroed by design counts as
-written, a page that is copied inherits what was written to its source, a page reached by a prefix hit keeps
-what its earlier owner wrote.
+Rule: no read depends on bytes that were not written since allocation. A zeroed page counts as written, a copied page
+inherits what was written to its source, a page reached by a prefix hit keeps what its earlier owner wrote.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(slots=True)
 class Cell:
-    """What one layer's page of a block has received since the block was handed out."""
+    """The parts of one layer's page that were written since the block was allocated."""
 
     zeroed: bool = False
     temporal: bool = False
@@ -30,7 +29,7 @@ class Cell:
 
 @dataclass(slots=True)
 class BlockFacts:
-    """Ownership of one block; `generation` counts how often it was handed out."""
+    """Ownership of one block; `generation` counts its allocations, `step` is that of the last one."""
 
     owner: str
     group: int
@@ -42,14 +41,14 @@ class BlockFacts:
 
 
 class Ledger:
-    """Facts of every block that was ever handed out."""
+    """Facts of every block that was allocated at least once."""
 
     def __init__(self, layers_per_group: list[int]) -> None:
         self._layers = layers_per_group
         self.facts: dict[int, BlockFacts] = {}
 
     def hand_out(self, block: int, owner: str, group: int, step: int) -> None:
-        """`block` now belongs to `owner`; nothing in it may be relied on."""
+        """Give `block` to `owner`; its content no longer counts as written."""
         before = self.facts.get(block)
         self.facts[block] = BlockFacts(
             owner,
@@ -62,32 +61,32 @@ class Ledger:
         )
 
     def inherit(self, block: int, source: int | None) -> None:
-        """`block` was filled with a copy of the whole page of `source`, or of a state that was complete (None)."""
+        """Note that `block` is a copy of the whole page of `source`, or of a complete state (None)."""
         cells = self.facts[block].cells
         for layer in range(len(cells)):
             origin = Cell(temporal=True, conv=True) if source is None else self.cell(source, layer)
             cells[layer] = replace(origin) if origin else Cell()
 
     def adopt(self, blocks: Iterable[int], owner: str) -> None:
-        """`owner` alone holds these blocks, and no lookup reaches them: it may write to them, whoever did before."""
+        """Make `owner` the owner of blocks that it holds alone and that no lookup reaches, so that it may write."""
         for block in blocks:
             if block in self.facts:
                 self.facts[block].owner = owner
 
     def cell(self, block: int, layer: int) -> Cell | None:
-        """Facts of one page, None for a block that was never handed out (or a layer that it lacks)."""
+        """Return the facts of one page, None for a block that was never allocated (or a layer that it lacks)."""
         facts = self.facts.get(block)
         return facts.cells[layer] if facts and layer < len(facts.cells) else None
 
     def zero(self, block: int) -> None:
-        """All pages of `block` were zeroed."""
+        """Note that all pages of `block` were zeroed."""
         facts = self.facts.get(block)
         if facts:
             for cell in facts.cells:
                 cell.zeroed = True
 
     def write_state(self, block: int, layer: int, writer: str, step: int, temporal: bool, conv: bool) -> None:
-        """One layer stored a recurrent state and/or a convolution window."""
+        """Note that one layer stored a recurrent state and/or a convolution window."""
         cell = self.cell(block, layer)
         if cell:
             cell.temporal |= temporal
@@ -95,7 +94,7 @@ class Ledger:
             cell.writer, cell.step = writer, step
 
     def write_slots(self, blocks: Sequence[int], slots: Sequence[int], layer: int, writer: str, step: int) -> None:
-        """One layer stored attention slots: slot `slots[i]` of block `blocks[i]`."""
+        """Note that one layer stored attention slots: slot `slots[i]` of block `blocks[i]`."""
         written, cell = -1, None
         for block, slot in zip(blocks, slots, strict=True):
             if block != written:
@@ -114,19 +113,19 @@ class Ledger:
         temporal: bool,
         conv: bool,
     ) -> None:
-        """Content was copied: the destination is as written as the source was.
+        """Note a copy: what was written to the source counts as written to the destination.
 
-        `source` is None for a copy out of a cache that owns its blocks: their content is judged by their keys (S1).
+        `source` is None for a copy out of a cache that owns its blocks: their content is checked by their keys (S1).
         """
         origin = Cell(temporal=True, conv=True) if source is None else self.cell(source, layer)
         if origin:
             self.write_state(destination, layer, writer, step, temporal and origin.temporal, conv and origin.conv)
 
     def describe(self, block: int, layer: int = 0) -> str:
-        """One clause about the history of a block, for violation messages."""
+        """Return one clause about the history of a block, for violation messages."""
         facts = self.facts.get(block)
         if facts is None:
-            return "never handed out"
+            return "never allocated"
         cell = facts.cells[layer] if layer < len(facts.cells) else Cell()
         if cell.step >= 0:
             return f"written by {cell.writer} in step {cell.step}"

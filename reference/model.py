@@ -1,8 +1,8 @@
-"""The whole reference: every request's life, every block's facts, every planned step, in device time.
+"""The whole reference: the life of each request, the facts of each block, each planned step, in device time.
 
-A step is *planned* when the target decides it and *entered* when the device begins it; with asynchronous
-scheduling the next step may be planned in between. Lives and ledger move at entry, never at planning, so that what
-is still in flight is judged by the tables of its own plan.
+A step is *planned* when the target schedules it and *entered* when the device begins it; with asynchronous
+scheduling the next step may be planned in between. Lives and ledger change at entry, never at planning, so that a step
+in flight is checked against the tables of its own plan.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Table = Sequence[Sequence[int]]
 
 @dataclass(slots=True)
 class PlanFacts:
-    """What is known of one planned step. `lives`, `admitted` (tokens it starts from) and `reused` (those of them that
-    a prefix hit gave it; none for a session that goes on with its own caches) are of its rows only."""
+    """One planned step. Of its rows only: `lives`, `admitted` (request -> tokens that it starts from) and `reused`
+    (request -> tokens of a prefix hit; without sessions that resume with their own caches)."""
 
     step: int
     lives: dict[str, Life]
@@ -34,7 +34,7 @@ class PlanFacts:
 
 
 class Reference:
-    """Follows one target through one trace."""
+    """The state of the reference along one trace of one target."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -45,7 +45,7 @@ class Reference:
         self.current: PlanFacts | None = None
         """The step that the device entered last."""
         self.truths: dict[Key, Truth] = {}
-        """For every key that was ever published: a request whose prefix it names."""
+        """For every key that was published: the tokens of a request whose prefix it names."""
         self.published_since: dict[int, tuple[Key, int]] = {}
         """Block -> its key and the step in whose planning (or after which) it was published."""
         self.handed_out: list[int] = []
@@ -56,7 +56,7 @@ class Reference:
         self._last_published: Mapping[int, Key] = {}
 
     def arrive(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, session: bool = False) -> Life:
-        """A request begins to exist, perhaps as the first turn of a session."""
+        """Add a request, perhaps as the first turn of a session."""
         assert name not in self.lives
         life = self.lives[name] = Life(name, path, max_new_tokens, session)
         return life
@@ -69,8 +69,8 @@ class Reference:
         references: Sequence[int],
         published: Mapping[int, Key],
     ) -> PlanFacts:
-        """A step was planned; each row is (request, tokens that it starts from if admitted else None, those of them
-        that a prefix hit gave it, None if it keeps the blocks that it has)."""
+        """Add a planned step. Each row is (request, tokens that it starts from, tokens of a prefix hit): the second is
+        None if it was not admitted in this step, the third is None if it keeps the blocks that it has."""
         assert step not in self.pending, "a step is planned once"
         facts = PlanFacts(step, {}, {}, {}, tables, references, published)
         for name, start, hit in rows:
@@ -84,7 +84,7 @@ class Reference:
         return facts
 
     def note_published(self, published: Mapping[int, Key], step: int) -> None:
-        """Remember since when each key stands; one that vanished and came back is new."""
+        """Remember the step in which each key was published; a key that was dropped and came back is new."""
         if published == self._last_published:
             return
         self._last_published = published
@@ -98,7 +98,7 @@ class Reference:
                 self.know(key)
 
     def know(self, key: Key) -> None:
-        """Find out which prefix a key names; requests that ended in the current step count."""
+        """Remember the prefix that a key names, searching also requests that ended in the current step."""
         if key in self.truths:
             return
         ended = self.current.lives.values() if self.current else ()
@@ -108,21 +108,23 @@ class Reference:
                 return
 
     def not_due(self) -> Collection[int]:
-        """Published blocks whose content need not exist yet: a step planned before their publication has not run."""
+        """Return the published blocks whose content need not exist yet: a step planned before their publication has
+        not run."""
         if not self.pending:
             return ()
         first = next(iter(self.pending))
         return {block for block, (_, step) in self.published_since.items() if step >= first}
 
     def certain(self, name: str) -> int:
-        """Tokens of a live request that are settled: what it starts from, if a step that has not run admitted it."""
+        """Return the settled tokens of a live request: those that it starts from if a step in flight admitted it."""
         for facts in reversed(self.pending.values()):
             if name in facts.admitted:
                 return facts.admitted[name]
         return self.lives[name].settled
 
     def enter(self, step: int) -> PlanFacts | None:
-        """The device begins `step`: admissions take effect, new blocks change hands. None for unplanned steps."""
+        """Enter `step` on the device: apply admissions, give new blocks to their owners. Return its facts, None for a
+        step that was not planned."""
         facts = self.pending.get(step)
         if facts is None or facts is self.current:
             return self.current if self.current and self.current.step == step else facts
@@ -163,8 +165,8 @@ class Reference:
     def truncate(
         self, name: str, length: int, table: Table, references: Sequence[int], published: Mapping[int, Key]
     ) -> None:
-        """A parked session forgot its tokens from `length` on, and holds `table` now: its own blocks, and checkpoints
-        of the cache, whoever wrote them. What it holds alone, out of reach of lookups, it may write to."""
+        """Remove a parked session's tokens from `length` on; it now holds `table`: its own blocks, and checkpoints of
+        the cache. It may write to unpublished blocks that it holds alone."""
         self.lives[name].truncate(length)
         self._entered_tables[name] = table
         self._tables_before = {**self._tables_before, name: table}
@@ -172,8 +174,8 @@ class Reference:
         self.ledger.adopt([block for block in held if references[block] == 1 and block not in published], name)
 
     def fork(self, name: str, parent: str, tables: Mapping[str, Table]) -> None:
-        """`name` is a copy of a parked session. Blocks that it does not share are as written as what they are copies
-        of: the same column of attention, and a state that is there."""
+        """Add `name` as a copy of a parked session. Blocks that it does not share inherit what was written to their
+        source: the same column for attention, a complete state for mamba."""
         self.lives[name] = self.lives[parent].fork(name)
         self._entered_tables[name] = table = tables.get(name, ())
         step = self.current.step if self.current else -1
@@ -185,22 +187,22 @@ class Reference:
                 self.ledger.inherit(block, origin[column] if self.layout.groups[index].kind == "attention" else None)
 
     def _owns(self, name: str, block: int) -> bool:
-        """Whether a block that the request had, in another column or apart, was its own."""
+        """Return True if the ledger has the request as the block's owner."""
         facts = self.ledger.facts.get(block)
         return facts is not None and facts.owner == name
 
     def _kept(self, name: str) -> set[int]:
-        """Blocks that a session's turn may go on with, if they are its own: those in its table or in one that no
-        request runs on. An engine may put a session's caches aside while a turn runs on others."""
+        """Return the blocks that a session's turn may resume with, if it owns them: those in its table or in a table
+        of no request. An engine may put a session's caches aside while a turn runs on other blocks."""
         holders = {name} | self._tables_before.keys() - self.lives.keys()
         return {block for one in holders for columns in self._tables_before.get(one, ()) for block in columns}
 
     def executed(self, step: int) -> None:
-        """The forward of `step` has run."""
+        """Note that the forward of `step` has run."""
         self.pending.pop(step, None)
 
     def abort(self, name: str, lingers: bool) -> None:
-        """A client gave a request up. It is gone, or the target needs another step and reports its end then."""
+        """Abort a request. If it `lingers`, the target needs another step and reports its end then."""
         life = self.lives.get(name)
         if life is not None and lingers:
             life.aborted = True
@@ -208,7 +210,7 @@ class Reference:
             self.forget(name)
 
     def end(self, name: str) -> None:
-        """A request came to its end, or a session to the end of a turn."""
+        """End a request, or the turn of a session."""
         life = self.lives.get(name)
         if life is not None and life.session and not life.aborted:
             life.park()
@@ -216,5 +218,5 @@ class Reference:
             self.forget(name)
 
     def forget(self, name: str) -> None:
-        """A request ended; steps in flight keep their own hold on its life."""
+        """Remove a request; steps in flight keep their own reference to its life."""
         self.lives.pop(name, None)

@@ -1,8 +1,8 @@
-"""What the numeric run of a request must compute: float64 values, and how far float32 arithmetic may be from them.
+"""Expected numbers of a numeric run: float64 values, and bounds for the error of float32 arithmetic.
 
-The bounds are running error analyses: next to each value its worst possible error is carried along, computed from the
-same magnitudes, so a bound is valid for every order of the same operations. Inputs, weights, scores before scaling
-and exponents are dyadic fractions and thus exact in float32; what remains, with u = 2**-24:
+The bounds are running error analyses: next to each value its largest possible error is computed from the same
+magnitudes, so a bound is valid for every order of the same operations. Inputs, weights, scores before scaling and
+exponents are dyadic fractions and thus exact in float32. What remains, with u = 2**-24:
 
     exp(x)        the argument is rescaled to base 2 once, the result is off by at most 4 units: (|x| + 4) u
     silu(c)       c / (1 + exp(-c)): (|c| + 10) u
@@ -63,7 +63,7 @@ class StateTrack:
         self.outputs.append((_padded(value), _padded(off)))
 
     def _convolve(self) -> tuple[Array, Array]:
-        """SiLU of the convolution at the last token, and its error; the sum itself is exact."""
+        """Return SiLU of the convolution at the last token, and its error; the sum itself is exact."""
         weights, width = self.weights, self.weights.filter.shape[1]
         window = weights.inputs[self.rows[-width:]]
         total = (window * weights.filter[:, width - len(window) :].T).sum(0) + weights.bias
@@ -71,13 +71,14 @@ class StateTrack:
         return mixed, abs(mixed) * (abs(total) + 10) * U
 
     def window(self, depth: int) -> Array:
-        """What the convolution buffer begins with after `depth` tokens: [conv_width - 1, CONV_CHANNELS]."""
+        """Return the convolution window after `depth` tokens: [conv_width - 1, CONV_CHANNELS]."""
         width = self.weights.filter.shape[1]
         past = self.weights.inputs[self.rows[max(depth - width + 1, 0) : depth]]
         return np.concatenate([np.zeros((width - 1 - len(past), past.shape[1])), past])
 
     def page(self, start: int, depth: int) -> tuple[Array, Array]:
-        """What a block for positions `start` .. `depth` - 1 holds: the state after all of them, and the window."""
+        """Return the content of a block for positions `start` .. `depth` - 1: the state after all of them, the
+        window."""
         return self.states[depth][0], self.window(depth)
 
 
@@ -105,13 +106,13 @@ class AttentionTrack:
         self.outputs.append((_padded(value), _padded(relative * (chances @ abs(values) + abs(value)))))
 
     def page(self, start: int, depth: int) -> tuple[Array, Array]:
-        """Keys and values of positions `start` .. `depth` - 1: [tokens, KV_HEADS, ATTENTION_DIM] each."""
+        """Return keys and values of positions `start` .. `depth` - 1: [tokens, KV_HEADS, ATTENTION_DIM] each."""
         rows = self.rows[start:depth]
         return self.weights.keys[rows], self.weights.values[rows]
 
 
 def make_track(model: TinyModel, group: Group, index: int, layer: int) -> StateTrack | AttentionTrack:
-    """Layer `layer` of group `index`, before its first token."""
+    """Return layer `layer` of group `index` before its first token."""
     if group.kind == "mamba":
         return StateTrack(recurrent_weights(model, index, layer), STORE_UNIT[model.state_dtype])
     return AttentionTrack(attention_weights(index, layer), group.window)
@@ -129,7 +130,7 @@ class NumericTruth:
         }
 
     def track(self, group: int, layer: int, depth: int) -> StateTrack | AttentionTrack:
-        """One layer, computed for at least `depth` tokens."""
+        """Return one layer, computed for at least `depth` tokens."""
         track = self.tracks[group, layer]
         self.truth.reach(depth)
         for position in range(len(track.rows), depth):
@@ -137,12 +138,12 @@ class NumericTruth:
         return track
 
     def expected(self, group: int, layer: int, start: int, stop: int) -> Expected:
-        """Outputs at positions start .. stop - 1."""
+        """Return the outputs at positions start .. stop - 1."""
         outputs = self.track(group, layer, stop).outputs[start:stop]
         return Expected(np.array([value for value, _ in outputs]), np.array([bound for _, bound in outputs]))
 
     def choice(self, position: int) -> tuple[int, bool]:
-        """The read-out's token after `position`, and whether rounding cannot change it."""
+        """Return the sampled token after `position`, and True if rounding cannot change it."""
         logits, bound = np.zeros(()), np.zeros(())
         for layer in self.tracks:
             expected, weights = self.expected(*layer, position, position + 1), read_out(*layer)

@@ -1,6 +1,6 @@
 """Keys, checkpoints and the hit-length contract.
 
-A **key** says: this block holds, for this group, the content of depth `depth` of the prefix with this tag.
+A **key** on a block means: it holds, for this group, the content of depth `depth` of the prefix with this tag.
 For an attention group that is the slots of positions depth - block_size .. depth - 1, for a mamba group the
 state after exactly `depth` tokens. A key is *published* while a lookup can reach it.
 
@@ -15,12 +15,12 @@ every attention group and every state at exactly L + E are loaded, and computing
 then hold only what is not loaded: the attention blocks below L that position L + E attends to, and no state at L.
 
 With keys inside blocks (`layout.hash_unit`) a hit may end inside a block of a group: that block is copied, so the rule
-above holds for the whole blocks below it, and the copied content is judged when it is read. A **partial key** covers
-the slots of its block below its depth; for a state it names exactly that depth, so it may not stay on a block whose
-state moves on.
+above holds for the whole blocks below it, and the copied content is checked when it is read. A **partial key** covers
+the slots of its block below its depth; for a state it names exactly that depth, so it must be removed before the state
+in the block advances.
 
 `longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
-contract says so: with EAGLE the last matched block of the drafter's attention is given up (of all full attention if
+contract allows it: with EAGLE the last matched block of the drafter's attention is left out (of all full attention if
 the drafter has no group of its own), and the hit is the longest valid one that is left.
 """
 
@@ -33,7 +33,7 @@ from .layout import Group, Layout, first_attended
 
 
 class Key(NamedTuple):
-    """Name of a piece of cached content: group index, depth in tokens, tag of the prefix of that depth."""
+    """The name of cached content: group index, depth in tokens, tag of the prefix of that depth."""
 
     group: int
     depth: int
@@ -44,7 +44,8 @@ class Key(NamedTuple):
 
 
 def keys_needed(index: int, group: Group, tags: Sequence[int], length: int, loaded: int = 0) -> list[Key]:
-    """Keys that group `index` must have published for a hit of `length` tokens, if `loaded` more come from outside."""
+    """Return the keys that group `index` must have published for a hit of `length` tokens, with `loaded` tokens after
+    them loaded from outside the pool."""
     if group.kind == "mamba":
         return [Key(index, length, tags[length])] if length and not loaded else []
     size = group.block_size
@@ -53,14 +54,14 @@ def keys_needed(index: int, group: Group, tags: Sequence[int], length: int, load
 
 
 def is_valid_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], length: int) -> bool:
-    """Whether every group holds what a hit of `length` tokens relies on."""
+    """Return True if every group has published what a hit of `length` tokens needs."""
     return all(
         key in published for index, group in enumerate(layout.groups) for key in keys_needed(index, group, tags, length)
     )
 
 
 def attention_match(index: int, group: Group, published: Collection[Key], tags: Sequence[int], limit: int) -> int:
-    """Tokens, at most `limit`, whose attention blocks are published without a gap."""
+    """Return the number of leading tokens, at most `limit`, whose attention blocks are all published."""
     depth = 0
     while (
         depth + group.block_size <= limit
@@ -71,14 +72,14 @@ def attention_match(index: int, group: Group, published: Collection[Key], tags: 
 
 
 def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], num_tokens: int) -> int:
-    """Largest valid hit for a request of `num_tokens` tokens, 0 if there is none."""
+    """Return the longest valid hit for a request of `num_tokens` tokens, 0 if there is none."""
     unit = layout.hit_unit
     limit = (num_tokens - 1) // unit * unit
     for index in layout.eagle_groups:
         group = layout.groups[index]
         limit = min(limit, max(attention_match(index, group, published, tags, limit) - group.block_size, 0))
     limit = limit // unit * unit
-    # A hit needs all full attention below it, so none reaches beyond the shortest match.
+    # A hit needs all full attention below it, so no hit is longer than the shortest match.
     for index, group in enumerate(layout.groups):
         if group.kind == "attention" and limit and not group.window:
             match = attention_match(index, group, published, tags, limit)

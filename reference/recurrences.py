@@ -1,8 +1,8 @@
-"""The recurrences of the tiny model in float64, token after token, each with the largest error that float32 may make.
+"""The recurrences of the tiny model in float64, token by token, each with a bound for the error of float32.
 
-Both keep `states`, (state, bound) after each number of tokens, and turn the convolution's output at a token into the
-layer's. Elementary errors, with u = 2**-24: exp as in `numeric.formats`; a store loses one unit of the state's data
-type, after every token at worst.
+Both keep `states`, (state, bound) after each number of tokens, and compute the layer's output from the convolution's
+output at a token. Elementary errors, with u = 2**-24: exp as in `numeric.formats`; a store loses one unit of the
+state's data type, at worst after every token.
 
     selective scan   errors decay as the state does; a chunked scan adds at most CHUNK + STATE_DIM terms in one sum
     delta rule       in the 2-norm of each value column: a step multiplies an error by |I - beta k k^T| <= 1, since
@@ -47,7 +47,7 @@ class Recurrence(Protocol):
 
 
 def recurrence(weights: StateWeights | DeltaWeights, store_unit: float) -> Recurrence:
-    """The one that the weights are for."""
+    """Return the recurrence that fits the weights."""
     return SelectiveScan(weights, store_unit) if isinstance(weights, StateWeights) else DeltaRule(weights, store_unit)
 
 

@@ -8,8 +8,8 @@ A **session** is a request of several turns. When a turn ends it is parked inste
 
     running --end of the turn--> parked --resume(more prompt)--> waiting --admit(kept)--> running
 
-Its caches stay with it: the next turn starts from the `kept` tokens that it still has, without a hit. Its prompt is
-everything that the client has seen and then the new part. A parked session may lose its caches (it is then admitted
+Its caches stay with it: the next turn starts from the `kept` tokens that it still has, without a hit. The turn's prompt
+is everything that the client has seen, then the new part. A parked session may lose its caches (it is then admitted
 like any request), and it may be truncated; it ends when it is closed.
 
 `settled` is the number of tokens whose content is in memory: prefix hit at admission, then plus what each
@@ -27,7 +27,7 @@ from .tokens import Truth
 
 
 class Life:
-    """What is true of one request."""
+    """The state of one request."""
 
     __slots__ = (
         "aborted",
@@ -56,7 +56,7 @@ class Life:
         self.speculated = False
         """True if the last executed step verified drafts."""
         self.aborted = False
-        """True once its client gave it up; an engine may still need a step to let go of it."""
+        """True once its client aborted it; an engine may need another step to release it."""
 
     @property
     def total_length(self) -> int:
@@ -69,20 +69,20 @@ class Life:
         return self.truth.prompt_length + self.delivered
 
     def admit(self, start: int) -> None:
-        """Scheduled for the first time, or again after a preemption or between two turns, from `start` tokens that are
-        in memory: those of a prefix hit, or those that its session kept."""
+        """Admit the request, for the first time, after a preemption or for its next turn, with `start` tokens in
+        memory: those of a prefix hit, or those that its session kept."""
         assert 0 <= start < self.total_length
         self.settled = start
         self.resumed = True
         self.speculated = False
 
     def park(self) -> None:
-        """A turn of the session ended."""
+        """End the turn of a session."""
         assert self.session and not self.parked
         self.parked = True
 
     def resume(self, path: Sequence[tuple[str, int]], max_new_tokens: int) -> None:
-        """The next turn: what the client knows, then `path`."""
+        """Start the next turn; its prompt is what the client knows, then `path`."""
         assert self.parked
         self.truth = self.truth.continued(self.known, path)
         self.max_new_tokens = max_new_tokens
@@ -90,7 +90,7 @@ class Life:
         self.parked = False
 
     def truncate(self, length: int) -> None:
-        """A parked session forgot its tokens from `length` on; no more than the rest is still in memory."""
+        """Remove the tokens of a parked session from `length` on; at most the rest is still in memory."""
         assert self.parked
         assert 0 < length < self.known
         self.truth = self.truth.continued(length, ())
@@ -98,14 +98,15 @@ class Life:
         self.settled = min(self.settled, length)
 
     def fork(self, name: str) -> Life:
-        """A copy of a parked session."""
+        """Return a copy of a parked session."""
         assert self.parked
         life = Life(name, (), self.max_new_tokens, session=True)
         life.truth, life.delivered, life.settled, life.parked = self.truth, self.delivered, self.settled, True
         return life
 
     def sampled_truth(self, end: int, drafts: Sequence[int]) -> list[int]:
-        """Tokens that a step must sample when its last known token is at `end - 1` and it verifies `drafts`."""
+        """Return the tokens that a step must sample whose last known token is at `end - 1` and that verifies
+        `drafts`."""
         accepted, tokens = 0, self.truth.tokens
         if end + len(drafts) >= len(tokens):
             self.truth.reach(end + len(drafts) + 1)
@@ -114,7 +115,7 @@ class Life:
         return tokens[end : end + accepted + 1]
 
     def advance(self, count: int, num_drafts: int, num_sampled: int) -> None:
-        """A step with `count` input tokens, `num_drafts` of them drafts, was executed."""
+        """Count an executed step with `count` input tokens, `num_drafts` of them drafts."""
         assert 0 <= num_drafts <= count
         assert num_sampled <= num_drafts + 1
         self.settled += count - num_drafts + max(num_sampled - 1, 0)

@@ -4,7 +4,7 @@ Every layer is fed with the embeddings of the tokens, not with the layer before 
 layer where it happens. Embeddings are multiples of 1/8 of at most 1: exact in fp8 e4m3, fp16, bf16 and fp32, so
 that keys, values and convolution windows are stored without rounding and moves can be compared bit for bit.
 
-It says what to compute, not how: `reference/numeric_run.py` computes it in float64, a target as it likes.
+It defines the result, not the algorithm: `reference/numeric_run.py` computes it in float64, a target in its own way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOGITS = 126
 """Token ids 2..127, as in `tokens`."""
 
 ITEM_BYTES = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4}
-"""By the names that torch gives data types."""
+"""Bytes of each data type, by its name in torch."""
 
 Array = NDArray[np.float64]
 
@@ -45,7 +45,7 @@ Mixer = Literal["mamba2", "gated_delta_net"]
 
 @dataclass(frozen=True, slots=True)
 class TinyModel:
-    """What a trace's configuration decides; data types by the names that torch gives them."""
+    """The parameters that a trace's configuration sets; data types by their names in torch."""
 
     conv_width: int
     kv_dtype: Literal["float8_e4m3fn", "float16", "bfloat16"] = "float8_e4m3fn"
@@ -98,12 +98,12 @@ class AttentionWeights:
 
 
 def state_shape(mixer: Mixer) -> tuple[int, int, int]:
-    """Of one recurrent state."""
+    """Return the shape of one recurrent state."""
     return (HEADS, HEAD_DIM, STATE_DIM) if mixer == "mamba2" else (HEADS, STATE_DIM, HEAD_DIM)
 
 
 def embedding_row(token: int, position: int) -> int:
-    """Which row of the embedding tables a token at a position looks up."""
+    """Return the row of the embedding tables for a token at a position."""
     return (token * 53 + position * 19) % EMBEDDING_ROWS
 
 
@@ -153,7 +153,7 @@ def attention_weights(group: int, layer: int) -> AttentionWeights:
 
 @lru_cache(maxsize=64)
 def read_out(group: int, layer: int) -> Array:
-    """[OUTPUT_WIDTH, LOGITS]: what a layer's output says about the next token."""
+    """Return the weights from a layer's output to the logits of the next token, [OUTPUT_WIDTH, LOGITS]."""
     return _generator(group, layer, 1).integers(-8, 9, (OUTPUT_WIDTH, LOGITS)) / 8
 
 

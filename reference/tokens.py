@@ -1,4 +1,4 @@
-"""Tokens, tags and the tiny language model: the truth about every prefix.
+"""Tokens, tags and the tiny language model: the expected content of every prefix.
 
 A **tag** is a 63-bit digest of "exactly these tokens, in this order". It stands for the content of memory:
 
@@ -32,14 +32,14 @@ CONTINUATION = "~"
 
 
 def mix(tag: int, token: int) -> int:
-    """Tag of a prefix extended by one token. Not commutative, and never `NO_INPUT` in practice."""
+    """Return the tag of a prefix extended by one token. Not commutative, and never `NO_INPUT` in practice."""
     mixed = ((tag ^ ((token + 1) * 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9) & MASK
     return ((mixed ^ (mixed >> 31)) * 0x94D049BB133111EB) & MASK
 
 
 @lru_cache(maxsize=1 << 16)
 def chain(tag: int, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """Tags after each of `tokens`, starting from `tag`; as long as `tokens`.
+    """Return the tags after each of `tokens`, starting from `tag`; as long as `tokens`.
 
     Cached because every layer of a correct engine walks the same chain in the same step.
     """
@@ -51,17 +51,17 @@ def chain(tag: int, tokens: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def next_token(tag: int) -> int:
-    """Greedy choice of the language model after the prefix with this tag."""
+    """Return the language model's greedy token after the prefix with this tag."""
     return (tag >> 17) % (VOCABULARY - _FIRST_TOKEN) + _FIRST_TOKEN
 
 
 def other_token(token: int) -> int:
-    """A legal token that differs from `token`: what a wrong draft proposes."""
+    """Return a legal token that differs from `token`, for a wrong draft."""
     return (token - _FIRST_TOKEN + 1) % (VOCABULARY - _FIRST_TOKEN) + _FIRST_TOKEN
 
 
 def draft_tokens(tag: int, count: int, right: int) -> list[int]:
-    """`count` proposals after a prefix with `tag`, the first `right` of them what the model will say."""
+    """Return `count` drafts after a prefix with `tag`; the first `right` of them are the model's own tokens."""
     drafts = []
     for index in range(count):
         token = next_token(tag)
@@ -72,13 +72,13 @@ def draft_tokens(tag: int, count: int, right: int) -> list[int]:
 
 @lru_cache(maxsize=1 << 16)
 def document_token(document: str, index: int) -> int:
-    """Token `index` of the named document: an endless, fixed stream."""
+    """Return token `index` of the named document, an endless fixed stream."""
     return next_token(mix(mix(EMPTY, zlib.crc32(document.encode())), index))
 
 
 @lru_cache(maxsize=1 << 10)
 def document_tokens(document: str, length: int) -> tuple[int, ...]:
-    """The first `length` tokens of the named document."""
+    """Return the first `length` tokens of the named document."""
     return tuple([document_token(document, index) for index in range(length)])
 
 
@@ -106,14 +106,14 @@ class Truth:
 
     @classmethod
     def after(cls, tokens: Iterable[int], path: Iterable[tuple[str, int]]) -> Truth:
-        """The truth of a prompt that begins with `tokens` and goes on with `path`."""
+        """Return the truth of a prompt that begins with `tokens`, followed by `path`."""
         truth = cls(())
         truth._extend(tuple(tokens))
         truth._walk(path)
         return truth
 
     def continued(self, length: int, path: Iterable[tuple[str, int]]) -> Truth:
-        """Another truth, whose prompt is the first `length` tokens of this one and then `path`."""
+        """Return another truth, whose prompt is the first `length` tokens of this one, then `path`."""
         self.reach(length)
         return Truth.after(self.tokens[:length], path)
 
@@ -122,7 +122,7 @@ class Truth:
         self.tokens += tokens
 
     def reach(self, length: int) -> None:
-        """Make sure that at least `length` tokens are known."""
+        """Extend `tokens` to at least `length` tokens."""
         tokens, tags = self.tokens, self.tags
         tag = tags[-1]
         for _ in range(length - len(tokens)):
@@ -132,19 +132,19 @@ class Truth:
             tags.append(tag)
 
     def tag(self, depth: int) -> int:
-        """Tag after exactly `depth` tokens."""
+        """Return the tag after exactly `depth` tokens."""
         if depth >= len(self.tags):
             self.reach(depth)
         return self.tags[depth]
 
     def slots(self, start: int, stop: int) -> list[int]:
-        """What attention slots for positions start..stop-1 must hold."""
+        """Return the tags that attention slots for positions start..stop-1 must hold."""
         if stop >= len(self.tags):
             self.reach(stop)
         return self.tags[start + 1 : stop + 1]
 
     def window(self, depth: int, width: int) -> tuple[int, ...]:
-        """What a convolution of `width` taps must remember after `depth` tokens; `width - 1` entries."""
+        """Return the window of a convolution of `width` taps after `depth` tokens: `width - 1` entries."""
         if depth >= len(self.tags):
             self.reach(depth)
         if depth < width:
@@ -153,6 +153,6 @@ class Truth:
 
 
 def window_of(inputs: Sequence[int], width: int) -> tuple[int, ...]:
-    """The last `width - 1` of `inputs`, filled up with `NO_INPUT` on the left."""
+    """Return the last `width - 1` of `inputs`, padded with `NO_INPUT` on the left."""
     last = tuple(inputs[-(width - 1) :])
     return (NO_INPUT,) * (width - 1 - len(last)) + last

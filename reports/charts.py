@@ -13,7 +13,7 @@ Value = Callable[[Sample], float]
 
 
 def rate_charts(samples: Sequence[Sample]) -> list[Markup]:
-    """Traces a second, steps a second, states reached, findings: over the time of a campaign."""
+    """Return charts over time: traces and steps per second, states reached, findings; none for fewer than 3 samples."""
     if len(samples) < 3:
         return []
     return [
@@ -25,7 +25,7 @@ def rate_charts(samples: Sequence[Sample]) -> list[Markup]:
 
 
 def _per_second(samples: Sequence[Sample], value: Value) -> list[float]:
-    """The slope around each sample, over about a twelfth of the time, so that a busy second is no spike."""
+    """Return the slope around each sample, averaged over about a twelfth of the time."""
     reach = max(len(samples) // 24, 1)
     slopes = []
     for index in range(len(samples)):

@@ -1,29 +1,27 @@
-"""What a folder has to show: a campaign, a matrix of mutants, or one finding."""
+"""Reads the data of a page: of a campaign, a matrix of mutants, or one finding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from ..harness.detection.statistics import Row
 from ..harness.events import Finding, Summary
 from ..harness.explain.history import History
-from ..harness.findings.store import HISTORY_SUFFIX, STATE_FILE
+from ..harness.findings.store import HISTORY_SUFFIX, STATE_FILE, trace_path
 from ..harness.findings.triage import Bug, bug_key, load_bug_history
 from ..harness.outputs.rates import Sample, load_samples
-from ..harness.traces.files import load_trace
+from ..harness.traces.files import load_trace, read_json
 from ..targets.base.trace import Trace, TraceError
 
 MATRIX_FILE = "matrix.json"
-T = TypeVar("T")
 
 
 class Shown(Struct, frozen=True):
-    """One finding with everything that is known about it; each part but the first may be missing."""
+    """One finding, its target, and what else is known: history of the bug, history of its blocks, trace."""
 
     finding: Finding
     target: str
@@ -33,7 +31,7 @@ class Shown(Struct, frozen=True):
 
 
 class _Matrix(Struct, frozen=True):
-    """What the page needs of what `hybridfuzz mutants` keeps."""
+    """The part of matrix.json that a page shows."""
 
     mutants: Sequence[Row]
 
@@ -50,9 +48,12 @@ class Data(Struct, frozen=True):
 
 
 def load_folder(folder: Path) -> Data:
-    """Data of a campaign's folder, a matrix's folder, or both. TraceError if it is neither, or cannot be read."""
-    summary = _decoded(folder / STATE_FILE, Summary)
-    matrix = _decoded(folder / MATRIX_FILE, _Matrix)
+    """Return the data of a campaign's folder, a matrix's folder, or both.
+
+    Raises TraceError if it is neither, or cannot be read.
+    """
+    summary = read_json(folder / STATE_FILE, Summary, "a campaign's state")
+    matrix = read_json(folder / MATRIX_FILE, _Matrix, "a matrix")
     if summary is None and matrix is None:
         raise TraceError(f"{folder}: neither {STATE_FILE} nor {MATRIX_FILE} is there; name a campaign's output folder")
     book = load_bug_history(folder)
@@ -67,7 +68,7 @@ def load_folder(folder: Path) -> Data:
 
 
 def one_finding(path: Path, trace: Trace, target: str, history: History) -> Data:
-    """Data of a single trace that was run just now. TraceError if it is clean."""
+    """Return the data of a single trace that was just run. Raises TraceError if it is clean."""
     violation = history.violation
     if violation is None:
         raise TraceError(f"{path} runs clean on {target}: there is nothing to report")
@@ -84,27 +85,28 @@ def _is_gone(bug: Bug, summary: Summary) -> bool:
 
 
 def _gone(bug: Bug) -> Finding:
-    """A fixed bug as the finding that it was."""
+    """Return a fixed bug as a finding."""
     return Finding(bug.signature, bug.oracle, bug.message, -1, -1, bug.events, bug.trace, 0, bug.count, reduced=True)
 
 
 def _shown(finding: Finding, target: str, bug: Bug | None, folder: Path) -> Shown:
-    path = Path(finding.trace)
-    if not path.exists():
-        path = folder / "findings" / path.name
-    try:
-        trace = load_trace(path)
-    except TraceError:
-        trace = None
-    history = _decoded(path.with_suffix(HISTORY_SUFFIX), History)
-    return Shown(finding, target, bug, history, trace)
+    """Return a finding with its trace and history, as far as they can be read.
+
+    Only files of this folder are read, whatever path its state names.
+    """
+    trace = history = None
+    with suppress(TraceError):
+        path = trace_path(folder, finding.signature, finding.trace)
+        with suppress(TraceError):
+            trace = load_trace(path)
+        history = read_json(path.with_suffix(HISTORY_SUFFIX), History, "a history")
+    return Shown(finding, target, bug, history if history and is_sound(history) else None, trace)
 
 
-def _decoded(path: Path, kind: type[T]) -> T | None:
-    """A file, None where it is missing. TraceError for a broken one."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise TraceError(f"{path}: {error}") from None
+def is_sound(history: History) -> bool:
+    """Return True if every index in a history that was read from a file points at something."""
+    moments = range(len(history.moments))
+    marks = all(mark.moment in moments and -1 <= mark.group < len(history.groups) for mark in history.marks)
+    steps = all(one.moment in moments and one.num_tokens >= 0 for one in history.request_steps)
+    violation = history.violation
+    return marks and steps and (violation is None or -1 <= violation.group < len(history.groups))

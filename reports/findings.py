@@ -10,13 +10,14 @@ import msgspec
 from ..harness.explain.explain import explain
 from ..harness.explain.timeline import FREE_KEYED, LEGEND
 from ..harness.findings.store import replay_command
+from ..harness.quoting import clean
 from ..targets.base.trace import Config, Trace
 from .data import Shown
 from .markup import Markup, Section, join, tag
 from .timeline import timeline_svg
 
 GROUPS = (
-    ("new", "News"),
+    ("new", "New findings"),
     ("flaky", "Flaky: some runs of the trace show it, others do not"),
     ("known", "Known: acknowledged in known.toml"),
     ("fixed", "Fixed: their traces run clean now"),
@@ -24,12 +25,12 @@ GROUPS = (
 OPEN_MAX = 3
 """Findings that are unfolded from the start."""
 DRAWN_BYTES_MAX = 1_200_000
-"""Drawings are left out once they take so much of the page: the first findings matter most."""
+"""Bytes of drawings on a page; those of later findings are left out."""
 EVENTS_MAX = 60
 
 
 def findings_section(findings: Sequence[Shown]) -> Section:
-    """All findings by state, news first."""
+    """Return all findings by state, new ones first."""
     parts: list[Markup] = []
     drawn, number = 0, 0
     for state, title in GROUPS:
@@ -43,28 +44,28 @@ def findings_section(findings: Sequence[Shown]) -> Section:
             number += 1
             parts.append(article)
     if not parts:
-        parts = [tag("p", "Nothing was found.", class_="dim")]
+        parts = [tag("p", "No findings.", class_="dim")]
     else:
-        parts.append(tag("p", f"Timelines: {LEGEND} · dashed: free, still reachable ({FREE_KEYED})", class_="legend"))
+        parts.append(tag("p", f"Timelines: {LEGEND}, dashed: free but still published ({FREE_KEYED})", class_="legend"))
     return Section("findings", "Findings", join(*parts))
 
 
 def state_of(one: Shown) -> str:
-    """new, flaky, known or fixed."""
+    """Return new, flaky, known or fixed."""
     if one.bug:
         return one.bug.state
     return "new" if one.finding.reproduced else "flaky"
 
 
 def finding_article(one: Shown, *, is_open: bool, draw: bool) -> Markup:
-    """One finding; folded, its first line still says what it is."""
+    """Return one finding; its first line stays visible when it is folded."""
     finding = one.finding
     head = tag(
         "summary",
         tag("span", state_of(one), class_=f"pill {state_of(one)}"),
         tag("code", finding.signature, class_="signature"),
         tag("span", _numbers(one), class_="dim"),
-        tag("span", finding.message, class_="message"),
+        tag("span", clean(finding.message), class_="message"),
     )
     body = join(*_proof(one, draw), *_trace(one), commands(one))
     anchor = f"finding-{finding.signature}"
@@ -88,7 +89,7 @@ def _proof(one: Shown, draw: bool) -> Iterator[Markup]:
     history = one.history
     explanation = explain(history) if history else None
     if history is None or explanation is None:
-        yield tag("p", "There is no explanation: the finding did not show again, or took its process with it.")
+        yield tag("p", "There is no explanation: the trace did not fail again, or it ended its process.")
         return
     yield tag("p", tag("b", "What must hold. "), explanation.rule, class_="rule")
     if explanation.story:
@@ -119,7 +120,7 @@ def _trace(one: Shown) -> Iterator[Markup]:
 
 
 def configuration(trace: Trace) -> str:
-    """The configuration in one line: what differs from the defaults."""
+    """Return the configuration in one line: fields that differ from the defaults."""
     config = trace.config
     groups = ", ".join(
         f"{group.kind} (blocks of {group.block_size}{f', {group.layers} layers' if group.layers > 1 else ''})"
@@ -139,7 +140,7 @@ def _value(config: Config, name: str) -> str:
 
 
 def commands(one: Shown) -> Markup:
-    """What to type."""
+    """Return the commands to copy."""
     target, path = one.target, one.finding.trace
     lines = [replay_command(target, path)]
     if one.finding.events > 8:

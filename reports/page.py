@@ -1,4 +1,4 @@
-"""The page: one file, readable without scripts, light and dark, with nothing loaded from elsewhere."""
+"""The page: one file without scripts or external resources, for light and dark displays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .sections import (
 
 
 def render(data: Data) -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts: list[Section | None] = []
     badge = None
     if summary := data.summary:
@@ -62,7 +62,7 @@ def render(data: Data) -> str:
 
 
 def write_report(data: Data, path: Path) -> None:
-    """Write the page so that a reader sees the old one or the new one. Raises OSError."""
+    """Write the page atomically. Raises OSError."""
     write_atomically(path, render(data).encode())
 
 

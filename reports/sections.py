@@ -18,23 +18,23 @@ from .markup import Markup, Section, join, tag
 
 
 def verdict(summary: Summary, findings: Sequence[Shown]) -> tuple[str, str]:
-    """(class, words): what a campaign's exit status says."""
+    """Return (class, words) for the result of a campaign."""
     news = [one for one in findings if state_of(one) in ("new", "flaky")]
     missing = len(summary.never_exercised) + len(summary.never_reached)
     if news:
         return "bad", f"{len(news)} new {'finding' if len(news) == 1 else 'findings'}"
     if summary.blind:
-        return "warn", "blind: the canary was not found"
+        return "warn", "blind: the planted bug was not detected"
     if missing:
-        return "warn", f"vacuous: {missing} required states or oracles never met"
+        return "warn", f"vacuous: {missing} required states or oracles never reached"
     if summary.findings:
         count = len(summary.findings)
-        return "good", f"no news: {count} known {'finding' if count == 1 else 'findings'}"
+        return "good", f"no new findings: {count} known {'finding' if count == 1 else 'findings'}"
     return "good", "clean"
 
 
 def overview(summary: Summary) -> Section:
-    """Numbers first, then how to run it again."""
+    """Return the numbers of a campaign and the command that runs it again."""
     met = len(summary.reached) - len(summary.never_reached)
     exercised = sum(map(bool, summary.exercised.values()))
     tiles = [
@@ -64,28 +64,28 @@ def overview(summary: Summary) -> Section:
 
 
 def canary_section(canary: Canary | None) -> Section:
-    """Whether the alarm works."""
-    return Section("canary", "Canary", join(*_canary(canary)))
+    """Return the result of the self-test."""
+    return Section("canary", "Self-test", join(*_canary(canary)))
 
 
 def _canary(canary: Canary | None) -> Iterator[Markup]:
     if canary is None:
-        yield tag("p", "No canary was planted: nothing proves that the alarm worked.", class_="warn")
+        yield tag("p", "No bug was planted: nothing shows that a bug would have been detected.", class_="warn")
         return
-    said = {
-        "found": ("good", f"The alarm works: the planted bug {canary.slug} was found"),
-        "silent": ("bad", f"The alarm did not work: {', '.join(canary.silent)} stayed unnoticed"),
-        "unfinished": ("warn", f"Interrupted before the planted bug {canary.slug} was found"),
-        "none": ("warn", "The overrides leave no bug to plant that is known to be within reach"),
+    words_of = {
+        "found": ("good", f"Passed: the planted bug {canary.slug} was detected"),
+        "silent": ("bad", f"Failed: the planted bugs {', '.join(canary.silent)} were not detected"),
+        "unfinished": ("warn", f"Interrupted before the planted bug {canary.slug} was detected"),
+        "none": ("warn", "No known bug is within reach of these overrides, so none was planted"),
     }
-    kind, words = said[canary.state]
+    kind, words = words_of[canary.state]
     spent = f" after {canary.traces:,} traces and {canary.seconds:.1f} s of CPU time"
     seen = f", as {canary.signature}" if canary.signature else ""
     yield tag("p", words + (spent if canary.state != "none" else "") + seen + ".", class_=kind)
 
 
 def mutants_section(rows: Sequence[Row]) -> Section | None:
-    """The detection matrix."""
+    """Return the detection matrix."""
     if not rows:
         return None
     heads = ("mutant", "found", "signatures", "traces", "CPU s", "events")
@@ -117,26 +117,26 @@ def _spread(spread: Spread, digits: int = 0) -> str:
 
 
 def states_section(summary: Summary) -> Section:
-    """Reached states, the never reached ones first and in red."""
+    """Return the reached states, those never reached first and in red."""
     missing = ""
     if summary.never_reached:
-        missing = f"{len(summary.never_reached)} required states were never reached: silence about them proves nothing."
+        missing = f"{len(summary.never_reached)} required states were never reached: nothing was tested there."
     warning = tag("p", missing, class_="bad") if missing else None
     return Section("states", "Reached states", join(warning, bars(summary.reached, {})))
 
 
 def oracles_section(summary: Summary) -> Section:
-    """How often each oracle had something to judge."""
+    """Return how often each oracle was exercised."""
     return Section("oracles", "Oracles exercised", bars(summary.exercised, titles()))
 
 
 def bars(counts: Mapping[str, int], titles: Mapping[str, str]) -> Markup:
-    """Counts as bars on a logarithmic scale, zeros first."""
-    most = math.log1p(max(counts.values(), default=1) or 1)
+    """Return counts as bars on a logarithmic scale, zeros first."""
+    most = math.log1p(max([1, *counts.values()]))
     ordered = sorted(counts.items(), key=lambda pair: pair[1] > 0) if 0 in counts.values() else counts.items()
     rows = []
     for name, count in ordered:
-        width = f"width:{100 * math.log1p(count) / most:.1f}%"
+        width = f"width:{100 * math.log1p(max(count, 0)) / most:.1f}%"
         bar = tag("span", tag("i", style=width), class_="bar")
         title = tag("span", titles[name], class_="dim") if name in titles else None
         number = tag("span", f"{count:,}" if count else "never", class_="number")
@@ -146,7 +146,7 @@ def bars(counts: Mapping[str, int], titles: Mapping[str, str]) -> Markup:
 
 
 def rates_section(samples: Sequence[Sample]) -> Section | None:
-    """Rates over time; nothing for a campaign that was too short to have any."""
+    """Return rates over time; None for a campaign that was too short for samples."""
     charts = rate_charts(samples)
     if not charts:
         return None

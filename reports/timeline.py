@@ -1,4 +1,4 @@
-"""Block lives as SVG: a row for each block, a column for each moment, a bar for each owner, a chip for each mark.
+"""The lives of blocks as SVG: rows are blocks, columns are moments, bars are owners, chips are marks.
 
 Colours are classes (`templates/timeline.css`), so that one drawing serves light and dark pages.
 """
@@ -20,7 +20,7 @@ CHIPS_MAX = 7
 
 
 def timeline_svg(history: History) -> Markup:
-    """The drawing; empty if no block was ever touched."""
+    """Return the drawing; empty if no block was used."""
     timeline = build_timeline(history)
     if not timeline.blocks:
         return Markup()
@@ -41,7 +41,7 @@ def timeline_svg(history: History) -> Markup:
 
 
 def standalone(svg: Markup) -> Markup:
-    """A drawing with its own colours, for a file of its own."""
+    """Return a drawing with its own style, for a separate file."""
     style = tag("style", Markup((files(__package__) / "templates" / "timeline.css").read_text(encoding="utf-8")))
     head, end, rest = svg.partition(">")
     return Markup(f"{head}{end}{style}{rest}")
@@ -54,7 +54,7 @@ def _width(timeline: Timeline, column: int) -> float:
 
 
 def _two_lines(label: str) -> tuple[str, str]:
-    """A label like "dummy run s1+s2" as its words and its steps."""
+    """Split a label like "dummy run s1+s2" into words and steps."""
     words, _, steps = label.rpartition(" ")
     return (words, steps) if steps.startswith("s") and steps[1:2].isdigit() else (label, "")
 
@@ -94,7 +94,7 @@ def _look(cell: Cell) -> tuple[tuple[str, ...], str]:
 
 
 def _bar(cell: Cell, left: float, right: float, y: int, timeline: Timeline) -> Markup | None:
-    """Who holds it; dashed where it is free and can still be hit."""
+    """Return the bar of the owner; dashed where the block is free and can still be hit."""
     if not cell.holders and not cell.key:
         return None
     owner = cell.holders[0] if cell.holders else ""
@@ -109,18 +109,20 @@ def _bar(cell: Cell, left: float, right: float, y: int, timeline: Timeline) -> M
 
 
 def _chips(cell: Cell, x: float, y: int, words: dict[Mark, str]) -> Markup:
-    """A chip for each kind of mark; the marks themselves in words on hovering."""
+    """Return a chip for each kind of mark, with the marks as its tooltip."""
     chips = []
     names = {letter: what for what, letter in LETTERS.items()}
     for index, letter in enumerate(cell.letters[-CHIPS_MAX:]):
         left = x + index * (CHIP + 1)
-        said = "; ".join(dict.fromkeys(words.get(mark, "") for mark in cell.marks if LETTERS[mark.what] == letter))
+        words_of_marks = "; ".join(
+            dict.fromkeys(words.get(mark, "") for mark in cell.marks if LETTERS[mark.what] == letter)
+        )
         chips.append(
             tag(
                 "g",
                 tag("rect", x=f"{left:.0f}", y=y + 19, width=CHIP, height=CHIP, rx=3, class_="tl-chip"),
                 tag("text", letter, x=f"{left + CHIP / 2:.1f}", y=y + 30, text_anchor="middle"),
-                tag("title", said or names[letter]),
+                tag("title", words_of_marks or names[letter]),
                 class_=f"tl-{names[letter].replace(' ', '-')}",
             )
         )
@@ -128,6 +130,6 @@ def _chips(cell: Cell, x: float, y: int, words: dict[Mark, str]) -> Markup:
 
 
 def _words(history: History) -> dict[Mark, str]:
-    """Every mark as a clause."""
+    """Return every mark as a clause."""
     blocks = Blocks(history)
     return {mark: clause(mark, blocks.take(mark), history) for mark in history.marks}

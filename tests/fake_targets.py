@@ -61,6 +61,18 @@ class Fickle(Fake):
         return GOOD.open(msgspec.structs.replace(config, num_blocks=more))
 
 
+class SometimesHangs(Fake):
+    """Every third engine of a process hangs, so no trace hangs when it is the first of a new process."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self._opened = 0
+
+    def open(self, config: Config) -> Target:
+        self._opened += 1
+        return Wrapped(GOOD.open(config), lambda: time.sleep(3600 if self._opened % 3 == 0 else 0))
+
+
 class Refusing(Fake):
     """Takes no configuration."""
 
@@ -105,6 +117,69 @@ def raise_error() -> None:
     raise IndexError("block 7 of 5")
 
 
+def raise_invalid() -> None:
+    raise RuntimeError("\ud800 \x1b[31m\nsecond line")
+
+
+def raise_long() -> None:
+    raise RuntimeError("x" * 3_000_000)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def raise_unprintable() -> None:
+    raise Unprintable
+
+
+class Slow(Fake):
+    """Every step takes 0.3 s."""
+
+    def open(self, config: Config) -> Target:
+        target = GOOD.open(config)
+        apply = target.apply
+
+        def slowly(event: Event) -> Effect:
+            time.sleep(0.3)
+            return apply(event)
+
+        target.apply = slowly  # type: ignore[method-assign]
+        return target
+
+
+class Rude(Fake):
+    """Refuses with a message that is no valid Unicode."""
+
+    def open(self, config: Config) -> Target:
+        raise TargetError("no \ud800\x1b[31m licence")
+
+
+def report_rights() -> None:
+    """Raise with what a target can read and reach."""
+    import socket
+
+    parent = f"/proc/{os.getppid()}/environ"
+    try:
+        seen = b"tell-nobody" in Path(parent).read_bytes()
+    except OSError:
+        seen = False
+    reached = []
+    for where in (("1.1.1.1", 53), ("8.8.8.8", 53)):
+        try:
+            socket.create_connection(where, timeout=2).close()
+            reached.append(where[0])
+        except OSError as error:
+            reached.append(type(error).__name__ + str(error.errno))
+    server = socket.create_server(("127.0.0.1", 0))
+    socket.create_connection(server.getsockname(), timeout=2).close()
+    interfaces = [name for _, name in socket.if_nameindex()]
+    secrets = sorted(name for name, value in os.environ.items() if "tell-nobody" in value)
+    facts = {"secrets": secrets, "parent": seen, "home": os.environ["HOME"], "interfaces": interfaces}
+    raise RuntimeError(repr({**facts, "tmp": os.environ["TMPDIR"], "reached": reached}))
+
+
 hoard: list[bytearray] = []
 NOISY = Fake(lambda: sys.stdout.write("an engine may print\n") and sys.stdout.flush())
 SEGFAULT = Fake(segfault)
@@ -115,4 +190,12 @@ HUNGRY = Fake(eat_memory)
 LEAKING = Fake(leak_memory)
 RAISES = Fake(raise_error)
 FICKLE = Fickle()
+INVALID = Fake(raise_invalid)
+LONG = Fake(raise_long)
+UNPRINTABLE = Fake(raise_unprintable)
+SLOW = Slow(lambda: None)
+RUDE = Rude(lambda: None)
+RIGHTS = Fake(report_rights)
+NO_FACTORY = 7
+SOMETIMES_HANGS = SometimesHangs()
 REFUSING = Refusing(lambda: None)

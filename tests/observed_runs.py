@@ -1,4 +1,4 @@
-"""What this interpreter's hybridfuzz observes, as JSON: `python observed_runs.py CORPUS TRACES`.
+"""Prints the observations of this interpreter's hybridfuzz as JSON: `python observed_runs.py CORPUS TRACES`.
 
 Run by `test_compiled.py` with the sources as they are and with the hot modules compiled.
 """
@@ -14,7 +14,7 @@ from hybridfuzz.targets.base.registry import load_factory
 
 
 def clean(traces: int) -> list[object]:
-    """Everything about random traces on the correct target."""
+    """Return the observations of random traces on the correct target."""
     factory = load_factory("hybrid")
     observed: list[object] = []
     for index in range(traces):
@@ -25,7 +25,7 @@ def clean(traces: int) -> list[object]:
 
 
 def broken(corpus: Path) -> dict[str, object]:
-    """What every mutant shows on its reduced traces."""
+    """Return the observations of every mutant on its reduced traces."""
     observed: dict[str, object] = {}
     for path in sorted(corpus.glob("*.json")):
         outcome = run.run_trace(load_factory(f"hybrid:{path.name.partition('--')[0]}"), load_trace(path))

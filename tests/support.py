@@ -1,7 +1,6 @@
-"""Small traces, sabotaged targets and recorded runs, for every test below this folder.
+"""Small traces, sabotaged targets and recorded runs, for all tests.
 
-A sabotage is a subclass of one part of the correct target, or a change to what it reports. The
-product knows nothing of either.
+A sabotage is a subclass of one part of the correct target, or a change of its records.
 """
 
 import re
@@ -15,18 +14,50 @@ from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.observe import Effect, Planned, Record, View
-from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetFactory
+from hybridfuzz.targets.base.protocol import Target, TargetFactory
+from hybridfuzz.targets.base.proxy import FactoryProxy, TargetProxy
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Event, Group, Step, Trace
 from hybridfuzz.targets.hybrid.factory import HybridFactory
 from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager, Hit
-from hybridfuzz.targets.hybrid.mutants.registry import mutant
+from hybridfuzz.targets.hybrid.mutants.build import mutant
+from hypothesis import strategies as st
 
 CLEAN: TargetFactory = load_factory("hybrid")
 MAMBA, ATTENTION = Group("mamba", 8), Group("attention", 8)
 ORACLE_IDS = {f"M{number}" for number in range(1, 10)} | {f"S{number}" for number in range(1, 9)}
 
 Records = Sequence[Record]
+
+HOSTILE = [
+    "{__import__('os').system('id > pwned')}",
+    '"""\nimport os\nos.system("id")\n"""',
+    "'''\nraise SystemExit\n'''",
+    "\\",
+    '\\"""\nx = 1',
+    "x\\",
+    '"',
+    '""',
+    "\n\nimport os",
+    "\x1b[2J\x1b]0;owned\x07",
+    "a\rb\nc\td\x00\x9b31m",
+    "</text></svg><script>alert(1)</script>",
+    "]]><!-- --><![CDATA[",
+    "<img src=x onerror=alert(1)>",
+    "[click](javascript:alert(1)) ![](http://evil/x.png)",
+    "```\n# out\n```",
+    "`` ` ```` `",
+    "# heading",
+    "- item",
+    "1. item",
+    "@everyone #1 https://evil www.evil.org",
+    "\ud800 \udfff \ufffe",
+    "\u202egnp.exe \u2028line \u2066",
+    "&amp; &lt; %s {0} ${x}",
+    "",
+]
+"""Text that would be code or markup if it were not quoted."""
+TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(alphabet=st.characters(), max_size=60))
 
 
 def make_trace(*events: AnyEvent, **config: Any) -> Trace:
@@ -58,7 +89,7 @@ def broken(part: type) -> HybridFactory:
     return HybridFactory("broken", mutant("broken", part))
 
 
-class Watched:
+class Watched(TargetProxy):
     """A target whose records can be looked at afterwards, and changed on the way out."""
 
     def __init__(
@@ -67,14 +98,12 @@ class Watched:
         records: Callable[[list[Record]], list[Record]],
         view: Callable[[View], View],
     ) -> None:
-        self.target = target
-        self.layout = target.layout
-        self.read, self.close = target.read, target.close
+        super().__init__(target)
         self.history: list[tuple[Event, Records, View]] = []
         self._records, self._view = records, view
 
     def apply(self, event: Event) -> Effect:
-        done = self.target.apply(event)
+        done = super().apply(event)
         records = [
             msgspec.structs.replace(record, view=self._view(record.view)) if isinstance(record, Planned) else record
             for record in done.records
@@ -84,13 +113,11 @@ class Watched:
         return effect
 
     def view(self) -> View:
-        return self._view(self.target.view())
+        return self._view(super().view())
 
 
-class Tampered:
+class Tampered(FactoryProxy):
     """A factory: `factory`'s targets, with changed records or views, or with less to observe."""
-
-    name = "tampered"
 
     def __init__(
         self,
@@ -99,19 +126,20 @@ class Tampered:
         factory: TargetFactory = CLEAN,
         observes: frozenset[str] | None = None,
     ) -> None:
-        seen = factory.capabilities.observes if observes is None else observes
-        self.capabilities: Capabilities = msgspec.structs.replace(factory.capabilities, observes=seen)
-        self.supports = factory.supports
+        super().__init__(factory)
+        self.name = "tampered"
+        if observes is not None:
+            self.capabilities = msgspec.structs.replace(factory.capabilities, observes=observes)
         self.opened: list[Watched] = []
-        self._factory, self._records, self._view = factory, records, view
+        self._records, self._view = records, view
 
     def open(self, config: Config) -> Watched:
-        self.opened.append(Watched(self._factory.open(config), self._records, self._view))
+        self.opened.append(Watched(super().open(config), self._records, self._view))
         return self.opened[-1]
 
 
 def change_view(**fields: Callable[[View], object]) -> Tampered:
-    """The correct target, but its views say something else."""
+    """Return the correct target, with some fields of its views changed."""
 
     def view(before: View) -> View:
         return msgspec.structs.replace(before, **{name: change(before) for name, change in fields.items()})
@@ -148,7 +176,7 @@ def drawn(seed: int, index: int) -> Trace:
 
 
 class Case(NamedTuple):
-    """A sabotage, a trace that shows it, and the verdict that it deserves.
+    """A sabotage, a trace that shows it, and the expected violation.
 
     `says` are regular expressions that the message has to match.
     """
@@ -162,10 +190,10 @@ class Case(NamedTuple):
 
 
 def check_case(case: Case) -> Violation:
-    """The trace is legal, the sabotage is named, in one sentence."""
+    """Check that the trace is legal, that the sabotage is found, and that the message is one sentence."""
     assert run_trace(CLEAN, case.trace).violation is None, "the trace must be clean on its own"
     violation = run_trace(case.factory, case.trace).violation
-    assert violation is not None, "nobody noticed"
+    assert violation is not None, "no oracle noticed"
     assert (violation.oracle, violation.field) == (case.oracle, case.field), violation.message
     check_sentence(violation)
     for pattern in case.says:

@@ -1,5 +1,6 @@
-"""The compiled build observes exactly what the sources do, and never lands beside sources that are edited."""
+"""The compiled build observes exactly what the sources do, and is never installed beside editable sources."""
 
+import ast
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 COMPILED = ROOT / ".venv-compiled" / "bin" / "python"
 TRACES = 60
+NAMED = ("HOT", "COLD")
 
 
 def observed(python: str) -> dict[str, Any]:
@@ -23,13 +25,26 @@ def observed(python: str) -> dict[str, Any]:
     return found
 
 
+def test_every_name_in_the_list_of_hot_modules_matches_a_file() -> None:
+    """A pattern that matches nothing after a move would silently leave its modules interpreted."""
+    assigned = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in NAMED
+    }
+    hot, cold = (assigned[name] for name in NAMED)
+    stems = {pattern: {path.stem for path in ROOT.glob(pattern)} for pattern in hot}
+    assert [pattern for pattern, found in stems.items() if not found - cold] == []
+    assert cold <= set().union(*stems.values())
+
+
 @pytest.mark.parametrize("command", ["editable_wheel", "develop", "build_ext --inplace"])
 def test_an_editable_installation_is_never_compiled(command: str) -> None:
     setup = [sys.executable, "setup.py", *command.split()]
     environment = {**os.environ, "HYBRIDFUZZ_COMPILE": "1"}
     ran = subprocess.run(setup, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
-    assert ran.stderr.startswith("HYBRIDFUZZ_COMPILE=1 is for a wheel")
+    assert ran.stderr.startswith("HYBRIDFUZZ_COMPILE=1 builds wheels only")
 
 
 @pytest.mark.compiled
@@ -42,7 +57,7 @@ def test_compiled_modules_observe_what_their_sources_do() -> None:
 
 
 @pytest.mark.compiled
-def test_doctor_says_what_is_compiled() -> None:
+def test_doctor_reports_the_compiled_modules() -> None:
     ran = subprocess.run(
         [str(COMPILED), "-m", "hybridfuzz.harness.cli", "doctor"], cwd="/", capture_output=True, text=True, check=True
     )
@@ -52,7 +67,7 @@ def test_doctor_says_what_is_compiled() -> None:
 
 @pytest.mark.compiled
 def test_compiled_modules_are_importable_in_an_engine_s_interpreter(tmp_path: Path) -> None:
-    """Which finds them, and what they share, through a folder that has nothing else."""
+    """The interpreter finds them, and the library that they share, through a folder that holds nothing else."""
     environment = {**os.environ, "HYBRIDFUZZ_CACHE": str(tmp_path)}
     ask = "from hybridfuzz.targets.base.environment import importable; print(importable())"
     ran = subprocess.run([str(COMPILED), "-Pc", ask], env=environment, capture_output=True, text=True, check=True)

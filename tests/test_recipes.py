@@ -13,7 +13,7 @@ from hybridfuzz.harness.cli import COMMANDS, build_parser
 from hybridfuzz.harness.gate import plugin
 
 ROOT = Path(__file__).parents[1]
-RECIPES = ROOT / "docs" / "recipes"
+RECIPES = ROOT / "docs/how-to/recipes"
 WORKFLOWS = sorted(RECIPES.glob("*.yml"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

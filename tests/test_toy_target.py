@@ -1,4 +1,4 @@
-"""The example of docs/adding-a-target.md is a sound target, and one that is broken is found."""
+"""The example of docs/how-to/add-a-target.md is a sound target, and one that is broken is found."""
 
 import importlib.util
 from collections import Counter
@@ -12,7 +12,7 @@ from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.lockstep.state_catalogue import missing_states, required_oracles
 from hybridfuzz.harness.traces.files import decode_trace
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs/how-to"
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_a_broken_one_is_found(
 
 
 def test_the_first_trace_of_the_page(toy: ModuleType) -> None:
-    page = (DOCS / "adding-a-target.md").read_text()
+    page = (DOCS / "add-a-target.md").read_text()
     text = page.partition("```json\n")[2].partition("```")[0]
     trace = decode_trace(text.encode(), "page")
     outcome = run_trace(toy.FACTORY, trace)

@@ -1,11 +1,10 @@
 """A campaign: many traces on several workers for a budget.
 
-campaign     starts the workers, yields events until the budget is spent
-state        what all workers share, behind one lock; also what is written to disk
-worker_loop  one thread for each worker: takes traces, runs them, looks into what fails
-progress     which traces are counted
-resume       whether a folder holds a campaign to continue
-corpus       traces that reach rare states, kept for the next campaign
-confirm      runs a new finding again, reduces and explains it
-finish       what is left to do when the last trace has ended
+campaign      starts the workers, yields events until the budget is spent
+state         what all workers share, behind one lock; also what is written to disk
+worker_loop   one thread for each worker: takes traces, runs them, looks into what fails
+trace_counts  which traces are counted
+resume        whether a folder holds a campaign to continue
+corpus        traces that reach rare states, kept for the next campaign
+confirm       runs a new finding again, reduces and explains it
 """

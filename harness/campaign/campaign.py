@@ -1,8 +1,11 @@
-"""A campaign: many traces on several workers for a budget. Yields records; prints nothing.
+"""A campaign: many traces on several workers for a budget. Yields events; prints nothing.
 
 One thread for each worker process (`worker_loop`): it takes the next few trace numbers, runs them, and when it meets a
-signature first, saves, confirms and reduces that finding itself before it goes on. All shared state is at the state,
-behind one lock. The first worker that is ready starts the clock.
+new signature, saves, confirms and reduces that finding itself before it goes on. Everything shared is in `state`,
+behind one lock. The first worker that is ready starts the clock. After the last trace, bugs of earlier campaigns that
+this one did not meet are tested again.
+
+Whatever ends a campaign short of SIGKILL, `CampaignEnded` is its last event: outputs rely on that.
 """
 
 from __future__ import annotations
@@ -10,15 +13,16 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Generator, Iterator
-from contextlib import suppress
 from queue import Empty
 from threading import Thread
 
+from ...targets.base.protocol import TargetError
 from ..detection.canary import CanaryRun, share
-from ..events import CampaignEnded, CampaignEvent, CampaignStarted, CanaryDone, Reason, Summary, Tick
+from ..events import CampaignEnded, CampaignEvent, CampaignStarted, CanaryDone, Notice, Reason, Summary, Tick
+from ..findings.retest import retest, unmet
 from ..findings.store import OutputError
-from ..workers.client import InternalError, WorkerClient
-from .resume import alone
+from ..workers.client import InternalError, Stopped, WorkerClient
+from .resume import exclusive
 from .state import CampaignState, Settings
 from .worker_loop import WorkerLoop, plan_chores
 
@@ -39,18 +43,40 @@ class Campaign:
         self._state = CampaignState(settings)
         self._loops: list[WorkerLoop] = []
         self._canary_run = CanaryRun(settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds))
+        self._retest_worker = WorkerClient(
+            settings.target, settings.launch, settings.trace_seconds, settings.memory_limit
+        )
 
     def run(self) -> Generator[CampaignEvent]:
-        """All records.
+        """Yield all events.
 
-        Raises OutputError, TargetError, TraceError or InternalError; findings are on disk by then.
+        Raises OutputError, TargetError, TraceError or InternalError after the last event; findings are on disk by
+        then. Raises OutputError before the first event if another campaign is at work in the folder.
         """
-        with alone(self.settings.out):
+        with exclusive(self.settings.out):
             yield from self._run()
 
     def _run(self) -> Generator[CampaignEvent]:
+        state, error = self._state, None
+        try:
+            yield from self._run_traces()
+            state.reason = state.reason or "traces"
+            if state.reason not in ("interrupted", "error"):
+                yield from self._retest()
+        except Exception as raised:
+            state.reason, error = "error", raised
+        summary = state.summary()
+        if state.began:  # else the folder still holds what an earlier campaign left
+            try:
+                summary = state.save()
+            except OutputError as raised:
+                error = error or raised
+        yield CampaignEnded(summary)
+        if error:
+            raise error
+
+    def _run_traces(self) -> Generator[CampaignEvent]:
         settings, state = self.settings, self._state
-        earlier = state.store.earlier()
         chores = plan_chores(state)
         for number in range(settings.jobs):
             worker = WorkerClient(settings.target, settings.launch, settings.trace_seconds, settings.memory_limit)
@@ -62,49 +88,59 @@ class Campaign:
             thread.start()
         try:
             began = False
-            for record in self._collect(threads):
+            for event in self._collect(threads):
                 if not began and state.began:
                     began = True
                     version, out = settings.launch.version, str(settings.out)
                     yield CampaignStarted(
-                        settings.target, version, settings.seed, settings.jobs, out, earlier, state.resumed
+                        settings.target, version, settings.seed, settings.jobs, out, settings.left_behind, state.resumed
                     )
-                yield record
+                yield event
         finally:
             self._halt(everything=True)
             for thread in threads:
                 thread.join()
-        state.reason = state.reason or "traces"
-        yield CampaignEnded(state.save())
+
+    def _retest(self) -> Iterator[CampaignEvent]:
+        """Test bugs of earlier campaigns again. A target that cannot be started any more is only a warning here."""
+        bugs = unmet(self.settings.history, self._state.summary())
+        if not bugs:
+            return
+        try:
+            with self._retest_worker as worker:
+                yield from retest(bugs, worker)
+        except Stopped:
+            self._state.reason = "interrupted"
+        except TargetError as error:
+            yield Notice(f"earlier bugs were not tested again: {error}")
 
     def stop(self, reason: Reason) -> None:
-        """End the campaign. A limit lets reductions end; "interrupted" does not."""
+        """End the campaign. A limit lets reductions finish; "interrupted" does not."""
         if self._state.reason is None:
             self._state.reason = reason
         self._halt(everything=reason == "interrupted")
+        if reason == "interrupted":
+            self._retest_worker.stop()
 
     def summary(self) -> Summary:
-        """The state of things."""
+        """Return the totals so far."""
         return self._state.summary()
 
     def _collect(self, threads: list[Thread]) -> Iterator[CampaignEvent]:
-        """Records as they come, a tick now and then, until all threads have ended."""
+        """Yield events as they come, a tick now and then, until all threads have ended."""
         state = self._state
         saved = ticked = time.monotonic()
         while True:
             alive = any(thread.is_alive() for thread in threads)
             try:
-                record = state.records.get(timeout=TICK_SECONDS if alive else 0)
+                event = state.events.get(timeout=TICK_SECONDS if alive else 0)
             except Empty:
                 if not alive:
                     return
             else:
-                if isinstance(record, Exception):
-                    state.reason = "error"
-                    with suppress(OutputError):
-                        state.save()
-                    raise record
-                yield record
+                if isinstance(event, Exception):
+                    raise event
+                yield event
             now = time.monotonic()
             if state.left() == 0:
                 self.stop("time")
@@ -126,9 +162,12 @@ class Campaign:
                 loop.worker.stop()
 
     def _run_canary(self) -> None:
-        """Body of the canary's thread."""
+        """Run the self-test: the body of its thread. It begins once the target has accepted the configuration."""
+        while not self._state.started.wait(TICK_SECONDS):
+            if self._state.stopping.is_set():
+                return
         try:
             self._state.canary = canary = self._canary_run.run(self.settings.canaries)
             self._state.emit(CanaryDone(canary))
         except Exception as error:
-            self._state.records.put(InternalError(f"the canary failed: {error}", traceback.format_exc()))
+            self._state.events.put(InternalError(f"the self-test failed: {error}", traceback.format_exc()))

@@ -1,4 +1,4 @@
-"""What happens to a new finding: does it show again, and how short can its trace be?"""
+"""Confirms a new finding: does its trace fail again alone, and how short can the trace be?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from threading import Lock
 
 from ...targets.base.trace import Trace
 from ..events import CampaignEvent, Improved
+from ..explain.terminal import finding_text
 from ..findings.store import FindingStore
 from ..traces.outcome import Outcome
 from ..traces.reduce import reduce_trace
@@ -14,10 +15,10 @@ from ..traces.violation import Violation
 from ..workers.client import WorkerClient
 
 HANG_PATIENCE = 0.1
-"""Part of the time limit after which a candidate for a shorter hang counts as one."""
+"""Fraction of the time limit after which a candidate for a shorter hang counts as a hang."""
 HANG_SECONDS_MIN = 2.0
-CONFIRMATIONS = 2
-"""How often the reduced trace is run again, to learn its reproduction rate."""
+RATE_RUNS = 2
+"""Further runs of the reduced trace, for its reproduction rate."""
 
 
 class Confirmation:
@@ -39,13 +40,11 @@ class Confirmation:
         self._signature = ""
         self._twice = False
         self._times_shown = self._times_tried = 0
-        """How often a trace that had shown it before showed it again: the reproduction rate."""
+        """Runs of traces that had failed before: how many failed again, and how many there were."""
         self._shown: tuple[Trace, Violation] | None = None
 
     def investigate(self, violation: Violation, trace: Trace, *, earlier: Trace | None) -> None:
-        """Run the trace again; if it shows the violation, reduce it, or a shorter one from an
-        earlier campaign.
-        """
+        """Run the trace again; if it fails, reduce it, or the shorter one of an earlier campaign if that fails, too."""
         self._signature = violation.signature
         self._twice = violation.oracle == "DETERMINISM"
         worker, patience = self._worker, self._worker.trace_seconds
@@ -69,12 +68,12 @@ class Confirmation:
         self._emit(Improved(finding))
 
     def _explain(self, trace: Trace) -> None:
-        """Keep how the best trace breaks what it breaks, and see whether it does so every time."""
+        """Save the explanation of the best trace, and count how often it fails."""
         outcome, history = self._worker.explain(trace)
         if self._count(outcome) and outcome.violation:
             with self._lock:
-                self._store.explain(self._signature, outcome.violation, history)
-        for _ in range(CONFIRMATIONS if history.moments else 0):  # a lost process is dear
+                self._store.explain(self._signature, outcome.violation, history, finding_text(history))
+        for _ in range(RATE_RUNS if history.moments else 0):  # restarting a worker is expensive
             self._shows(trace)
 
     def _run(self, trace: Trace) -> Outcome:
@@ -93,7 +92,7 @@ class Confirmation:
         return shown
 
     def _better(self, trace: Trace) -> None:
-        """A shorter trace: to disk. Its text is renewed if its violation is the last one seen."""
+        """Save a shorter trace."""
         violation = self._shown[1] if self._shown and self._shown[0] == trace else None
         with self._lock:
             finding = self._store.improve(self._signature, trace, violation)

@@ -1,10 +1,10 @@
-"""The corpus of a campaign's folder: a few traces for each reached state, run first by every later campaign.
+"""The corpus of a campaign's folder: a few traces for each reached state; later campaigns run them first.
 
     OUT/corpus/DIGEST.json
 
-A new build of the engine meets all rare states within seconds, instead of by luck. Distilled as it goes: a trace stays
-only if it reaches a state that fewer than `PER_STATE` kept ones reach, and since every campaign starts by running the
-corpus, it is distilled anew against the present engine.
+A new build of the engine thus reaches all rare states within seconds. A trace stays only if it reaches a state that
+fewer than `PER_STATE` kept ones reach; since every campaign starts by running the corpus, this is decided again for
+each build of the engine.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class CampaignCorpus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "corpus"
         self._reaching: dict[str, set[str]] = {}
-        """State -> names of the kept traces that reach it."""
+        """Names of the kept traces that reach a state, by state."""
 
     def files(self) -> list[Path]:
-        """What is there."""
+        """Return the files of the corpus."""
         return sorted(self.folder.glob("*.json"))
 
     def wanted(self, states: list[str]) -> list[str]:
-        """Those of the states that too few kept traces reach."""
+        """Return those of the states that too few kept traces reach."""
         return [state for state in states if len(self._reaching.get(state, ())) < PER_STATE]
 
     def load(self, path: Path) -> Trace | str:
-        """A trace, or why it is none; a broken file is put aside."""
+        """Return a trace, or the reason why a file is none; a broken file is put aside."""
         try:
             return load_trace(path)
         except TraceError as error:
@@ -46,7 +46,7 @@ class CampaignCorpus:
             return f"{error}; put aside as {path.with_suffix(BROKEN_SUFFIX).name}"
 
     def offer(self, trace: Trace, reached: Mapping[str, int], states: list[str], path: Path | None = None) -> None:
-        """Keep a trace if it reaches something wanted; else forget its file, if it has one."""
+        """Keep a trace if it reaches a wanted state; else remove its file, if it has one."""
         data = encode_trace(trace)
         name = hashlib.sha256(data).hexdigest()[:16]
         keep = any(reached.get(state) for state in self.wanted(states))

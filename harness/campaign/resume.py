@@ -1,8 +1,8 @@
-"""Whether a folder holds a campaign that did not end, to be continued by the same command.
+"""Resumes a campaign that did not end.
 
-A campaign has ended when a limit of its own ended it. Killed, interrupted or stopped by an error (a full disk), it goes
-on where its last state stands: its seed, its counts, its findings, the time that it has used. One campaign at a time
-works in a folder.
+A campaign has ended when one of its own limits ended it. Killed, interrupted or stopped by an error (a full disk), it
+continues from its last state: its seed, its counts, its findings, the time that it has used. Only one campaign at a
+time works in a folder.
 """
 
 from __future__ import annotations
@@ -12,45 +12,35 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from ..events import Summary
-from ..findings.store import STATE_FILE, OutputError
+from ..findings.store import OutputError
 
 LOCK_FILE = ".lock"
 
 
-def load_state(folder: Path) -> Summary | None:
-    """The state of the campaign in a folder, None where there is none that can be read."""
-    try:
-        return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=Summary)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
 def unfinished(
-    folder: Path, target: str, version: str, overrides: Mapping[str, object], seed: int | None
-) -> Summary | None:
-    """The campaign to continue: it did not end, and it is the same one. `seed` is None if any will do."""
-    state = load_state(folder)
+    state: Summary | None, target: str, version: str, overrides: Mapping[str, object], seed: int | None
+) -> bool:
+    """Return True if a campaign did not end and is the one that is asked for. `seed` is None if any will do."""
     if state is None or state.exit_reason not in (None, "interrupted", "error") or not state.traces:
-        return None
+        return False
     same = (state.target, state.version, dict(state.overrides)) == (target, version, dict(overrides))
-    return state if same and seed in (None, state.seed) else None
+    return same and seed in (None, state.seed)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keeps other campaigns out of a folder, as long as this process lives. OutputError if one is there."""
+def exclusive(folder: Path) -> Iterator[None]:
+    """Keep other campaigns out of a folder, as long as this process lives. Raises OutputError if one is there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOCK_FILE).open("w") as file:
-            try:
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise OutputError(f"another campaign is at work in {folder}; choose another folder with -o") from None
-            yield
+        file = (folder / LOCK_FILE).open("w")
     except OSError as error:
         raise OutputError(
             f"cannot write to the output folder {folder}: {error.strerror}; choose another with -o"
         ) from error
+    with file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise OutputError(f"another campaign is at work in {folder}; choose another folder with -o") from None
+        yield

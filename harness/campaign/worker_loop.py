@@ -1,17 +1,16 @@
-"""What one worker's thread does: first the chores, then new traces until there are none, and whatever they find.
+"""The thread of one worker: first the chores, then new traces until there are none, and the findings that they give.
 
-Chores are what an earlier process could not finish reducing, and the corpus of the folder: queued before new traces,
-so that rare states and known trouble come first.
+Chores are findings that an earlier process did not finish reducing, and the corpus of the folder: they come before new
+traces, so that rare states are reached first.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
@@ -19,23 +18,21 @@ from ..events import Finding, Found, Notice, TraceDone, WorkerLost, WorkerState
 from ..findings.store import OutputError
 from ..traces.files import load_trace
 from ..traces.violation import Violation
-from ..workers.client import InternalError, Ran, Stopped, WorkerClient
+from ..workers.client import InternalError, Stopped, WorkerClient
+from ..workers.losses import Ran
 from .confirm import Confirmation
 from .state import CampaignState, Claim
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Chore = Callable[["WorkerLoop"], None]
+Chore = Callable[["WorkerLoop"], None]
 
 OVERTIME_SECONDS = 5.0
-"""What a reduction may take at least, even if the campaign's time is over by then."""
+"""A reduction may take this long even if the campaign's time is over by then."""
 CORPUS_INDEX = -1
-"""Number of a trace that was not drawn."""
+"""Number of a trace of the corpus."""
 
 
 def plan_chores(state: CampaignState) -> SimpleQueue[Chore]:
-    """What comes before new traces."""
+    """Return the chores of a campaign."""
     chores: SimpleQueue[Chore] = SimpleQueue()
     for finding in state.store.findings.values():
         if finding.reproduced and not finding.reduced:
@@ -46,7 +43,7 @@ def plan_chores(state: CampaignState) -> SimpleQueue[Chore]:
 
 
 class WorkerLoop:
-    """One worker and its thread. `busy` while it looks into a finding: a limit lets it end that."""
+    """One worker and its thread. `busy` while it investigates a finding: a limit lets it finish that."""
 
     def __init__(self, number: int, state: CampaignState, worker: WorkerClient, chores: SimpleQueue[Chore]) -> None:
         self.number = number
@@ -56,7 +53,7 @@ class WorkerLoop:
         self._chores = chores
 
     def work(self) -> None:
-        """Body of the thread. Errors become records."""
+        """Run chores and traces: the body of the thread. Errors become events."""
         state = self._state
         try:
             with self.worker:
@@ -73,9 +70,9 @@ class WorkerLoop:
         except Stopped:
             pass
         except (OutputError, TargetError, TraceError, InternalError) as error:
-            state.records.put(error)
+            state.events.put(error)
         except Exception as error:
-            state.records.put(InternalError(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            state.events.put(InternalError(f"{type(error).__name__}: {error}", traceback.format_exc()))
         self._announce("ended")
 
     def _all_chores(self) -> Iterator[Chore]:
@@ -86,7 +83,7 @@ class WorkerLoop:
                 return
 
     def reduce_again(self, finding: Finding) -> None:
-        """A finding whose reduction was cut off."""
+        """Continue a reduction that was cut off."""
         try:
             trace = load_trace(finding.trace)
         except TraceError as error:
@@ -97,7 +94,7 @@ class WorkerLoop:
             self._investigate(Claim(finding, None), violation, trace)
 
     def run_again(self, path: Path) -> None:
-        """A trace of the folder's corpus. It is not counted, but what it finds is a finding."""
+        """Run a trace of the folder's corpus. It is not counted, but its violation is a finding."""
         state = self._state
         trace = state.corpus.load(path)
         if isinstance(trace, str):
@@ -115,7 +112,7 @@ class WorkerLoop:
             self._investigate(claim, outcome.violation, trace)
 
     def _take(self, ran: Ran) -> None:
-        """Count a trace, and look into its violation if it is the first of its signature."""
+        """Count a trace, and investigate its violation if it is the first of its signature."""
         state, violation = self._state, ran.outcome.violation
         self.busy = violation is not None
         claim = state.take(ran)

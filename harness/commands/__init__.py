@@ -10,7 +10,8 @@ report   a page of HTML
 mutants  how fast known bugs are found
 targets  lists the targets
 doctor   checks this machine and installation
-common   what several commands share
+common   options, output and signals that commands share
+reading  reads many trace files, broken ones among them
 
 Each command has `EXAMPLES`, `add_arguments(parser)` and `run(options)`.
 """

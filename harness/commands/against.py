@@ -1,4 +1,4 @@
-"""What `fuzz --against` and `replay --against` share: two workers, and where they differ."""
+"""`fuzz --against` and `replay --against`: run the same traces on two targets and compare."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ..workers.client import WorkerClient
 
 REDUCE_SECONDS = 20.0
-ALONE = ("jobs", "known", "fresh", "events", "junit")
-"""Options of a campaign that a comparison does not have."""
+ALONE = ("jobs", "known", "fresh", "events", "junit", "sarif")
+"""Options of `fuzz` that a comparison does not have."""
 
 
 class Pair:
-    """Two targets that get the same traces. Use as a context manager."""
+    """Two workers, one for each target. Use as a context manager."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         from ..workers.client import WorkerClient
@@ -50,18 +50,18 @@ class Pair:
         self._stack.close()
 
     def stop(self, reason: Reason) -> None:
-        """End whatever runs; called from a signal handler."""
+        """End both workers; called from a signal handler."""
         del reason
         for worker in self.workers:
             worker.stop()
 
     @property
     def first(self) -> WorkerClient:
-        """The worker that draws."""
+        """Return the worker that draws traces."""
         return self.workers[0]
 
     def run(self, trace: Trace) -> Outcome:
-        """The first target's outcome; its violation is a difference if it has none of its own."""
+        """Return the first target's outcome; its violation is the difference if it has none of its own."""
         from msgspec import structs
 
         from ..lockstep.differential import difference
@@ -71,28 +71,35 @@ class Pair:
 
 
 def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
-    """Replay files on both targets; exit status 1 if any differs or fails."""
-    from ..exit_status import CLEAN, VIOLATION
+    """Replay files on both targets; exit status 1 if any trace differs or fails, else 2 if a file is no trace."""
+    from ..exit_status import CLEAN, USAGE, VIOLATION
     from ..lockstep.ranks import on_ranks
-    from ..traces.files import load_trace
     from ..units import plural
     from .common import print_json, printer
+    from .reading import read_all, unread
 
-    traces = [(file, load_trace(file)) for file in files]
-    line, results = printer(options.json), []
-    with Pair(options) as pair:
-        for file, trace in traces:
-            violation = pair.run(on_ranks(trace, options.dp)).violation
-            line(
-                f"{'DIFFERS' if violation else 'alike  '} {file}"
-                + (f"\n        {violation.message}" if violation else "")
-            )
-            results.append({"trace": str(file), "signature": violation.signature if violation else None})
+    line = printer(options.json)
+    read = read_all(files, line)
+    results: list[dict[str, object]] = [unread(file, why) for file, why in read.items() if isinstance(why, str)]
+    refused = len(results)
+    if refused < len(read):
+        with Pair(options) as pair:
+            for file, trace in read.items():
+                if isinstance(trace, str):
+                    continue
+                violation = pair.run(on_ranks(trace, options.dp)).violation
+                line(
+                    f"{'DIFFERS' if violation else 'alike  '} {file}"
+                    + (f"\n        {violation.message}" if violation else "")
+                )
+                results.append({"trace": str(file), "signature": violation.signature if violation else None})
     failed = sum(result["signature"] is not None for result in results)
-    line(f"{plural(len(results), 'trace')} on {options.target} and {options.against}: {failed} differ or fail")
+    end = f", {refused} refused" if refused else ""
+    line(f"{plural(len(results), 'trace')} on {options.target} and {options.against}: {failed} differ or fail{end}")
     if options.json:
-        print_json({"exit_reason": "violation" if failed else "clean", "results": results})
-    return VIOLATION if failed else CLEAN
+        reason = "violation" if failed else "refused" if refused else "clean"
+        print_json({"exit_reason": reason, "results": results})
+    return VIOLATION if failed else USAGE if refused else CLEAN
 
 
 def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object]) -> int:
@@ -136,7 +143,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
 
 
 def check(options: argparse.Namespace) -> None:
-    """TraceError for options that a comparison would leave aside."""
+    """Raise TraceError for options that a comparison does not have."""
     from ...targets.base.trace import TraceError
 
     if given := [f"--{name}" for name in ALONE if getattr(options, name)]:
@@ -153,7 +160,7 @@ def _over(options: argparse.Namespace, traces: int, steps: int, left: float) -> 
 
 
 def reduce(pair: Pair, trace: Trace, violation: Violation, path: Path, line: Callable[[str], None]) -> None:
-    """Save a difference at once, and then whatever smaller trace shows it."""
+    """Save the trace of a difference at once, then each smaller trace that shows it."""
     from ..findings.store import OutputError
     from ..traces.files import save_trace
     from ..traces.reduce import reduce_trace

@@ -1,4 +1,4 @@
-"""hybridfuzz bisect: which releases of an engine show a failure."""
+"""hybridfuzz bisect: find the releases of an engine that show a failure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 --versions: FIRST..LAST (releases between, from the package index), or a list of releases and paths, oldest first.
-Each environment is made once (about 0.6 GB a release). A release that was not tried is not judged.
-Exit status: 0 done, 1 the trace fails in the last release that could be judged, 2 usage or environment.
+Each environment is made once (about 0.6 GB a release). Nothing is concluded about releases that were not tried.
+Exit status: 0 done, 1 the trace fails in the last release that could be tested, 2 usage or environment.
 example: hybridfuzz bisect failing.json --target vllm --versions 0.28.0..0.33.0
 """
 
@@ -22,16 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from .common import add_target
 
-    parser.add_argument("trace", metavar="TRACE", help="a trace that fails in one of them")
+    parser.add_argument("trace", metavar="TRACE", help="a trace that fails in one of the releases")
     add_target(parser)
     parser.add_argument("--versions", required=True, metavar="LIST", help="A..B, or A,B,PATH")
-    parser.add_argument("--signature", metavar="S", help="the failure looked for (that of the first that fails)")
-    parser.add_argument("--all", action="store_true", help="try every version, not as few as are needed")
+    parser.add_argument(
+        "--signature", metavar="S", help="the failure to look for (default: of the first release that fails)"
+    )
+    parser.add_argument("--all", action="store_true", help="try every release, not only those that are needed")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Try, print a line for each, then where it changes."""
+    """Try releases, print a line for each, then the changes."""
     import msgspec
 
     from ..exit_status import CLEAN, USAGE, VIOLATION
@@ -60,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def releases_of(options: argparse.Namespace) -> list[str]:
-    """What --versions means, oldest first. TargetError or TraceError if it means nothing."""
+    """Return the releases that --versions names, oldest first. Raises TargetError or TraceError if there are none."""
     from ...targets.base.registry import check_has_releases, releases_between
     from ...targets.base.trace import TraceError
     from .common import progress_line
@@ -76,7 +78,7 @@ def releases_of(options: argparse.Namespace) -> list[str]:
 
 
 def first_signature(options: argparse.Namespace, trace: Trace, releases: list[str]) -> str:
-    """The signature in the file's name as findings and the corpus have it, or of the first release that fails."""
+    """Return the signature in the file's name, as in a corpus, else that of the first release that fails."""
     from pathlib import Path
 
     from ...targets.base.protocol import TargetError
@@ -107,7 +109,7 @@ def attempt(options: argparse.Namespace, trace: Trace, release: str) -> Outcome:
 
 
 def conclusions(releases: list[str], tried: dict[str, Tried], found: list[Change]) -> list[str]:
-    """What follows, and what does not."""
+    """Return the conclusions as lines: changes, releases that decide nothing, releases that were not tried."""
     lines = []
     for change in found:
         between = f"; not tried between them: {', '.join(change.open)}" if change.open else ""
@@ -115,11 +117,11 @@ def conclusions(releases: list[str], tried: dict[str, Tried], found: list[Change
         lines.append(f"{what}: {change.after} ({change.before} is {tried[change.before].state}){between}")
     if not found:
         states = {one.state for one in tried.values() if one.state in ("bad", "good")}
-        said = f"all that were judged are {states.pop()}" if len(states) == 1 else "no release could be judged"
-        lines.append(f"no change found: {said}")
+        result = f"all tested releases are {states.pop()}" if len(states) == 1 else "no release could be tested"
+        lines.append(f"no change found: {result}")
     undecided = [one.release for one in tried.values() if one.state in ("other", "not applicable")]
     if undecided:
-        lines.append(f"say nothing about it: {', '.join(undecided)}")
+        lines.append(f"not decisive: {', '.join(undecided)}")
     if left := [release for release in releases if release not in tried]:
         lines.append(f"not tried: {', '.join(left)} (--all tries them)")
     return lines

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
+from ..quoting import terminal_text
 from ..units import duration, size
 
 if TYPE_CHECKING:  # --help has to come at once
@@ -23,6 +25,8 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..workers.client import WorkerClient
 
 JOBS_MAX = 1024
+PATIENCE_SECONDS = 5.0
+"""Time for a clean end after the first signal; later ones are taken for impatience."""
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
 
 
@@ -40,7 +44,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=60.0,
         metavar="TIME",
-        help="a trace that takes longer hangs (60s)",
+        help="limit for one run of a trace; a longer one is a HANG (60s)",
     )
     parser.add_argument(
         "--memory", type=size, metavar="SIZE", help="limit for each worker (its share of four fifths; 0: none)"
@@ -82,7 +86,7 @@ def launch_target(target: str) -> Launch:
 
 def progress_line(text: str) -> None:
     """One line that is not a result."""
-    print(text, file=sys.stderr, flush=True)
+    print(terminal_text(text), file=sys.stderr, flush=True)
 
 
 def cores() -> int:
@@ -107,7 +111,7 @@ def print_json(value: object) -> None:
 def printer(json_wanted: bool) -> Callable[[str], None]:
     """Where lines for people go: standard error if standard output belongs to JSON."""
     stream = sys.stderr if json_wanted else sys.stdout
-    return lambda text: print(text, file=stream, flush=True)
+    return lambda text: print(terminal_text(text), file=stream, flush=True)
 
 
 def trace_files(paths: list[str]) -> list[Path]:
@@ -132,7 +136,7 @@ def output_folder(name: str) -> Path:
 
 
 class Stoppable(Protocol):
-    """Something long that can be ended early."""
+    """Long work that can be ended early."""
 
     def stop(self, reason: Reason) -> None:
         """End it; called from a signal handler."""
@@ -141,14 +145,23 @@ class Stoppable(Protocol):
 
 @contextmanager
 def ending_on_signals(work: Stoppable) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) ends it cleanly, the second one at once."""
+    """End the work cleanly on Ctrl-C, SIGTERM or SIGHUP.
+
+    A second signal soon after belongs to the first (`timeout` sends SIGTERM to the process and to its group). One that
+    comes `PATIENCE_SECONDS` later raises KeyboardInterrupt: the clean end takes too long.
+    """
+    first = float("inf")
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal first
         del frame
-        signal.signal(number, signal.default_int_handler)
+        now = time.monotonic()
+        if now - first >= PATIENCE_SECONDS:
+            signal.default_int_handler(number, None)
+        first = min(first, now)
         work.stop("interrupted")
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -20,9 +20,7 @@ example: hybridfuzz doctor
 ENGINE_GIGABYTES = 4.0
 
 Check = tuple[bool | None, str, str]
-"""True for good, None for "works, but", False for broken; what was looked at; what was found, and
-the cure.
-"""
+"""(good, subject, finding and cure); good is True, False for broken, None for a note."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def all_checks() -> Iterator[Check]:
-    """One after another, since some take a second."""
+    """Yield each check as it is done: some take a second."""
     yield sys.version_info >= (3, 11), "Python", f"{platform.python_version()} at {sys.executable}"
     for name in ("msgspec", "numpy", "rich", "hypothesis"):
         yield package(name, needed=True)
@@ -62,12 +60,13 @@ def all_checks() -> Iterator[Check]:
     yield compiled()
     yield devices()
     yield machine()
+    yield isolation()
     yield cache()
     yield built_in_target()
 
 
 def package(name: str, *, needed: bool) -> Check:
-    """Whether a distribution is installed."""
+    """Check that a distribution is installed."""
     try:
         return True, name, version(name)
     except PackageNotFoundError:
@@ -76,7 +75,7 @@ def package(name: str, *, needed: bool) -> Check:
 
 
 def compiled() -> Check:
-    """Whether modules run in C: an extension wins over the source beside it."""
+    """Report modules compiled to C: an extension is imported instead of the source beside it."""
     root = Path(__file__).parents[2]
     files = [path for folder in ("harness", "reference", "targets") for path in (root / folder).rglob("*")]
     count = sum(path.name.endswith(tuple(EXTENSION_SUFFIXES)) for path in files)
@@ -86,7 +85,7 @@ def compiled() -> Check:
 
 
 def devices() -> Check:
-    """Where a numeric run is possible."""
+    """Report the devices of numeric runs."""
     from ...targets.base.registry import missing_devices
 
     missing = missing_devices("hybrid")
@@ -97,15 +96,24 @@ def devices() -> Check:
 
 
 def machine() -> Check:
-    """Cores and memory."""
+    """Report cores and memory."""
     from .common import cores
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return True, "machine", f"{cores()} cores, {memory:.0f} GiB of memory, {platform.system()}"
 
 
+def isolation() -> Check:
+    """Report the network that workers have."""
+    from ..workers.isolation import namespaces_missing
+
+    if reason := namespaces_missing():
+        return None, "isolation", f"workers share this machine's network and see its processes: {reason}"
+    return True, "isolation", "workers have loopback as their only network"
+
+
 def cache() -> Check:
-    """Where environments of engines go."""
+    """Check the folder of engines' environments."""
     from ...targets.base.environment import cache_folder
     from ...targets.base.protocol import TargetError
 

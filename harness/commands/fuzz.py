@@ -3,25 +3,65 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import random
-from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # --help has to come at once
     from ..campaign.state import Settings
     from ..events import Summary
-    from ..findings.triage import Bug
+    from ..findings.known import Known
+    from ..outputs.handler import EventHandler
 
 EXAMPLES = """\
-The same seed gives the same traces. Findings are on disk as soon as they are made; a campaign that was
-killed or interrupted goes on where it was when the same command (with -o or --seed) is given again.
-Every campaign first plants a known bug, the canary: if that is not found, it ends as "blind".
-Exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error.
+The same seed gives the same traces. A finding is on disk before it is reported; the same command (with
+-o or --seed) continues a campaign that was killed or interrupted. Every campaign first plants a bug in
+a copy of the built-in target (self-test): if it is not found, the campaign ends as "blind".
+Exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error,
+5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m --config mamba_cache_mode=align
 """
 DEFAULT_SECONDS = 60.0
+KNOWN_FILE = "known.toml"
+ENTRY_POINTS = "hybridfuzz.handlers"
+"""Other packages register handler modules under this entry point group."""
+
+
+class Output(NamedTuple):
+    """A module that makes a handler of a campaign's events (`outputs.handler`), and the option that asks for it.
+
+    An option takes a file, or nothing (`is_switch`). A module without one handles every campaign.
+    """
+
+    module: str
+    option: str = ""
+    help: str = ""
+    is_switch: bool = False
+
+
+OUTPUTS = (
+    Output("harness.outputs.console"),
+    Output("harness.outputs.rates"),
+    Output("harness.outputs.bug_history"),
+    Output("harness.outputs.ndjson", "--events", "write events as they happen, one JSON object a line"),
+    Output("harness.outputs.junit", "--junit", "write a JUnit file at the end"),
+    Output("harness.outputs.sarif", "--sarif", "write a SARIF file for code-scanning pages at the end"),
+    Output("reports.handler"),
+    Output("harness.outputs.summary", "--json", "print one JSON object on standard output at the end", is_switch=True),
+)
+"""In the order in which they get an event."""
+
+
+def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
+    """Return the handlers of this project, then those that other packages registered."""
+    from ..outputs.handler import registered
+
+    root = (__package__ or "").removesuffix(".harness.commands")
+    makers = [importlib.import_module(f"{root}.{output.module}").make_handler for output in OUTPUTS]
+    makers += [module.make_handler for module in registered(ENTRY_POINTS)]
+    return [handler for make in makers if (handler := make(options))]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="budget for reducing each finding (20s)",
     )
     parser.add_argument("--against", metavar="T", help="a second target that must show the same")
-    parser.add_argument("--no-canary", action="store_true", help="do not test the alarm with a planted bug")
+    parser.add_argument("--no-canary", action="store_true", help="skip the self-test with a planted bug")
     parser.add_argument(
         "-o",
         "--out",
@@ -69,58 +109,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--known", type=Path, metavar="FILE", help="acknowledged bugs, no reason to fail (DIR/known.toml)"
     )
     parser.add_argument("--fresh", action="store_true", help="do not continue a campaign that was cut off")
-    parser.add_argument("--events", type=Path, metavar="FILE", help="what happens, as it happens: a line of JSON each")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="end with a JUnit file")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+    for output in OUTPUTS:
+        if output.is_switch:
+            parser.add_argument(output.option, action="store_true", help=output.help)
+        elif output.option:
+            parser.add_argument(output.option, type=Path, metavar="FILE", help=output.help)
+    if entry_points(group=ENTRY_POINTS):
+        from ..outputs.handler import registered
+
+        for module in registered(ENTRY_POINTS):
+            module.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a campaign, show it, and bring the book of bugs up to date."""
-    import msgspec
+    """Run a campaign and feed its events to the handlers."""
+    from contextlib import closing, suppress
 
     from ..campaign.campaign import Campaign
-    from ..campaign.finish import check_old_bugs, known_bugs, leave_report, record_bugs
-    from ..campaign.resume import load_state
     from ..events import CampaignEnded
-    from ..outputs.console import open_console
-    from ..outputs.junit import write_junit
-    from ..outputs.ndjson import EventLog
-    from ..outputs.rates import Rates
-    from .common import ending_on_signals, print_json, printer
+    from ..outputs.handler import CampaignInfo, Dispatcher
+    from .common import ending_on_signals, printer
 
     if options.against:
         from .against import fuzz_against
 
         return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
-    known_bugs(options.known, options.out or Path())  # a broken file is said before the campaign
+    known_bugs(options.known, options.out or Path())  # a broken file is reported before an environment is made
     settings = settings_of(options)
-    if settings.earlier is None and (cut_off := load_state(settings.out)):
-        record_bugs(settings.out, cut_off, ())  # it had no time to do so
-    campaign = Campaign(settings)
-    summary, rates = None, Rates()
-    with (
-        ending_on_signals(campaign),
-        EventLog(options.events, append=settings.earlier is not None) if options.events else nullcontext() as log,
-        open_console(on_stderr=options.json) as console,
-        closing(campaign.run()) as records,
-    ):
-        for record in records:
-            console.show(record)
-            rates.take(record)
-            if log:
-                log.show(record)
-            if isinstance(record, CampaignEnded):
-                summary = record.summary
-    assert summary is not None
-    known, line = known_bugs(options.known, settings.out), printer(options.json)
-    bugs = record_bugs(settings.out, summary, known)
-    say_states([*bugs, *check_old_bugs(settings.out, summary, settings.launch, known, settings.trace_seconds)], line)
-    if options.junit:
-        write_junit(options.junit, summary, {bug.signature: bug.reason for bug in bugs if bug.state == "known"})
-    line(f"report: {leave_report(settings.out, rates)}")
-    if options.json:
-        print_json({**as_json(summary), "bugs": msgspec.to_builtins(bugs)})
-    return status(summary, bugs)
+    dispatcher, campaign = Dispatcher(make_handlers(options)), Campaign(settings)
+    info = CampaignInfo(
+        target=settings.target,
+        version=settings.launch.version,
+        seed=settings.seed,
+        out=settings.out,
+        resumed=settings.earlier is not None,
+        known=settings.known,
+    )
+    with ending_on_signals(campaign):
+        dispatcher.start(info)
+        ended = None
+        try:
+            with closing(campaign.run()) as events:
+                ended = dispatcher.deliver(events)
+        except KeyboardInterrupt:  # a later signal: what is known so far still goes to every output
+            ended = dispatcher.deliver([CampaignEnded(campaign.summary())])
+        finally:
+            dispatcher.shutdown()
+    assert ended is not None
+    if (page := settings.out / "report.html").exists():
+        with suppress(BrokenPipeError):  # a lost output does not change the result
+            printer(options.json)(f"report: {page}")
+    return status(ended.summary)
+
+
+def known_bugs(wanted: Path | None, folder: Path) -> tuple[Known, ...]:
+    """Return acknowledged bugs: of the file that was asked for, else of the output folder's own, if it has one.
+
+    Raises TraceError for a file that cannot be used.
+    """
+    from ..findings.known import load_known
+
+    if wanted is None and not (folder / KNOWN_FILE).exists():
+        return ()
+    return load_known(wanted or folder / KNOWN_FILE)
 
 
 def overrides_of(options: argparse.Namespace) -> dict[str, object]:
@@ -134,32 +185,39 @@ def overrides_of(options: argparse.Namespace) -> dict[str, object]:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """What the options ask for; a campaign that did not end in this folder is continued.
+    """Return the settings that the options ask for; a campaign that did not end in this folder is continued.
 
-    Makes the target's environment if need be.
+    Makes the target's environment if need be. Raises TraceError for a state file that cannot be used: every file of
+    the folder is checked before the first trace.
     """
     from ..campaign.resume import unfinished
     from ..campaign.state import Settings
     from ..detection.canary import canaries
+    from ..findings.store import read_state
+    from ..findings.triage import load_bug_history
     from .common import cores, launch_target, memory_limit, output_folder
 
-    launch = launch_target(options.target)
     overrides = overrides_of(options)
-    seed, earlier = options.seed, None
-    if not options.fresh and (options.out or seed is not None):
+    seed, state, continued = options.seed, None, False
+    if options.out or seed is not None:
         folder = options.out or output_folder(f"{options.target}-{seed}")
-        earlier = unfinished(folder, options.target, launch.version, overrides, seed)
-    if earlier:
-        seed = earlier.seed
+        state = read_state(folder)
+        load_bug_history(folder)
+    launch = launch_target(options.target)
+    if not options.fresh:
+        continued = unfinished(state, options.target, launch.version, overrides, seed)
+    if state and continued:
+        seed = state.seed
     elif seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
+    out = options.out or output_folder(f"{options.target}-{seed}")
     unlimited = options.time is None and options.steps is None and options.traces is None
     workers = options.jobs or min(cores(), options.traces or cores())
     return Settings(
         target=options.target,
         launch=launch,
         seed=seed,
-        out=options.out or output_folder(f"{options.target}-{seed}"),
+        out=out,
         jobs=workers,
         seconds=DEFAULT_SECONDS if unlimited else options.time,
         steps=options.steps,
@@ -169,38 +227,19 @@ def settings_of(options: argparse.Namespace) -> Settings:
         reduce_seconds=options.reduce,
         memory_limit=memory_limit(options, workers),
         canaries=() if options.no_canary else canaries(seed),
-        earlier=earlier,
+        earlier=state if continued else None,
+        left_behind=state.findings if state and not continued else (),
+        known=known_bugs(options.known, out),
+        history=load_bug_history(out),
     )
 
 
-def say_states(bugs: Sequence[Bug], line: Callable[[str], None]) -> None:
-    """What is no news, and whether anything is."""
-    from ..findings.triage import is_new
+def status(summary: Summary) -> int:
+    """Return the exit status. A new finding counts more than an interruption, and that more than what was missed."""
+    from ..exit_status import CLEAN, INTERRUPTED, VACUOUS, VIOLATION
 
-    for bug in bugs:
-        if bug.state == "known":
-            line(f"known: {bug.signature} ({bug.reason})")
-        elif bug.state == "flaky":
-            line(f"flaky: {bug.signature} showed again in {bug.rate} runs")
-        elif bug.state == "fixed":
-            line(f"fixed: {bug.signature}: its trace runs clean now")
-    met = [bug for bug in bugs if bug.state != "fixed"]
-    if met and not any(map(is_new, met)):
-        line("no news: all findings are known")
-
-
-def status(summary: Summary, bugs: Sequence[Bug]) -> int:
-    """A violation that is news counts more than a blind alarm, and that more than what was not exercised."""
-    from ..exit_status import CLEAN, VACUOUS, VIOLATION
-    from ..findings.triage import is_new
-
-    if any(map(is_new, bugs)):
+    if summary.new_findings:
         return VIOLATION
-    return VACUOUS if summary.blind or summary.never_exercised or summary.never_reached else CLEAN
-
-
-def as_json(summary: Summary) -> dict[str, object]:
-    """What scripts may rely on; everything of the summary, and the rate."""
-    import msgspec
-
-    return {**msgspec.to_builtins(summary), "steps_per_second": round(summary.steps_per_second, 1)}
+    if summary.exit_reason == "interrupted":
+        return INTERRUPTED
+    return VACUOUS if summary.blind or summary.vacuous else CLEAN

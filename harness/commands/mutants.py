@@ -1,4 +1,4 @@
-"""hybridfuzz mutants: how fast each known bug is found."""
+"""hybridfuzz mutants: measure how fast each known bug is found."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from ..detection.statistics import Change, Detection, Row
 
 EXAMPLES = """\
-A mutant is the target with one known bug put back in. Every change of workload or oracle is judged by this matrix:
-keep the file of one run, and give it to the next one with --compare. Traces are exact, CPU seconds depend on the
+A mutant is the target with one known bug planted. Use this matrix to judge changes of workload and oracles:
+keep the file of one run and pass it to the next one with --compare. Traces are exact, CPU seconds depend on the
 machine. DIR/traces gets the shortest trace of each mutant and signature.
 Exit status: 0 all found with every seed, 1 some not, 2 usage or environment, 4 internal error.
 example: hybridfuzz mutants --seeds 5 --time 60s --jobs 8 --compare before.json
 """
-DOCUMENT = Path("docs/detection.md")
+DOCUMENT = Path("docs/reference/detection.md")
 WIDTH = 170
-"""Columns where nobody says how wide the output is."""
+"""Columns of output that is no terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,17 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=settings, action="append", default=[], metavar="K=V,...", help="fix what is drawn otherwise"
     )
-    parser.add_argument("--timeout", type=duration, default=20.0, metavar="TIME", help="a longer trace hangs (20s)")
+    parser.add_argument(
+        "--timeout", type=duration, default=20.0, metavar="TIME", help="limit for one run of a trace (20s)"
+    )
     parser.add_argument("--reduce", type=duration, default=10.0, metavar="TIME", help="for reducing each trace (10s)")
     parser.add_argument("--no-reduce", action="store_true", help="detect only")
-    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="say what got better and worse since")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="list what got better and worse")
     parser.add_argument("--write-docs", action="store_true", help=f"write the maintained table, {DOCUMENT}")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where matrix.json and traces go")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trial, show, save, compare."""
+    """Run the trials, print the table, save it, compare."""
     from rich.console import Console
 
     from ..detection.statistics import compare, summarise
@@ -93,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """TraceError for what cannot be done, before any time is spent."""
+    """Raise TraceError for options that exclude each other, before any time is spent."""
     from ...targets.base.trace import TraceError
 
     if options.write_docs and options.only:
@@ -103,7 +105,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def prepare_matrix(options: argparse.Namespace, out: Path) -> tuple[Matrix, dict[str, str]]:
-    """The matrix, and the titles of its mutants."""
+    """Return the matrix and the titles of its mutants."""
     from ..detection.matrix import Matrix, MatrixSettings, chosen_mutants
     from .common import cores, launch_target
 
@@ -125,23 +127,20 @@ def prepare_matrix(options: argparse.Namespace, out: Path) -> tuple[Matrix, dict
 
 
 def load_runs(path: Path) -> list[Detection]:
-    """The runs of an earlier matrix. TraceError if the file holds none."""
-    import msgspec
-
+    """Return the runs of an earlier matrix. Raises TraceError if the file holds none."""
     from ...targets.base.trace import TraceError
     from ..detection.statistics import Saved
+    from ..traces.files import read_json
 
-    try:
-        return list(msgspec.json.decode(path.read_bytes(), type=Saved).runs)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        raise TraceError(f"{path}: not a detection matrix ({error})") from None
+    saved = read_json(path, Saved, "a detection matrix", ": not a detection matrix")
+    if saved is None:
+        raise TraceError(f"{path}: cannot be read: No such file or directory")
+    return list(saved.runs)
 
 
 @contextmanager
 def progress(console: Console, matrix: Matrix) -> Iterator[Callable[[Detection], None]]:
-    """A bar on a terminal; the function given counts one run."""
+    """Show a progress bar on a terminal; yield the function that counts one run."""
     from rich import progress as bars
 
     settings = matrix.settings
@@ -165,7 +164,7 @@ def progress(console: Console, matrix: Matrix) -> Iterator[Callable[[Detection],
 
 
 def summarise_all(runs: Sequence[Detection], titles: Mapping[str, str]) -> list[Row]:
-    """A row for each mutant that was run at all, in the order of the registry."""
+    """Return a row for each mutant that was run at all, in the order of the registry."""
     from ..detection.statistics import summarise
 
     by_mutant = {slug: [run for run in runs if run.mutant == slug] for slug in titles}
@@ -179,13 +178,13 @@ def as_json(
     runs: Sequence[Detection],
     changes: Sequence[Change],
 ) -> dict[str, object]:
-    """What scripts may rely on, and what --compare reads."""
+    """Return the content of matrix.json, the documented form for scripts and for --compare."""
     import msgspec
 
     from ..detection.statistics import overall
 
     settings = matrix.settings
-    hunted = {row.mutant: row for row in rows}
+    by_mutant = {row.mutant: row for row in rows}
     traces, seconds = overall(changes)
     result = {
         "exit_reason": "interrupted" if matrix.reason == "interrupted" else "done",
@@ -195,7 +194,7 @@ def as_json(
         "overrides": settings.overrides,
         "mutants": rows,
         "not_found": [
-            slug for slug in settings.mutants if slug not in hunted or hunted[slug].found < len(settings.seeds)
+            slug for slug in settings.mutants if slug not in by_mutant or by_mutant[slug].found < len(settings.seeds)
         ],
         "errors": [f"{run.mutant}, seed {run.seed}: {run.error}" for run in runs if run.error],
         "comparison": {"traces": traces, "seconds": seconds, "changes": changes} if options.compare else None,
@@ -220,7 +219,7 @@ def save(path: Path, result: Mapping[str, object]) -> None:
 
 
 def write_document(options: argparse.Namespace, rows: Sequence[Row]) -> str:
-    """The maintained table; says so."""
+    """Write the table of the documentation; return a line that names it."""
     from ..detection.tables import markdown
     from ..traces.files import write_atomically
 
@@ -230,7 +229,7 @@ def write_document(options: argparse.Namespace, rows: Sequence[Row]) -> str:
 
 
 def verdict(result: Mapping[str, Any], out: Path) -> Iterator[str]:
-    """The last lines."""
+    """Yield the last lines of output."""
     yield from result["errors"]
     rows, missed = result["mutants"], result["not_found"]
     ended = "interrupted: " if result["exit_reason"] == "interrupted" else ""
@@ -242,7 +241,7 @@ def verdict(result: Mapping[str, Any], out: Path) -> Iterator[str]:
 
 
 def status(result: Mapping[str, Any]) -> int:
-    """Our own faults count most."""
+    """Return the exit status; errors of hybridfuzz count most."""
     from ..exit_status import CLEAN, INTERNAL, VIOLATION
 
     if result["errors"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 EXAMPLES = """\
-The signature stays the same. OUT always holds the best trace so far: stop whenever you like.
+The signature stays the same. OUT always holds the best trace so far, also after Ctrl-C.
 example: hybridfuzz reduce failing.json --target hybrid:null-as-state-slot -o small.json
 """
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Reduce; a line for each improvement that drops events."""
+    """Reduce; print a line for each improvement that drops events."""
     from ...targets.base.trace import Trace, TraceError
     from ..exit_status import CLEAN
     from ..findings.store import OutputError, replay_command

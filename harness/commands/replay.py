@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from ..workers.client import WorkerClient
 
 EXAMPLES = """\
-Every clean trace is run twice: both runs must look the same. Exit status 1 if any trace fails, 2 if one is refused.
-A trace of another engine needs --port: what a request samples stays, blocks, modes and events are what T has.
+Every clean trace is run twice: both runs must look the same. A file that is no trace gets one line, the rest is run.
+A trace of another engine needs --port: sampled tokens stay; blocks, modes and events become those of T.
+Exit status: 0 all clean, 1 a trace fails, 2 none fails but a file or trace is refused.
 example: hybridfuzz replay reports/out/hybrid-1/findings --target hybrid:null-as-state-slot
 """
 
@@ -25,34 +26,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, or folders of them")
     add_target(parser)
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("--against", metavar="T", help="a second target that must show the same")
-    other.add_argument("--port", action="store_true", help="change a trace as far as the target needs, and say how")
+    other.add_argument("--against", metavar="T", help="a second target that must behave the same")
+    other.add_argument(
+        "--port", action="store_true", help="change a trace as far as the target needs, and list the changes"
+    )
     add_ranks(parser)
     parser.add_argument(
         "--explain",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="say why a trace fails (default: if there is one trace)",
+        help="explain failures (default: if there is one trace)",
     )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay; one line for each trace, and why it fails if that is wanted."""
+    """Replay every readable trace; print one line for each file, and an explanation if wanted."""
     from ..exit_status import CLEAN, USAGE, VIOLATION
-    from ..traces.files import load_trace
     from ..units import plural
     from .common import open_worker, print_json, printer, trace_files
+    from .reading import read_all, unread
 
+    line, files = printer(options.json), trace_files(options.paths)
     if options.against:
         from .against import replay_against
 
-        return replay_against(options, trace_files(options.paths))
-    traces = [(file, load_trace(file)) for file in trace_files(options.paths)]
-    line = printer(options.json)
-    with open_worker(options) as worker:
-        worker.start()
-        results = [replayed(worker, file, trace, options, alone=len(traces) == 1) for file, trace in traces]
+        return replay_against(options, files)
+    read = read_all(files, line)
+    results: list[dict[str, object]] = []
+    if not all(isinstance(trace, str) for trace in read.values()):
+        with open_worker(options) as worker:
+            worker.start()
+            for file, trace in read.items():
+                if isinstance(trace, str):
+                    results.append(unread(file, trace))
+                else:
+                    results.append(replayed(worker, file, trace, options, alone=len(read) == 1))
+    else:
+        results = [unread(file, str(reason)) for file, reason in read.items()]
     failed = sum(result["signature"] is not None for result in results)
     refused = sum("refused" in result for result in results)
     counts = f"{failed} failed, {len(results) - failed - refused} clean" + (f", {refused} refused" if refused else "")
@@ -66,12 +77,13 @@ def run(options: argparse.Namespace) -> int:
 def replayed(
     worker: WorkerClient, file: Path, read: Trace, options: argparse.Namespace, *, alone: bool
 ) -> dict[str, object]:
-    """Run one trace and say what came of it. TraceError if the only one is refused."""
+    """Run one trace, print its result and return it. Raises TraceError if the only one is refused."""
     from ...targets.base.trace import TraceError
     from ..lockstep.ranks import on_ranks
     from ..units import plural
     from ..workers.messages import Ported
     from .common import printer
+    from .reading import unread
 
     line = printer(options.json)
     try:
@@ -84,8 +96,8 @@ def replayed(
         cure = "" if options.port else "; --port changes what it must and runs the rest"
         if alone:
             raise TraceError(f"{file}: {error}{cure}") from None
-        line(f"refused {file}\n        {error}{cure}")
-        return {"trace": str(file), "signature": None, "refused": str(error)}
+        line(f"refused {file}: {error}{cure}")
+        return unread(file, str(error))
     result: dict[str, object] = {"trace": str(file), "steps": outcome.steps, "events": len(trace.events)}
     result |= {"signature": None} | ({"changes": ported.changes} if options.port else {})
     violation = outcome.violation
@@ -100,18 +112,18 @@ def replayed(
 
 
 def show_why(worker: WorkerClient, trace: Trace, violation: Violation, on_stderr: bool) -> dict[str, object] | None:
-    """Run the trace once more, keep the lives of its blocks, and explain; None if it does not fail again."""
+    """Run the trace again, record its blocks and print an explanation. Return None if it does not fail again."""
     import msgspec
-    from rich.console import Console
 
     from ..explain.explain import explain
     from ..explain.terminal import show_history
+    from ..outputs.console import Terminal
 
     history = worker.explain(trace)[1]
     explanation = explain(history)
-    console = Console(stderr=on_stderr)
+    console = Terminal(stderr=on_stderr)
     if explanation is None or history.violation is None or history.violation.signature != violation.signature:
-        console.print("it failed otherwise, or not at all, when it ran again: no explanation", style="yellow")
+        console.print("no explanation: the failure did not show when the trace ran again", style="yellow")
         return None
     show_history(history, console)
     return dict(msgspec.to_builtins(explanation))

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from ...reports.data import Data
 
 EXAMPLES = """\
-The page stands alone: no scripts, nothing from elsewhere. `hybridfuzz fuzz` ends by writing one beside its findings.
-A trace is run once on --target, to learn the lives of its blocks.
+The page is one file without scripts or external resources. `hybridfuzz fuzz` writes one beside its findings.
+A trace is run once on --target, to record the lives of its blocks.
 example: hybridfuzz report reports/out/hybrid-1 -o report.html
 """
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_trace(options: argparse.Namespace) -> Data:
-    """Run one trace and take notes."""
+    """Run one trace and record its history."""
     from ...reports.data import one_finding
     from ..traces.files import load_trace
     from .common import open_worker

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's own package), test_repro.py, REPORT.md, timeline.svg and trace.json.
 The script is run before it is handed out.
-Exit status: 0 it fails as it should, 2 usage, or the trace is clean, 4 no script fails as promised.
+Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or no script can show its failure (the
+folder then has the rest); 4 a script was written and does not fail as promised.
 example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro
 """
 
@@ -34,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the trace, write the script, run the script, write the rest."""
+    """Run the trace, write the script, run it, write the rest."""
     from ...targets.base.trace import TraceError
-    from ..exit_status import CLEAN, INTERNAL
+    from ..exit_status import CLEAN, INTERNAL, USAGE
     from ..findings.store import OutputError
     from ..reproduce.folder import ReproCase, write_folder
     from ..traces.files import load_trace
@@ -68,10 +69,10 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         seconds = round(verdict.seconds, 1) if verdict else None
         lines = script.text.count("\n") if script else None
-        reason = "promised" if good else "not-promised"
+        reason = "promised" if good else "not-promised" if verdict else "no-script"
         result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
         print_json({**result, "lines": lines, "seconds": seconds})
-    return CLEAN if good else INTERNAL
+    return CLEAN if good else INTERNAL if verdict else USAGE
 
 
 def tried(
@@ -81,7 +82,7 @@ def tried(
     case: tuple[Trace, History, Violation],
     line: Callable[[str], None],
 ) -> tuple[Script | None, ScriptVerdict | None]:
-    """The first script that fails as it promises, or else the last one; (None, None) where there is none."""
+    """Run scripts. Return the first that fails as it promises, else the last; (None, None) if there is none."""
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import write_scripts
     from ..lockstep.ranks import ranks_of

@@ -1,4 +1,4 @@
-"""hybridfuzz targets: list the targets, or say what one can do."""
+"""hybridfuzz targets: list the targets, or the capabilities of one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterator, Mapping
 
 EXAMPLES = """\
-Naming a target makes its environment if that is missing, starts it, and says what it can do.
+With a target: make its environment if it is missing, start it, print its capabilities.
 example: hybridfuzz targets vllm@0.33.0
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    parser.add_argument("target", nargs="?", metavar="T", help="one target, say vllm@0.33.0")
+    parser.add_argument("target", nargs="?", metavar="T", help="one target, for example vllm@0.33.0")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def listing(known: Mapping[str, str], columns: int) -> Iterator[str]:
-    """A line for each target, variants under a head of their own; cut to so many columns, 0 for not."""
+    """Yield a line for each target, then the variants of each engine; cut to `columns`, 0 for no limit."""
     engines = {target: title for target, title in known.items() if not _is_variant(target)}
     yield from _table(engines, columns)
     for engine in dict.fromkeys(target.partition(":")[0] for target in known if _is_variant(target)):

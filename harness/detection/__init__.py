@@ -1,6 +1,6 @@
-"""Whether known bugs are found, and how fast.
+"""Measures whether known bugs are found, and how fast.
 
-canary      one planted bug in every campaign: if it is not found, silence proves nothing
+canary      the self-test of every campaign: one planted bug that must be found
 trial       one mutant, one seed: how long until it is found
 matrix      every mutant with several seeds
 statistics  medians and ratios over trials

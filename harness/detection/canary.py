@@ -1,11 +1,11 @@
-"""The canary: a target that is known to be broken, fuzzed beside every campaign to prove that the alarm works.
+"""The canary, or self-test: a target with a planted bug, fuzzed beside every campaign.
 
-A random mutant of the embedded target gets the campaign's seed, workload, oracles and overrides. If no oracle objects
-within its share of the budget, silence about the target under test means nothing: the campaign was *blind*.
+A random mutant of the embedded target gets the campaign's seed, workload, oracles and overrides. If no oracle reports
+it within its share of the budget, a campaign without findings proves nothing: it was *blind*.
 
-Overrides can put a mutant out of reach (no drafts, no bug in drafts). So with overrides a mutant is planted only if
-its known trace, run under them, still fails. A slow mutant can be silent by bad luck: another one gets its turn, at
-most `TRIES_MAX`, and all silent ones are named.
+Overrides can put a mutant out of reach (without drafts there are no bugs in drafts). With overrides, a mutant is
+planted only if its known trace still fails under them. A slow mutant can be missed by bad luck: then another one is
+planted, at most `TRIES_MAX`, and all missed ones are named.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from ..workers.client import Stopped, WorkerClient
 from ..workers.messages import Overrides
 from .matrix import mutants_of
 from .statistics import Detection
-from .trial import Trial, hunt
+from .trial import Trial, run_trial
 
 TARGET = "hybrid"
 TRIES_MAX = 3
 SHARE = 0.05
-"""Part of the campaign's time that one mutant may take, between the two limits below (CPU seconds)."""
+"""Share of the campaign's time for one mutant, between the two limits below (CPU seconds)."""
 SECONDS_MIN = 5.0
 SECONDS_MAX = 60.0
 
 
 def canaries(seed: int) -> tuple[str, ...]:
-    """All mutants as target strings, in the order in which a campaign with this seed plants them."""
+    """Return all mutants as target strings, in the order in which a campaign with this seed plants them."""
     slugs = sorted(mutants_of(TARGET))
     random.Random(f"{seed}/canary").shuffle(slugs)
     return tuple(f"{TARGET}:{slug}" for slug in slugs)
 
 
 def share(seconds: float | None) -> float:
-    """CPU seconds for one mutant in a campaign of so many seconds (None: no time limit)."""
+    """Return the CPU seconds for one mutant in a campaign of so many seconds (None: no time limit)."""
     return SECONDS_MAX if seconds is None else min(max(seconds * SHARE, SECONDS_MIN), SECONDS_MAX)
 
 
 class CanaryRun:
-    """Runs the canaries of one campaign, one after the other. `stop` may be called from anywhere."""
+    """Runs the canaries of one campaign, one after the other. `stop` may be called from any thread."""
 
     def __init__(self, launch: Launch, seed: int, overrides: Overrides, seconds: float) -> None:
         self._launch = launch
@@ -90,14 +90,14 @@ class CanaryRun:
                 if overrides and not shows(worker, slug, overrides):
                     continue
                 try:
-                    detection, _ = hunt(worker, Trial(slug, self._seed, self._seconds, overrides))
+                    detection, _ = run_trial(worker, Trial(slug, self._seed, self._seconds, overrides))
                 except TraceError:  # no configuration of the embedded target fits the overrides
                     continue
             yield detection
 
 
 def verdict(state: str, last: Detection | None, silent: Sequence[Detection]) -> Canary:
-    """What the campaign's summary says."""
+    """Return the result for the campaign's summary."""
     spent = [*silent, last] if last else list(silent)
     return Canary(
         slug=spent[-1].mutant if spent else "",
@@ -111,14 +111,14 @@ def verdict(state: str, last: Detection | None, silent: Sequence[Detection]) -> 
 
 
 def applying(overrides: Overrides, capabilities: Capabilities) -> Overrides:
-    """Those that mean something to the embedded target: another engine's own options do not."""
+    """Return the overrides that the embedded target has; options of another engine are left out."""
     return {
         key: value for key, value in overrides.items() if key in Config.__struct_fields__ or key in capabilities.options
     }
 
 
 def shows(worker: WorkerClient, slug: str, overrides: Overrides) -> bool:
-    """Whether a known trace of the mutant still fails when the overrides are applied to it."""
+    """Return True if a known trace of the mutant still fails when the overrides are applied to it."""
     for trace in known_traces(slug):
         try:
             config = apply_overrides(trace.config, overrides)
@@ -133,7 +133,7 @@ def shows(worker: WorkerClient, slug: str, overrides: Overrides) -> bool:
 
 
 def known_traces(slug: str) -> Iterator[Trace]:
-    """The corpus's reduced traces of a mutant."""
+    """Yield the reduced traces of a mutant in the packaged corpus."""
     for path in files("hybridfuzz.corpus").iterdir():
         if path.name.startswith(f"{slug}--") and path.name.endswith(".json"):
             yield decode_trace(path.read_bytes(), path.name)

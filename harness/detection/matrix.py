@@ -1,7 +1,7 @@
-"""The detection matrix: every mutant hunted with several seeds, on several processes. Yields records; prints nothing.
+"""The detection matrix: every mutant is fuzzed with several seeds, on several processes.
 
-A mutant is a variant of a target that the registry lists; nothing here knows what is broken in it. Hunts are
-independent: one that fails is recorded as such, and the others go on.
+A mutant is a variant of a target in the registry. Trials are independent: an error in one is recorded, the others
+go on. Nothing is printed here.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..traces.files import save_trace
 from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.messages import Overrides
 from .statistics import Detection
-from .trial import Trial, hunt
+from .trial import Trial, run_trial
 
 POLL_SECONDS = 0.25
 
 
 class MatrixSettings(Struct, frozen=True, kw_only=True):
-    """What is hunted and for how long. `seconds` are CPU seconds of each run."""
+    """Mutants, seeds and budgets. `seconds` are CPU seconds of each run."""
 
     target: str
     launch: Launch
@@ -46,7 +46,7 @@ class MatrixSettings(Struct, frozen=True, kw_only=True):
 
 
 def mutants_of(target: str) -> dict[str, str]:
-    """Slug -> title of the variants of a target."""
+    """Return slug -> title of the variants of a target."""
     return {
         spec.removeprefix(f"{target}:"): title
         for spec, title in known_targets().items()
@@ -55,7 +55,7 @@ def mutants_of(target: str) -> dict[str, str]:
 
 
 def chosen_mutants(target: str, only: Sequence[str]) -> dict[str, str]:
-    """The mutants asked for, all if none is named. TargetError for an unknown one."""
+    """Return the named mutants, all if none is named. Raises TargetError for an unknown one."""
     known = mutants_of(target)
     if not known:
         raise TargetError(f"target {target!r} has no mutants; `hybridfuzz targets` lists those that have")
@@ -81,7 +81,7 @@ class Matrix:
         self._shortest: dict[Path, int] = {}
 
     def run(self) -> Generator[Detection]:
-        """Runs as they end, in no order. Raises OutputError; runs that were interrupted are left out."""
+        """Yield runs as they end, in no order. Raises OutputError; runs that were interrupted are left out."""
         threads = [Thread(target=self._drive, daemon=True) for _ in range(self.settings.jobs)]
         for thread in threads:
             thread.start()
@@ -103,7 +103,7 @@ class Matrix:
                 thread.join()
 
     def stop(self, reason: Reason) -> None:
-        """End it now; what has been found stays."""
+        """End it now; results so far stay."""
         self.reason = reason
         self._halt()
 
@@ -113,14 +113,14 @@ class Matrix:
             worker.stop()
 
     def _drive(self) -> None:
-        """Body of one thread: one worker process after the other."""
+        """Run trials in one thread, each in a worker process of its own."""
         while not self._stop.is_set():
             try:
                 mutant, seed = self._tasks.popleft()
             except IndexError:
                 return
             try:
-                self._results.put(self._hunt(mutant, seed))
+                self._results.put(self._run_trial(mutant, seed))
             except Stopped:
                 return
             except (TargetError, TraceError, InternalError) as error:
@@ -129,7 +129,7 @@ class Matrix:
                 self._results.put(error)
                 return
 
-    def _hunt(self, mutant: str, seed: int) -> Detection:
+    def _run_trial(self, mutant: str, seed: int) -> Detection:
         settings = self.settings
         asked = Trial(mutant, seed, settings.seconds, settings.overrides, settings.reduce_seconds)
         with WorkerClient(f"{settings.target}:{mutant}", settings.launch, settings.trace_seconds) as worker:
@@ -138,7 +138,7 @@ class Matrix:
                 if self._stop.is_set():
                     raise Stopped
                 worker.start()
-                detection, trace = hunt(worker, asked)
+                detection, trace = run_trial(worker, asked)
             finally:
                 self._workers.discard(worker)
         if trace:
@@ -146,7 +146,7 @@ class Matrix:
         return detection
 
     def _keep(self, detection: Detection, trace: Trace) -> None:
-        """The shortest trace of each mutant and signature, named as in the corpus."""
+        """Keep the shortest trace of each mutant and signature, named as in the corpus."""
         folder = self.settings.out / "traces"
         path = folder / f"{detection.mutant}--{file_name(detection.signature)}.json"
         with self._lock:

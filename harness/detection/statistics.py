@@ -1,7 +1,7 @@
-"""What it took to find a mutant: one run, the runs of one mutant in numbers, and two matrices compared.
+"""Statistics of detection: one run, all runs of one mutant, and the comparison of two matrices.
 
 Traces and steps are exact: equal code, seeds and overrides give equal numbers on every machine. CPU seconds are
-what a user pays, and vary with the machine.
+the cost for a user, and vary with the machine.
 
 A run that found nothing has no detection time. Medians count it as later than every other (None: not found that
 often); the ratios of a comparison count what it spent, which is a lower bound.
@@ -18,11 +18,11 @@ from typing import Literal
 from msgspec import Struct
 
 CHANGED = 2.0
-"""A mutant's detection counts as sooner or later from this factor on: five seeds scatter by almost as much."""
+"""Smallest ratio that counts as a change: five seeds scatter by almost as much."""
 
 
 class Detection(Struct, frozen=True):
-    """One mutant hunted with one seed.
+    """One mutant fuzzed with one seed.
 
     traces, steps, seconds  spent until it was found, or altogether; seconds of CPU time in the worker
     events                  of the reduced trace, 0 if there is none
@@ -42,12 +42,12 @@ class Detection(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether an oracle objected."""
+        """Return True if an oracle reported a violation."""
         return bool(self.signature)
 
 
 class Saved(Struct, frozen=True):
-    """What a comparison needs of the file of a matrix."""
+    """The part of a matrix file that a comparison reads."""
 
     runs: Sequence[Detection]
 
@@ -86,14 +86,14 @@ class Change(Struct, frozen=True):
 
 
 def spread(values: Iterable[float | None]) -> Spread:
-    """Median and worst, None for runs that found nothing."""
+    """Return median and worst, None for runs that found nothing."""
     ordered = sorted(math.inf if value is None else value for value in values)
     median, worst = statistics.median(ordered), ordered[-1]
     return Spread(median if median < math.inf else None, worst if worst < math.inf else None)
 
 
 def summarise(mutant: str, title: str, runs: Sequence[Detection]) -> Row:
-    """The runs of one mutant in numbers."""
+    """Return the statistics of one mutant's runs."""
     found = [run for run in runs if run.found]
     reduced = [run.events for run in found if run.events]
     return Row(
@@ -111,7 +111,7 @@ def summarise(mutant: str, title: str, runs: Sequence[Detection]) -> Row:
 
 
 def ratio(new: Sequence[float], old: Sequence[float], least: float) -> float:
-    """Geometric mean of `new` over that of `old`; values below `least` count as `least`."""
+    """Return the geometric mean of `new` over that of `old`; values below `least` count as `least`."""
 
     def logarithm(values: Sequence[float]) -> float:
         return statistics.fmean(math.log(max(value, least)) for value in values)
@@ -120,7 +120,7 @@ def ratio(new: Sequence[float], old: Sequence[float], least: float) -> float:
 
 
 def compare(old: Sequence[Detection], new: Sequence[Detection]) -> list[Change]:
-    """What became better or worse, the worst first."""
+    """Return the changes between two matrices, the worst first."""
     changes = []
     for mutant in dict.fromkeys(run.mutant for run in [*new, *old]):
         after, before = (tuple(run for run in runs if run.mutant == mutant) for runs in (new, old))
@@ -140,7 +140,7 @@ def compare(old: Sequence[Detection], new: Sequence[Detection]) -> list[Change]:
 
 
 def overall(changes: Sequence[Change]) -> tuple[float, float]:
-    """Ratios of traces and of CPU seconds, geometric means over the mutants of both matrices."""
+    """Return the ratios of traces and of CPU seconds, geometric means over the mutants of both matrices."""
     both = [change for change in changes if change.verdict not in ("new", "gone")]
     if not both:
         return 1.0, 1.0

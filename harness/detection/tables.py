@@ -1,4 +1,4 @@
-"""The detection matrix for people: a table for the terminal, one for the documentation, and what changed."""
+"""The detection matrix as a table for the terminal, a page of the documentation, and a list of changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ seed.
 
 
 def number(value: float | None) -> str:
-    """Short, and honest about what did not happen."""
+    """Return a number in few characters; "never" for None."""
     if value is None:
         return "never"
     if value >= 100 or value == int(value):
@@ -35,12 +35,12 @@ def number(value: float | None) -> str:
 
 
 def pair(values: Spread) -> str:
-    """Median / worst."""
+    """Return "median / worst"."""
     return f"{number(values.median)} / {number(values.worst)}"
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """One mutant as text, in the order of `COLUMNS`."""
+    """Return one mutant as text, in the order of `COLUMNS`."""
     signatures = list(row.signatures)
     more = f" +{len(signatures) - 1}" if len(signatures) > 1 else ""
     return (
@@ -55,7 +55,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def terminal_table(rows: Sequence[Row]) -> Table:
-    """All mutants; those that were missed stand out."""
+    """Return a table of all mutants, missed ones highlighted."""
     table = Table(box=None, pad_edge=False, title="median / worst over the seeds", title_justify="left")
     for position, name in enumerate(COLUMNS):
         table.add_column(name, justify="left" if position in (0, 2) else "right", no_wrap=True)
@@ -66,7 +66,7 @@ def terminal_table(rows: Sequence[Row]) -> Table:
 
 
 def plain_line(row: Row) -> str:
-    """One mutant in one line, as soon as its last run has ended."""
+    """Return the results of one mutant in one line."""
     mutant, found, signature, traces, steps, seconds, events = cells(row)
     if not row.found:
         return f"{mutant}: {found} found"
@@ -75,7 +75,7 @@ def plain_line(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row], target: str, budget: float, command: str) -> str:
-    """The page of the documentation."""
+    """Return the page of the documentation."""
     runs = max((row.runs for row in rows), default=0)
     head = DOCUMENT.format(
         target=target,
@@ -97,7 +97,7 @@ def markdown(rows: Sequence[Row], target: str, budget: float, command: str) -> s
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:
-    """What a comparison shows: every mutant that changed, then the whole."""
+    """Return the lines of a comparison: every mutant that changed, then the totals."""
     counts: Mapping[str, int] = {
         verdict: sum(change.verdict == verdict for change in changes)
         for verdict in ("better", "worse", "same", "new", "gone")

@@ -1,6 +1,6 @@
-"""One hunt: fuzz one target with one seed until an oracle objects or the CPU time is spent.
+"""One trial: fuzz one target with one seed until an oracle reports a violation or the CPU time is spent.
 
-What a campaign does with a target that is known to be broken: the detection matrix and the canary are made of it.
+The detection matrix and the canary consist of trials.
 The traces are exactly those of a campaign with the same seed and overrides.
 """
 
@@ -10,17 +10,18 @@ from msgspec import Struct
 
 from ...targets.base.trace import Trace
 from ..traces.reduce import reduce_trace
-from ..workers.client import Ran, WorkerClient
+from ..workers.client import WorkerClient
+from ..workers.losses import Ran
 from ..workers.messages import Fuzz, Overrides
 from .statistics import Detection
 
 BATCH = 64
 TWICE_EVERY = 50
-"""One trace in so many is run twice, as in a campaign."""
+"""One of this many traces is run twice, as in a campaign."""
 
 
 class Trial(Struct, frozen=True):
-    """What to hunt. `seconds` are CPU seconds of the worker; no reduction if `reduce_seconds` is 0."""
+    """Target, seed and budget. `seconds` are CPU seconds of the worker; no reduction if `reduce_seconds` is 0."""
 
     mutant: str
     seed: int
@@ -29,8 +30,8 @@ class Trial(Struct, frozen=True):
     reduce_seconds: float = 0.0
 
 
-def hunt(worker: WorkerClient, asked: Trial) -> tuple[Detection, Trace | None]:
-    """What was found, with its (reduced) trace. The worker must have been started.
+def run_trial(worker: WorkerClient, asked: Trial) -> tuple[Detection, Trace | None]:
+    """Return the result, with the (reduced) trace that failed. The worker must have been started.
 
     Raises what the worker raises: Stopped, TargetError, TraceError, InternalError.
     """

@@ -1,4 +1,4 @@
-"""Single marks of a history as clauses of a sentence."""
+"""Marks of a history as clauses of a sentence."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from .history import History, Mark, RequestStep
 
 
 class Status(Struct):
-    """Who holds a block, under which key it can be reached, and which state was written to it last."""
+    """One block: the requests that hold it, the key that it is published under, the state that was last written."""
 
     holders: dict[str, None] = field(default_factory=dict)
     key: str = ""
     content: str = ""
 
     def describe(self) -> str:
-        """A relative clause: ", which is free and reachable as state@16 of document a"."""
+        """Return a relative clause: ", which is free and is published as state@16 of document a"."""
         held = f"belongs to {' and '.join(self.holders)}" if self.holders else "is free"
-        return f", which {held}" + (f" and reachable as {self.key}" if self.key else "")
+        return f", which {held}" + (f" and is published as {self.key}" if self.key else "")
 
 
 class Blocks:
-    """Follows the status of every block through the marks."""
+    """The status of every block; `take` each mark in order."""
 
     def __init__(self, history: History) -> None:
         self._blocks: dict[int, Status] = {}
         self._kinds = [kind for kind, _ in history.groups]
 
     def of(self, block: int) -> Status:
-        """The status of a block now."""
+        """Return the status of a block now."""
         return self._blocks.setdefault(block, Status())
 
     def take(self, mark: Mark) -> Status:
-        """Take a mark over; returns the status after it."""
+        """Apply a mark and return the status of its block after it."""
         status = self.of(mark.block)
         match mark.what:
             case "alloc" | "hit":
@@ -49,7 +49,7 @@ class Blocks:
 
 
 def step_clause(turn: RequestStep) -> str:
-    """What a request did in a step."""
+    """Return what a request computed in a step, or would have."""
     last = turn.start + turn.num_tokens - 1
     where = f"position {turn.start}" if last == turn.start else f"positions {turn.start} to {last}"
     done = turn.accepted >= 0
@@ -59,15 +59,15 @@ def step_clause(turn: RequestStep) -> str:
     if turn.drafts and done:
         drafts += f", {max(turn.accepted - 1, 0)} accepted"
     if not turn.admitted:
-        return f"{turn.request} {'computes' if done else 'is to compute'} {where}{drafts}"
+        return f"{turn.request} {'computes' if done else 'is scheduled to compute'} {where}{drafts}"
     hit = f" with a hit of {turn.hit} tokens" if turn.hit else ""
     if turn.kept:
-        hit = f" with the {turn.kept} tokens that its session kept"
+        hit = f" with {turn.kept} tokens kept from its session's last turn"
     return f"{turn.request} is admitted{hit}{' and computes' if done else ' to compute'} {where}{drafts}"
 
 
 def clause(mark: Mark, status: Status, history: History) -> str:
-    """A mark in words, "" if it adds nothing. `status` is the block's after the mark."""
+    """Return a mark in words, "" if it adds nothing. `status` is the block's status after the mark."""
     block, who = f"block {mark.block}", mark.who
     kind = history.groups[mark.group][0] if mark.group >= 0 else ""
     column = f"column {mark.column} of {kind} group {mark.group}"
@@ -81,9 +81,9 @@ def clause(mark: Mark, status: Status, history: History) -> str:
         case "hit":
             return f"{who} resumes from {block}" + (f", {status.key}" if status.key else "") + f" ({column})"
         case "release":
-            return f"{who} gives {block} back"
+            return f"{who} releases {block}"
         case "free":
-            return f"{block} is free" + (f", and still reachable as {status.key}{holds}" if status.key else "")
+            return f"{block} is free" + (f", still published as {status.key}{holds}" if status.key else "")
         case "hash":
             return f"{block} is published as {mark.content}{holds}"
         case "drop":

@@ -1,8 +1,8 @@
-"""Why a violation is one, in prose with the shape of a proof: the rule, what happened, where the two accounts part.
+"""Explains a violation in prose, in the order of a proof: the rule, what happened, where expected and observed diverge.
 
-The subject is the block that the violation names (and those that content was copied from, or where the missing state
-lies), or else the blocks of the request that it names. Everything is said from a history: no sentence knows an oracle,
-a target or a bug.
+The subject is the block that the violation names (with the blocks that its content was copied from and the one that
+holds the missing state), or else the blocks of the request that it names. Sentences are made from the history alone:
+none is specific to an oracle, a target or a bug.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from .clauses import Blocks, clause, step_clause
 from .history import History, Mark, RequestStep
 
 FIRST_SHOWN, LAST_SHOWN = 4, 12
-"""Sentences of a long story that are told."""
+"""Sentences that are kept at both ends of a long story."""
 SUBJECTS_MAX = 6
 _RULES = {
     "CRASH": "The target serves every legal trace without an exception, and its process stays alive.",
     "HANG": "The target answers every event within the time limit.",
-    "PROTOCOL": "Only the worker speaks on its channel.",
-    "DETERMINISM": "The same trace on a fresh engine in the same process looks the same.",
+    "PROTOCOL": "Only the worker writes to its pipe.",
+    "DETERMINISM": "The same trace on a fresh engine in the same process gives the same result.",
 }
 
 
 class Explanation(Struct, frozen=True):
-    """What must hold, what happened (one sentence for each step), what was found instead."""
+    """The rule, what happened (one sentence for each step), and where expected and observed diverge."""
 
     rule: str
     story: tuple[str, ...]
     apart: str
 
     def text(self, indent: str = "") -> str:
-        """Lines for people."""
+        """Return all of it as indented lines."""
         story = [f"{indent}{number}. {sentence}" for number, sentence in enumerate(self.story, 1)]
         return "\n".join([f"{indent}What must hold: {self.rule}", *story, f"{indent}{self.apart}"])
 
 
 def contract(oracle: str) -> str:
-    """The rule behind an oracle's name: what follows "S3: " in the docstrings of its classes, the one that judges
-    the fewest other rules first.
+    """Return title and rule of an oracle id: the text after "S3: " in the docstrings of its classes, of the class with
+    the fewest ids first.
     """
     judges = sorted((one for one in ORACLES if oracle in one.ids), key=lambda one: len(one.ids))
     rules = [rule for one in judges for rule in _rules(oracle, one.__doc__ or "")]
@@ -54,12 +54,12 @@ def _rules(oracle: str, docstring: str) -> Iterator[str]:
     parts = re.split(r"\b([MS]\d(?:, [MS]\d)*)(?: \([^)]*\))?: ", " ".join(docstring.split()))
     for names, rule in zip(parts[1::2], parts[2::2], strict=True):
         if oracle in names.split(", "):
-            said = (rule[0].upper() + rule[1:]).strip()
-            yield said if said.endswith((".", ".)")) else f"{said}."
+            text = (rule[0].upper() + rule[1:]).strip()
+            yield text if text.endswith((".", ".)")) else f"{text}."
 
 
 def explain(history: History) -> Explanation | None:
-    """The proof; None for a run without a violation."""
+    """Return the explanation, None for a run without a violation."""
     violation = history.violation
     if violation is None:
         return None
@@ -71,12 +71,12 @@ def explain(history: History) -> Explanation | None:
         sentences.insert(0, f"The null block, block {violation.block}, is a placeholder in tables and holds nothing.")
     if len(sentences) > FIRST_SHOWN + LAST_SHOWN:
         left_out = len(sentences) - FIRST_SHOWN - LAST_SHOWN
-        sentences[FIRST_SHOWN:-LAST_SHOWN] = [f"({left_out} more steps.)"]
+        sentences[FIRST_SHOWN:-LAST_SHOWN] = [f"({left_out} more {'steps' if left_out > 1 else 'step'}.)"]
     return Explanation(contract(violation.oracle), tuple(sentences), _apart(history, violation))
 
 
 def subject_blocks(history: History, violation: Violation) -> list[int]:
-    """Blocks that the story is about, the violation's own first."""
+    """Return the blocks that the story is about, the violation's own first."""
     if violation.block >= 0:
         subjects = {violation.block: None}
         for mark in history.marks:
@@ -101,7 +101,7 @@ def _holding_wanted(history: History) -> list[Mark]:
 
 
 def _story(history: History, subjects: Sequence[int], violation: Violation) -> Iterator[str]:
-    """One sentence for each moment and step that touched a subject or ran the violation's request."""
+    """Yield one sentence for each moment and step that touched a subject or ran the violation's request."""
     blocks = Blocks(history)
     last = len(history.moments) - 1
     marks: dict[tuple[int, int], list[Mark]] = {}
@@ -132,8 +132,8 @@ def _head(history: History, moment: int, step: int) -> str:
 
 
 def _apart(history: History, violation: Violation) -> str:
-    said = violation.message.partition(": ")[2] or violation.message
-    parts = [f"Here the accounts part: {said}."]
+    message = violation.message.partition(": ")[2] or violation.message
+    parts = [f"Expected and observed diverge here: {message}."]
     holding = _holding_wanted(history)
     if holding:
         last = holding[-1]
@@ -147,8 +147,8 @@ def _apart(history: History, violation: Violation) -> str:
         column = f" (column {last.column})" if last.column >= 0 else ""
         parts.append(f"{place} {history.wanted}{column} after step {last.step}{fate}.")
     elif history.wanted:
-        parts.append(f"No step ever wrote {history.wanted}.")
+        parts.append(f"No step wrote {history.wanted}.")
     return " ".join(parts)
 
 
-_FATES = {"write": "overwrote", "dead write": "overwrote", "zero": "zeroed", "alloc": "handed out"}
+_FATES = {"write": "overwrote", "dead write": "overwrote", "zero": "zeroed", "alloc": "reallocated"}

@@ -1,7 +1,6 @@
-"""The lives of blocks in one run, as plain data: who got, wrote, published, hit, zeroed, copied and freed each block.
+"""The history of blocks in one run, as plain data: allocations, writes, keys, hits, zeroing, copies, releases.
 
-Everything is derived from records and views (`notes`); nothing here knows an oracle, a target or a bug. Explanations
-and timelines are made of this and of nothing else.
+It is built from records and views alone (`history_builder`). Explanations and timelines are made from it alone.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Mark(Struct, frozen=True):
 
     moment   index into `History.moments`
     step     the step that planned it
-    who      the request, or "padding row 3"
+    who      the request, or a name like "padding row 3"
     content  what was written, read or published, in words
     other    the other block of a copy
     """
@@ -76,11 +75,11 @@ class RequestStep(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """A whole run.
+    """The history of a whole run.
 
     groups      (kind, block size) each
     null_block  -1 where the target has none
-    wanted      the state that the violation misses, in the words of `Mark.content`
+    wanted      the state that the violation expected, as `Mark.content` names it; "" if none
     """
 
     num_blocks: int = 0

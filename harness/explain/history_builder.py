@@ -1,7 +1,7 @@
-"""Takes notes of a run: turns records and views, as they come, into the marks of a history.
+"""Builds the marks of a history from records and views, in the order in which they come.
 
-What a record says (a write, a copy) is noted as it is; what only a difference between two views shows (a block was
-handed out, published, freed) is noted at the later of the two.
+A record (a write, a copy) becomes a mark at once. What only the difference between two views shows (a block was
+allocated, published, freed) becomes a mark at the later view.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .history import Mark, Moment, RequestStep, What
 from .tag_names import Names
 
 _STATE = re.compile(r"state@(\d+)")
-UNNAMED = "content that no prefix has"
+UNNAMED = "content that matches no known prefix"
 
 
 class HistoryBuilder:
-    """The notes of one run. `begin` before each event, then `take` for each record and `see` for each view."""
+    """Marks of one run. Call `begin` before each event, then `take` for each record and `see` for each view."""
 
     def __init__(self, layout: Layout, events: Iterable[Event]) -> None:
         self.layout = layout
@@ -51,14 +51,14 @@ class HistoryBuilder:
         self._resuming: Resume | None = None
 
     def begin(self, event: Event) -> None:
-        """An event is about to happen."""
+        """Start the moment of an event that is about to happen."""
         kind = str(event.__struct_config__.tag)
         name = getattr(event, "name", "")
         self.moments.append(Moment(len(self.moments), kind, f"{kind} {name}".strip()))
         self._resuming = event if isinstance(event, Resume) else None
 
     def edited(self, event: Event) -> None:
-        """What was done to a session between its turns, and not refused."""
+        """Note an edit of a parked session (truncation, fork) that was not refused."""
         parked = self._view.parked if self._view else ()
         if isinstance(event, Truncate) and event.name in parked:
             self._names.truncate(event.name, event.length)
@@ -66,7 +66,7 @@ class HistoryBuilder:
             self._names.fork(event.name, event.parent)
 
     def take(self, record: Record) -> None:
-        """A record of the present event."""
+        """Add a record of the current event."""
         moment = self.moments[-1]
         if record.step not in moment.steps:
             self.moments[-1] = msgspec.structs.replace(moment, steps=(*moment.steps, record.step))
@@ -88,7 +88,7 @@ class HistoryBuilder:
                 self._names.deliver(name, len(tokens))
 
     def see(self, view: View) -> None:
-        """The metadata now."""
+        """Add the metadata at this point."""
         before, self._view = self._view, view
         if before is None or before == view:
             return
@@ -122,12 +122,12 @@ class HistoryBuilder:
                 self._mark(self._step, block, "free")
 
     def wanted(self, violation: Violation | None) -> str:
-        """The state that the violation misses, in the words of the marks; "" if it misses none."""
+        """Return the state that the violation expected, as marks name it; "" if it expected none."""
         match = _STATE.search(violation.expected) if violation else None
         return self._names.of(violation.request, int(match[1])) if match and violation else ""
 
     def marks_until(self, violation: Violation | None) -> Iterator[Mark]:
-        """All marks, then the violation's own."""
+        """Yield all marks, then one for the violation."""
         yield from self._marks
         if violation and violation.block >= 0 and self.moments:
             moment = len(self.moments) - 1
@@ -151,7 +151,7 @@ class HistoryBuilder:
 
     def _copied(self, copied: Copied) -> None:
         parts = [name for name, moved in (("state", copied.temporal), ("window", copied.conv)) if moved]
-        content = " and ".join(parts) + (f", moved on by {copied.shift}" if copied.shift else "")
+        content = " and ".join(parts) + (f", shifted by {copied.shift}" if copied.shift else "")
         source, destination, who, group = copied.source, copied.destination, copied.request, copied.group
         self._mark(copied.step, source, "copied", who, group, copied.source_column, content, destination)
         self._mark(copied.step, destination, "copy", who, group, copied.destination_column, content, source)
@@ -208,7 +208,7 @@ class HistoryBuilder:
 
 
 def _places(view: View, null: int | None) -> dict[tuple[str, int, int], None]:
-    """Every (request, group, block) of the tables, in order."""
+    """Return every (request, group, block) of the tables, in order."""
     return {
         (name, group, block): None
         for name, table in view.tables.items()

@@ -1,7 +1,7 @@
-"""Runs a trace and keeps the lives of its blocks.
+"""Run a trace and record the history of its blocks.
 
-A `Recorder` is a factory that stands before the real one. Its targets note each record at the moment at which the
-lockstep takes it up, so a history ends exactly where the violation is.
+A `Recorder` is a proxy of the real factory. Its targets note each record when the lockstep iterates to it, so a history
+ends exactly at the violation.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
-from ...targets.base.observe import Content, Effect, Record, View
+from ...targets.base.observe import Effect, Record, View
 from ...targets.base.protocol import Target, TargetFactory
+from ...targets.base.proxy import FactoryProxy, TargetProxy
 from ...targets.base.trace import Config, Event, Trace
 from ..lockstep.lockstep import unobserved
 from ..lockstep.run import run_trace
@@ -20,26 +21,23 @@ from .history import History
 from .history_builder import HistoryBuilder
 
 
-class Recorder:
-    """A factory whose targets are watched. `history` after the run."""
+class Recorder(FactoryProxy):
+    """A factory whose targets are recorded. `history` returns the result after the run."""
 
     def __init__(self, factory: TargetFactory, trace: Trace) -> None:
-        self.name = factory.name
-        self.capabilities = factory.capabilities
-        self.supports = factory.supports
-        self._factory = factory
+        super().__init__(factory)
         self._trace = trace
         self._builders: list[HistoryBuilder] = []
-        """Of each engine that was opened: one, or one for each rank."""
+        """One for each engine that was opened: one, or one for each rank."""
 
     def open(self, config: Config) -> Target:
-        """A watched target."""
-        target = self._factory.open(config)
+        """Open a recorded target."""
+        target = super().open(config)
         self._builders.append(HistoryBuilder(target.layout, self._trace.events))
-        return _Watched(target, self._builders[-1])
+        return _RecordedTarget(target, self._builders[-1])
 
     def history(self, violation: Violation | None) -> History:
-        """What was noted of the engine that broke, with the violation that ended it."""
+        """Return the history of the engine that failed (the first one if none did), ended by the violation."""
         if not self._builders:
             return History(violation=violation)
         notes = self._builders[max(violation.rank, 0) if violation else 0]
@@ -56,35 +54,28 @@ class Recorder:
         )
 
 
-class _Watched:
-    """A target that notes what it reports."""
+class _RecordedTarget(TargetProxy):
+    """A target whose records and views are passed to a history builder."""
 
-    def __init__(self, target: Target, notes: HistoryBuilder) -> None:
-        self.layout = target.layout
-        self._target = target
-        self._builders = notes
+    def __init__(self, target: Target, builder: HistoryBuilder) -> None:
+        super().__init__(target)
+        self._builder = builder
 
     def apply(self, event: Event) -> Effect:
-        self._builders.begin(event)
-        effect = self._target.apply(event)
+        self._builder.begin(event)
+        effect = super().apply(event)
         if not effect.refused:
-            self._builders.edited(event)
-        return Effect(_Noted(effect.records, self._builders.take), effect.refused)
+            self._builder.edited(event)
+        return Effect(_Noted(effect.records, self._builder.take), effect.refused)
 
     def view(self) -> View:
-        view = self._target.view()
-        self._builders.see(view)
+        view = super().view()
+        self._builder.see(view)
         return view
-
-    def read(self, group: int, layer: int, block: int) -> Content:
-        return self._target.read(group, layer, block)
-
-    def close(self) -> None:
-        self._target.close()
 
 
 class _Noted(Sequence[Record]):
-    """Records that are noted when they are iterated over."""
+    """Records that are passed to `take` as they are iterated over."""
 
     def __init__(self, records: Sequence[Record], take: Callable[[Record], None]) -> None:
         self._records = records
@@ -109,7 +100,7 @@ class _Noted(Sequence[Record]):
 def record_history(
     factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = unobserved
 ) -> tuple[Outcome, History]:
-    """Run a trace as `run_trace` does, and keep the lives of its blocks."""
+    """Run a trace as `run_trace` does and return its history, too."""
     recorder = Recorder(factory, trace)
     outcome = run_trace(recorder, trace, on_event)
     return outcome, recorder.history(outcome.violation)

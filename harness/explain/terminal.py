@@ -1,4 +1,4 @@
-"""Shows an explanation and its timeline to people, on a terminal in the colours of the owners."""
+"""Prints an explanation and its timeline; on a terminal each owner has a colour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INDENT = "  "
 
 
 def finding_text(history: History) -> str:
-    """Explanation and timeline for a file; "" for a run without a violation."""
+    """Return explanation and timeline for a file; "" for a run without a violation."""
     explanation = explain(history)
     if explanation is None:
         return ""
@@ -25,7 +25,7 @@ def finding_text(history: History) -> str:
 
 
 def show_history(history: History, console: Console) -> None:
-    """Explanation and timeline for a terminal; plain text where there is none."""
+    """Print explanation and timeline; plain text if the console is no terminal."""
     explanation = explain(history)
     if explanation is None:
         return
@@ -49,7 +49,7 @@ def _prose(explanation: Explanation) -> Iterator[RenderableType]:
 
 
 def grid(timeline: Timeline) -> Table:
-    """The timeline as a table, one colour for each owner."""
+    """Return the timeline as a table, one colour for each owner."""
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for label in ("block", *timeline.columns):
         table.add_column(label, no_wrap=True)

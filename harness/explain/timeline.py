@@ -1,7 +1,7 @@
-"""A grid of block lives: a row for each block, a column for each moment, in each cell who holds it and what happened.
+"""The timeline of blocks: a row for each block, a column for each moment; a cell has the block's holder and its marks.
 
-What is shown is chosen (the violation's blocks first, the end of the run first), so that a grid stays readable; what
-was left out is counted. Renderers: `text_rows` here, SVG in `reports`.
+Only part is shown, so that it stays readable: the violation's blocks and the end of the run first. What is left out is
+counted. Renderers: `text_rows` here, SVG in `reports`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ LETTERS: dict[What, str] = {
 }
 """Marks that are shown."""
 LEGEND = (
-    "a handed out · w written · r read · k key published · d key dropped · h prefix hit · z zeroed · c copied to · "
-    "l loaded from outside · f freed · x written by a row of no request · ! violation"
+    "a allocated, w written, r read, k key published, d key dropped, h prefix hit, z zeroed, c copied to, "
+    "l loaded from outside the pool, f freed, x written by a padding or dummy row, ! violation"
 )
 FREE, FREE_KEYED = "·", "#"
 
 
 class Cell(Struct, frozen=True):
-    """One block at one moment, after what happened."""
+    """One block after one moment."""
 
     holders: tuple[str, ...]
     key: str
@@ -47,12 +47,12 @@ class Cell(Struct, frozen=True):
 
     @property
     def letters(self) -> str:
-        """What happened, a letter each, in order."""
+        """The letters of its marks, in order."""
         return "".join(dict.fromkeys(LETTERS[mark.what] for mark in self.marks))
 
 
 class Timeline(Struct, frozen=True):
-    """The grid. `columns` are labels; `cells[row][column]`; `hidden` counts what was left out."""
+    """The grid. `columns` are labels; `cells[row][column]`; `hidden_...` count what is left out."""
 
     blocks: tuple[int, ...]
     columns: tuple[str, ...]
@@ -63,7 +63,7 @@ class Timeline(Struct, frozen=True):
 
 
 def build_timeline(history: History) -> Timeline:
-    """The grid of a history; empty if no block was ever touched."""
+    """Return the grid of a history; empty if no block was touched."""
     touched = Counter(mark.block for mark in history.marks)
     busy = sorted({mark.moment for mark in history.marks} | {turn.moment for turn in history.request_steps})
     subjects = subject_blocks(history, history.violation) if history.violation else []
@@ -104,7 +104,7 @@ def _label(history: History, index: int) -> str:
 
 
 def text_rows(timeline: Timeline) -> list[list[str]]:
-    """The grid as words, header first: "r0 aw" is held by r0, handed out and written."""
+    """Return the grid as words, header first: "r0 aw" is held by r0, allocated and written."""
     rows = [["block", *timeline.columns]]
     for block, cells in zip(timeline.blocks, timeline.cells, strict=True):
         rows.append([str(block), *(cell_text(cell) for cell in cells)])
@@ -112,13 +112,13 @@ def text_rows(timeline: Timeline) -> list[list[str]]:
 
 
 def cell_text(cell: Cell) -> str:
-    """Who holds it (free blocks: a dot, or # if they can still be hit), and the letters."""
+    """Return the holder (for a free block a dot, or # if it is still published) and the letters."""
     held = "+".join(cell.holders) or (FREE_KEYED if cell.key else FREE)
     return f"{held} {cell.letters}".strip()
 
 
 def plain_text(timeline: Timeline) -> str:
-    """The grid for a file."""
+    """Return the grid for a file."""
     if not timeline.blocks:
         return ""
     rows = text_rows(timeline)
@@ -128,8 +128,8 @@ def plain_text(timeline: Timeline) -> str:
 
 
 def notes(timeline: Timeline) -> list[str]:
-    """The legend, and what is not shown."""
-    lines = [f"{LEGEND} · {FREE} free · {FREE_KEYED} free, still reachable"]
+    """Return the legend, and the counts of what is not shown."""
+    lines = [f"{LEGEND}, {FREE} free, {FREE_KEYED} free but still published"]
     if timeline.hidden_blocks or timeline.hidden_moments:
         lines.append(f"not shown: {timeline.hidden_blocks} blocks, {timeline.hidden_moments} earlier moments")
     return lines

@@ -1,44 +1,37 @@
-"""Old bugs, asked again: which of those that a campaign did not meet are fixed."""
+"""Runs the traces of old bugs that a campaign did not meet: which of them are fixed?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from ...targets.base.launch import Launch
 from ...targets.base.trace import TraceError
-from ..events import Summary
+from ..events import Retested, Summary
 from ..traces.files import load_trace
 from ..workers.client import WorkerClient
-from .known import Known
-from .triage import Bug, BugHistory, bug_key, retried
+from .triage import Bug, BugHistory
 
 TRIES = 3
 
 
-def unmet(book: BugHistory, summary: Summary) -> list[Bug]:
-    """Bugs of the campaign's target that it did not meet and that nobody has seen fixed."""
+def unmet(history: BugHistory, summary: Summary) -> list[Bug]:
+    """Return the bugs of the campaign's target that it did not meet and that are not fixed already."""
     met = {finding.signature for finding in summary.findings}
-    bugs = [bug for bug in book.values() if bug.target == summary.target and bug.signature not in met]
+    bugs = [bug for bug in history.values() if bug.target == summary.target and bug.signature not in met]
     return [bug for bug in bugs if bug.state != "fixed" and Path(bug.trace).exists()]
 
 
-def recheck(
-    book: BugHistory, summary: Summary, launch: Launch, known: Sequence[Known], trace_seconds: float
-) -> BugHistory:
-    """The book after the traces of the unmet bugs have run again. A campaign that was interrupted asks nothing."""
-    bugs = unmet(book, summary)
-    if not bugs or summary.exit_reason in ("interrupted", "error", None):
-        return book
-    checked = dict(book)
-    with WorkerClient(summary.target, launch, trace_seconds) as worker:
-        worker.start()
-        for bug in bugs:
-            try:
-                trace = load_trace(bug.trace)
-                violations = [worker.run(trace).violation for _ in range(TRIES)]
-            except TraceError:
-                continue  # a trace that this version cannot run decides nothing
-            shown = sum(one is not None and one.signature == bug.signature for one in violations)
-            checked[bug_key(bug.target, bug.signature)] = retried(bug, shown=shown, tried=TRIES, known=known)
-    return checked
+def retest(bugs: list[Bug], worker: WorkerClient) -> Iterator[Retested]:
+    """Run the trace of each bug `TRIES` times. Bugs whose traces this version of the target refuses are left out.
+
+    Raises what a worker raises, Stopped included.
+    """
+    worker.start()
+    for bug in bugs:
+        try:
+            trace = load_trace(bug.trace)
+            violations = [worker.run(trace).violation for _ in range(TRIES)]
+        except TraceError:
+            continue
+        shown = sum(one is not None and one.signature == bug.signature for one in violations)
+        yield Retested(bug.target, bug.signature, shown, TRIES)

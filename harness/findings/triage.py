@@ -1,11 +1,11 @@
-"""Triage: all failures with one signature on one target are one bug, whatever worker, run or machine saw them.
+"""Bug history: all failures with one signature on one target are one bug, whatever worker, run or machine met them.
 
-    OUT/triage.json   the book: what every campaign in this folder has seen so far
-    known.toml        bugs that somebody has acknowledged (`known`): a run goes red only for news
+    OUT/triage.json   the bug history: what every campaign in this folder has met so far
+    known.toml        acknowledged bugs (`known`): a run fails only for findings that are not among them
 
-A bug's state follows from its numbers: it is *fixed* if its trace was run again and nothing showed, *known* if it is
-acknowledged, *flaky* if some of its runs showed it and others did not, else *new*. Merging is idempotent: a run has a
-name, and what the same run says later replaces what it said before, so that a resumed run counts nothing twice.
+The state of a bug follows from its numbers: *fixed* if its trace ran again and nothing failed, *known* if it is
+acknowledged, *flaky* if some runs of its trace failed and others did not, else *new*. Merging is idempotent: a run has
+a name, and a later report of the same run replaces an earlier one, so that a resumed run counts nothing twice.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
 from ..events import Finding, Summary
-from ..traces.files import write_atomically
+from ..quoting import one_line
+from ..traces.files import read_json, write_atomically
 from .known import Known, reason_for
+from .store import trace_path
 
 BUG_HISTORY_FILE = "triage.json"
+KEY_SHOWN_MAX = 500
 State = Literal["new", "known", "fixed", "flaky"]
 
 
@@ -30,10 +33,10 @@ class Bug(Struct, frozen=True):
     """One signature on one target.
 
     first_seen, last_seen  ISO 8601, UTC
-    counts         traces that showed it, by run
-    shown, tried   how often its trace showed it when it was run again, alone: the reproduction rate
+    counts         number of failing traces, by run
+    shown, tried   how often its trace failed when it ran again alone, and how often it ran: the reproduction rate
     trace, events  the shortest trace, and its length
-    reason         why it is no news, from known.toml
+    reason         the reason in known.toml, "" if it is not acknowledged
     """
 
     target: str
@@ -53,37 +56,37 @@ class Bug(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Traces that showed it, over all runs."""
+        """Number of failing traces over all runs."""
         return sum(self.counts.values())
 
     @property
     def rate(self) -> str:
-        """The reproduction rate k/n."""
+        """The reproduction rate, as k/n."""
         return f"{self.shown}/{self.tried}"
 
 
 BugHistory = dict[str, Bug]
-"""Key (`bug_key`) -> bug."""
+"""Bugs by key (`bug_key`)."""
 
 
 def bug_key(target: str, signature: str) -> str:
-    """What makes two failures the same bug."""
+    """Return the key of a bug: two failures with the same key are one bug."""
     return f"{target} {signature}"
 
 
 def run_name(summary: Summary) -> str:
-    """What a campaign is called in `Bug.counts`: the same seed on the same target is the same run."""
+    """Return the name of a campaign in `Bug.counts`: the same seed on the same target is the same run."""
     return f"{summary.target}#{summary.seed}"
 
 
-def merge(book: BugHistory, summary: Summary, known: Sequence[Known], now: str) -> BugHistory:
-    """The book after a campaign. `now` is ISO 8601, UTC."""
-    merged = dict(book)
-    for finding in summary.findings:
-        key = bug_key(summary.target, finding.signature)
-        merged[key] = _judged(_seen(book.get(key), finding, summary, now), known, seen=True)
-    for key, bug in book.items():
-        if key not in {bug_key(summary.target, finding.signature) for finding in summary.findings}:
+def merge(history: BugHistory, summary: Summary, known: Sequence[Known], now: str) -> BugHistory:
+    """Return the history with a campaign merged into it. `now` is ISO 8601, UTC."""
+    merged = dict(history)
+    met = {bug_key(summary.target, finding.signature): finding for finding in summary.findings}
+    for key, finding in met.items():
+        merged[key] = _judged(_seen(history.get(key), finding, summary, now), known, seen=True)
+    for key, bug in history.items():
+        if key not in met:
             merged[key] = _judged(bug, known, seen=bug.state != "fixed")
     return merged
 
@@ -120,7 +123,7 @@ def _seen(bug: Bug | None, finding: Finding, summary: Summary, now: str) -> Bug:
 
 
 def retried(bug: Bug, *, shown: int, tried: int, known: Sequence[Known]) -> Bug:
-    """A bug after its trace was run again `tried` times in a later run."""
+    """Return a bug after its trace ran again `tried` times in a later run, of which `shown` failed."""
     return _judged(structs.replace(bug, shown=shown, tried=tried), known, seen=bool(shown) or not tried)
 
 
@@ -136,28 +139,32 @@ def _judged(bug: Bug, known: Sequence[Known], *, seen: bool) -> Bug:
     return structs.replace(bug, state=state, reason=reason)
 
 
-def bugs_of(book: BugHistory, summary: Summary) -> list[Bug]:
-    """The bugs that a campaign met, news first, then by count."""
-    met = [book[bug_key(summary.target, finding.signature)] for finding in summary.findings]
+def bugs_of(history: BugHistory, summary: Summary) -> list[Bug]:
+    """Return the bugs that a campaign met: known ones last, then by count."""
+    keys = [bug_key(summary.target, finding.signature) for finding in summary.findings]
+    met = [history[key] for key in keys if key in history]
     return sorted(met, key=lambda bug: (bug.state == "known", -bug.count))
 
 
-def is_new(bug: Bug) -> bool:
-    """Whether a run that met it goes red."""
-    return bug.state in ("new", "flaky")
-
-
 def load_bug_history(folder: Path) -> BugHistory:
-    """The book of a folder; empty where there is none. TraceError for one that cannot be read."""
-    path = folder / BUG_HISTORY_FILE
-    if not path.exists():
-        return {}
+    """Return the bug history of a folder, empty where there is none. Raises TraceError for one that cannot be used."""
+    path, cure = folder / BUG_HISTORY_FILE, "; move it away to start a new bug history"
+    history = read_json(path, BugHistory, "a bug history", cure) or {}
+    for key, bug in history.items():
+        if key != bug_key(bug.target, bug.signature):
+            problem = one_line(f"{key!r} is not the key of {bug.signature!r} on {bug.target!r}", KEY_SHOWN_MAX)
+            raise TraceError(f"{path}: {problem}{cure}")
     try:
-        return msgspec.json.decode(path.read_bytes(), type=BugHistory)
-    except (OSError, msgspec.DecodeError) as error:
-        raise TraceError(f"{path}: {error}; move it away to start a new book") from None
+        return {key: _inside(folder, bug) for key, bug in history.items()}
+    except TraceError as error:
+        raise TraceError(f"{path}: {one_line(str(error), KEY_SHOWN_MAX)}{cure}") from None
 
 
-def save_bug_history(folder: Path, book: Mapping[str, Bug]) -> None:
-    """Replace the book of a folder in one go. Raises OSError."""
-    write_atomically(folder / BUG_HISTORY_FILE, msgspec.json.format(msgspec.json.encode(book), indent=1))
+def _inside(folder: Path, bug: Bug) -> Bug:
+    """Return a bug with the path of its trace in this folder."""
+    return structs.replace(bug, trace=str(trace_path(folder, bug.signature, bug.trace)))
+
+
+def save_bug_history(folder: Path, history: Mapping[str, Bug]) -> None:
+    """Replace the bug history of a folder in one go. Raises OSError."""
+    write_atomically(folder / BUG_HISTORY_FILE, msgspec.json.format(msgspec.json.encode(history), indent=1))

@@ -1,9 +1,9 @@
 """The gate: corpus and a fixed search as pytest items, for pull requests.
 
-plugin    the entry point that every pytest run loads: options, and nothing else
-settings  what the repository's hybridfuzz.toml or pyproject.toml says
-session   collects the items and sums up
-items     one trace as one test item
-judge     what a trace's outcome means; knows nothing of pytest
-known     the list of known bugs that is shipped with a release
+plugin         the entry point that every pytest run loads: command-line options, and nothing else
+settings       configuration from hybridfuzz.toml or pyproject.toml, and the command line
+session        collects the items and prints the summary
+items          one trace as one test item
+judge          runs a trace and turns its outcome into a verdict; independent of pytest
+packaged_bugs  known bugs: those in known.toml, and those of a release in the packaged corpus
 """

@@ -12,11 +12,11 @@ from .judge import ItemVerdict
 
 
 class GateFailure(Exception):
-    """A violation; the text is all that pytest shows, without a traceback through us."""
+    """A violation. pytest shows its text only, without a traceback through hybridfuzz."""
 
 
 class TraceItem(pytest.Item):
-    """Runs one trace when pytest says so."""
+    """A test item that runs one trace."""
 
     def __init__(self, *, check: Callable[[], ItemVerdict], where: Path, **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -26,7 +26,7 @@ class TraceItem(pytest.Item):
         self.add_marker("hybridfuzz")
 
     def runtest(self) -> None:
-        """Pass, skip, xfail or raise."""
+        """Run the trace: pass, skip, xfail, or raise GateFailure."""
         self.verdict = verdict = self._check()
         if verdict.state == "skipped":
             pytest.skip(verdict.text)
@@ -36,26 +36,27 @@ class TraceItem(pytest.Item):
             raise GateFailure(verdict.text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Ours as it is; anything else with its traceback."""
+        """Return the text of a GateFailure; other exceptions keep their traceback."""
         if isinstance(excinfo.value, GateFailure):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """The trace's file, or the root folder for one that is drawn.
+        """Return the trace's file (the root folder for a drawn trace) and the title.
 
-        Where the title is the end of the id, pytest shows the id with :: for each dot, and nobody could give it again.
+        The title differs from the end of the id: otherwise pytest prints the id with each dot replaced by ::, which it
+        does not accept as an argument.
         """
         return self._where, None, f"hybridfuzz {self.name}"
 
 
 class GateCollector(pytest.Collector):
-    """The parent of all items."""
+    """The collector of all items."""
 
     def __init__(self, *, traces: list[tuple[str, Path, Callable[[], ItemVerdict]]], **keywords: Any) -> None:
         super().__init__(**keywords)
         self._traces = traces
 
     def collect(self) -> list[pytest.Item | pytest.Collector]:
-        """All of them."""
+        """Return one item per trace."""
         return [TraceItem.from_parent(self, name=name, where=path, check=check) for name, path, check in self._traces]

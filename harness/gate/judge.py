@@ -1,9 +1,9 @@
-"""Runs traces for a gate and says what each outcome means. One worker process, started when needed.
+"""Runs traces for a gate and turns their outcomes into verdicts. One worker process, started when needed.
 
-The search is budgeted in *traces*, not in seconds: budget times the nominal rate that the target
-declares. So two runs, machines or numbers of processes see the same traces and give the same
-verdicts. A clock only guards against an engine that has become much slower: when the search took
-`OVERTIME` times its budget, the rest is skipped, and the summary says so.
+The budget of the search is converted to a number of *traces*: seconds times the nominal rate that the target declares.
+Hence runs on different machines, or with different numbers of processes, run the same traces and give the same
+verdicts. The clock is only a guard against an engine that has become much slower: once the search has taken `OVERTIME`
+times its budget, the remaining traces are skipped, which the summary reports.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRACE_SECONDS = 60.0
 
 
 class ItemVerdict(Struct, frozen=True):
-    """What pytest has to show for one trace."""
+    """The verdict on one trace, and the text that pytest shows."""
 
     state: Literal["clean", "failed", "known", "skipped"]
     text: str = ""
@@ -60,7 +60,7 @@ class Judge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the target can do; starts the worker."""
+        """The target's capabilities. Starts the worker."""
         if self._capabilities is None:
             self._capabilities = self._worker.start().capabilities
             check_overrides(self.settings.overrides, self._capabilities)
@@ -68,7 +68,7 @@ class Judge:
 
     @property
     def search_count(self) -> int:
-        """Traces that the budget pays for."""
+        """The number of traces that the budget stands for, at least 1."""
         return max(round(self.settings.budget * self.capabilities.traces_per_second), 1)
 
     def close(self) -> None:
@@ -76,14 +76,14 @@ class Judge:
         self._worker.__exit__()
 
     def replay(self, path: Path) -> ItemVerdict:
-        """A trace of the corpus; twice, since both runs have to look the same."""
+        """Run a trace of the corpus, twice: both runs must be identical."""
         if (family := family_of(path)) not in ("", parse(self.settings.target).name):
             return ItemVerdict("skipped", f"a trace for {family}")
         try:
             trace = load_trace(path)
             check_config(trace.config)
         except TraceError as error:
-            return ItemVerdict("failed", f"{error}\nThe file is broken: mend or remove it.")
+            return ItemVerdict("failed", f"{error}\nThe file is broken: fix or remove it.")
         assert self.capabilities
         try:
             outcome = self._worker.run(trace, twice=True)
@@ -95,7 +95,7 @@ class Judge:
         return self._verdict(outcome, outcome.violation, where, path, explained=True)
 
     def search(self, index: int) -> ItemVerdict:
-        """Trace `index` of the search."""
+        """Run trace `index` of the search."""
         assert self.capabilities
         limit = OVERTIME * self.settings.budget
         if self._searched > limit:
@@ -122,7 +122,7 @@ class Judge:
     def _save(self, violation: Violation, index: int, trace: Trace) -> tuple[str, Path, bool]:
         """Save a failure and, if its signature is new in this process, reduce it.
 
-        Returns where it is from, its file, and whether it is new.
+        Returns a description of its origin, its file, and True if the signature is new.
         """
         store = self._store = self._store or FindingStore(self.settings.out, self.settings.target)
         claimed = store.claim(violation, index, trace)
@@ -134,7 +134,7 @@ class Judge:
         if finding.reproduced:
             where += f"; {'reduced to' if claimed else 'see the one reduced to'} {finding.events}"
         else:
-            where += "; did not show again when it ran alone"
+            where += "; did not fail again when run alone"
         return where, Path(finding.trace), bool(claimed)
 
     def _verdict(
@@ -157,19 +157,19 @@ class Judge:
 
 
 def near(path: Path) -> str:
-    """A path as one would type it here."""
+    """Return a path as a user would type it: relative if it is below the working directory."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def family_of(path: Path) -> str:
-    """The engine that a packaged trace is for, by its folder; "" for all, and for traces of the repository's own."""
+    """Return the engine that a packaged trace is for, "" for any engine and for the repository's own traces."""
     if not path.is_relative_to(PACKAGED_CORPUS):
         return ""
     return str(path.relative_to(PACKAGED_CORPUS).parent).strip(".")
 
 
 def corpus_files(settings: GateSettings) -> Iterator[tuple[str, Path]]:
-    """(readable id, file) of every trace: the packaged ones, then the repository's own."""
+    """Yield (readable id, file) of every trace: the packaged ones, then the repository's own."""
     for path in sorted(PACKAGED_CORPUS.rglob("*.json")):
         yield f"corpus/{path.relative_to(PACKAGED_CORPUS).with_suffix('')}", path
     for folder in settings.corpus:

@@ -1,9 +1,9 @@
-"""What pytest loads wherever hybridfuzz is installed: the options of the gate.
+"""The pytest plugin, loaded wherever hybridfuzz is installed: the command-line options of the gate.
 
     pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
 
-Inert unless a target is named here or `--hybridfuzz` asks for the one in the configuration: until
-then nothing else of hybridfuzz is imported and no file is read.
+Inert unless `--hybridfuzz-target` names a target or `--hybridfuzz` selects the one in the configuration: otherwise
+nothing else of hybridfuzz is imported and no file is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PROFILE_VARIABLE = "HYBRIDFUZZ_PROFILE"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options; those left out come from hybridfuzz.toml or [tool.hybridfuzz]."""
+    """Add the options. Defaults come from hybridfuzz.toml or [tool.hybridfuzz]."""
     group = parser.getgroup("hybridfuzz", "hybridfuzz: corpus and fixed search against a hybrid cache manager")
     add = group.addoption
     add("--hybridfuzz", action="store_true", help="run the gate with the configured target")
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Wake the gate up if it is asked for."""
+    """Register the gate if it was requested."""
     if config.option.hybridfuzz_profile:
         os.environ[PROFILE_VARIABLE] = config.option.hybridfuzz_profile
     if config.option.hybridfuzz or config.option.hybridfuzz_target:

@@ -1,8 +1,8 @@
-"""The gate's part of a pytest run: which items there are, and the summary at the end.
+"""The gate's part of a pytest run: collection of the items, and the summary at the end.
 
-Without paths on the command line only the gate runs (an engine's own tests take hours); with paths,
-both. `hybridfuzz::NAME` picks items. Under xdist every process collects the same items and starts a
-worker of its own; the controller sums up.
+Without paths on the command line only the gate runs (an engine's own tests take hours); with paths, both run.
+`hybridfuzz::NAME` selects items. Under xdist every process collects the same items and starts a worker of its own; the
+controller prints the summary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..lockstep.state_catalogue import missing_states, required_oracles
 from ..units import plural
 from .items import GateCollector, TraceItem
 from .judge import Judge, corpus_files
-from .known import known_bugs
+from .packaged_bugs import known_bugs
 from .settings import SettingsError, combine
 
 ROOT_ID = "hybridfuzz"
@@ -32,7 +32,7 @@ SHOWN_MAX = 10
 
 
 class GateSession:
-    """Registered as a plugin once a target is given."""
+    """The plugin that is registered once a target is given."""
 
     def __init__(self, config: pytest.Config) -> None:
         config.addinivalue_line("markers", "hybridfuzz: a trace of the hybridfuzz gate")
@@ -61,12 +61,12 @@ class GateSession:
         return random.SystemRandom().randrange(1 << 32) if self.settings.seed is None else self.settings.seed
 
     def _progress(self, text: str) -> None:
-        """Making an environment takes minutes: not only the log should know."""
+        """Print a line: making an environment takes minutes."""
         if reporter := self.config.pluginmanager.getplugin("terminalreporter"):
             reporter.write_line(text)
 
     def _take_arguments(self) -> list[str]:
-        """Our ids among the arguments of the command line, which pytest would take for paths."""
+        """Remove the ids of traces from the command line's arguments, where pytest expects paths, and return them."""
         config = self.config
         given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
         ours = [text for text in given if text.split("::")[0] == ROOT_ID]
@@ -75,11 +75,11 @@ class GateSession:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """A random seed is drawn once, not by every process of xdist."""
+        """Pass the seed on: a random one is drawn once, not by every process of xdist."""
         node.workerinput["hybridfuzz_seed"] = self.seed
 
     def pytest_report_header(self) -> str:
-        """What runs."""
+        """Return target, profile, seed and budget, for the header."""
         version = f" ({self.launch.version})" if self.launch.version not in ("", self.settings.target) else ""
         return (
             f"hybridfuzz: {self.settings.target}{version}, profile {self.settings.profile}, seed {self.seed}, "
@@ -100,11 +100,11 @@ class GateSession:
         if self._only and not wanted:
             raise pytest.UsageError(f"hybridfuzz: there is no trace {', '.join(self._only)}")
         collector = GateCollector.from_parent(session, name=ROOT_ID, nodeid=ROOT_ID, traces=wanted)
-        items[:0] = session.genitems(collector)  # tells pytest of each, so that it counts them
+        items[:0] = session.genitems(collector)  # genitems also reports each item to pytest, which counts them
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Counts travel with the report, from wherever the trace ran."""
+        """Attach the counts to the report, which xdist sends to the controller."""
         report = yield
         if isinstance(item, TraceItem) and report.when == "call" and item.verdict:
             outcome, state = item.verdict.outcome, item.verdict.state
@@ -118,7 +118,7 @@ class GateSession:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up."""
+        """Add a trace's counts to the totals."""
         if counts := getattr(report, "hybridfuzz", None):
             self._states[counts["state"]] += 1
             self._steps += counts["steps"]
@@ -126,17 +126,17 @@ class GateSession:
             self._reached.update(counts["reached"])
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """What ran, and what was never met."""
+        """Print what ran, and which oracles and states were never reached."""
         if not self._states:
             return
         states = ", ".join(f"{count} {state}" for state, count in sorted(self._states.items()))
         terminalreporter.section("hybridfuzz", sep="-")
         terminalreporter.write_line(f"{plural(self._states.total(), 'trace')} ({states}), {self._steps:,} steps")
         if self._states["stopped early"]:
-            terminalreporter.write_line("stopped early: this machine is slow; raise the budget's limit or run less")
+            terminalreporter.write_line("stopped early: this machine is slow; reduce the budget")
         if missing := self._never_met():
             shown = ", ".join(missing[:SHOWN_MAX]) + (", ..." if len(missing) > SHOWN_MAX else "")
-            line = f"never met, so their silence proves nothing ({len(missing)}): {shown}"
+            line = f"never reached, so nothing is known about them ({len(missing)}): {shown}"
             terminalreporter.write_line(line)
 
     def _never_met(self) -> list[str]:

@@ -1,11 +1,11 @@
-"""What a repository says about its gate: hybridfuzz.toml, or [tool.hybridfuzz] in pyproject.toml.
+"""The configuration of a gate: hybridfuzz.toml, or [tool.hybridfuzz] in pyproject.toml.
 
     target = "vllm@."              seed = 0
     budget = "60s"                 profile = "gate"
     corpus = ["tests/traces"]      known = "known.toml"
     out = "hybridfuzz-out/gate"    config = { mamba_cache_mode = "align" }
 
-Paths are relative to the file. The command line goes before the file.
+Paths are relative to the file. Options of the command line override the file.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..units import duration
 from ..units import settings as parse_pairs
 
 BUDGETS = {"gate": 60.0, "nightly": 1800.0}
-"""Seconds for the search if nothing is said, by profile."""
+"""Default budgets of the search in seconds, by profile."""
 PACKAGED_CORPUS = Path(__file__).parents[2] / "corpus"
 
 
 class SettingsError(Exception):
-    """The configuration cannot be used; one line."""
+    """A configuration that cannot be used; the message is one line."""
 
 
 class GateFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as it stands there."""
+    """The contents of the file."""
 
     target: str = ""
     budget: str | int | float = ""
@@ -43,7 +43,7 @@ class GateFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GateSettings(Struct, frozen=True, kw_only=True):
-    """What holds in the end. `budget` in seconds; without a seed the search draws a new one."""
+    """The settings in effect. `budget` is in seconds; with `seed` None the search draws one."""
 
     target: str
     budget: float
@@ -56,7 +56,10 @@ class GateSettings(Struct, frozen=True, kw_only=True):
 
 
 def read_file(root: Path) -> GateFile:
-    """hybridfuzz.toml of a folder, else the table in its pyproject.toml, else nothing."""
+    """Read hybridfuzz.toml of a folder, or else the table in its pyproject.toml; defaults if there is neither.
+
+    Raises SettingsError.
+    """
     for name in ("hybridfuzz.toml", "pyproject.toml"):
         path = root / name
         if not path.is_file():
@@ -72,15 +75,15 @@ def read_file(root: Path) -> GateFile:
 
 
 def combine(options: Mapping[str, object], root: Path) -> GateSettings:
-    """The command line's options (without their prefix) over the file of the repository."""
+    """Merge the command line's options (without their prefix) over the repository's file. Raises SettingsError."""
     file = read_file(root)
     profile = str(options.get("profile") or file.profile or "gate")
     if profile not in BUDGETS:
-        raise SettingsError(f"profile {profile!r}: say {' or '.join(BUDGETS)}")
+        raise SettingsError(f"profile {profile!r}: use {' or '.join(BUDGETS)}")
     target = str(options.get("target") or _anchored(file.target, root))
     if not target:
         raise SettingsError(
-            f"--hybridfuzz: no target; add target = ... to {root / 'hybridfuzz.toml'} or say --hybridfuzz-target T"
+            f"--hybridfuzz: no target; add target = ... to {root / 'hybridfuzz.toml'} or use --hybridfuzz-target T"
         )
     overrides: dict[str, object] = dict(file.config)
     chosen = options.get("config")
@@ -106,7 +109,7 @@ def combine(options: Mapping[str, object], root: Path) -> GateSettings:
 
 
 def _anchored(target: str, root: Path) -> str:
-    """A target of the file: a relative path after @ is seen from there, wherever pytest runs."""
+    """Return a target of the file with a relative path after @ resolved against the file's folder."""
     name, at, version = target.partition("@")
     if at and root != Path.cwd() and (root / version).is_dir():
         return f"{name}@{root / version}"
@@ -122,5 +125,5 @@ def _seconds(value: object) -> float:
 
 def _existing(path: Path) -> Path:
     if not path.exists():
-        raise SettingsError(f"{path}: there is no such file or folder")
+        raise SettingsError(f"{path}: no such file or folder")
     return path

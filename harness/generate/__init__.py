@@ -1,7 +1,7 @@
-"""Where traces come from.
+"""Generates traces.
 
-choices         the source of decisions: seeded, or Hypothesis
-overrides       `--config`: settings that are fixed for all traces
+choices         the source of choices: a seeded PRNG, or Hypothesis
+overrides       `--config`: settings that are the same in all traces
 configurations  draws the configuration of a trace
 grammar         draws its events
 """

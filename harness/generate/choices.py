@@ -1,4 +1,4 @@
-"""Sources of choices. The workload is one grammar; who decides at each fork is exchangeable."""
+"""Sources of choices: the workload is one grammar, and a seeded PRNG or Hypothesis makes its choices."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Option = TypeVar("Option")
 
 
 class Choices(Protocol):
-    """Decides; small numbers and first options are the simple ones, so that Hypothesis shrinks towards them."""
+    """A source of choices. Small numbers and first options are the simple ones: Hypothesis shrinks towards them."""
 
     def integer(self, low: int, high: int) -> int:
-        """A number in low..high, both included."""
+        """Return a number in low..high, both included."""
         ...
 
     def pick(self, options: Sequence[Option]) -> Option:
-        """One of the options."""
+        """Return one of the options."""
         ...
 
     def chance(self, percent: int) -> bool:
-        """True in about `percent` of a hundred cases."""
+        """Return True in about `percent` of a hundred cases."""
         ...
 
 
 class RandomChoices:
-    """The seeded source: equal seeds decide equally, on every machine."""
+    """The seeded source: the same seed gives the same choices on every machine."""
 
     def __init__(self, seed: int, index: int = 0) -> None:
         self._random = random.Random(f"{seed}/{index}")

@@ -1,7 +1,7 @@
-"""Which configurations are worth trying.
+"""Draws the configuration of a trace.
 
-Each trace draws its own, and switches whole features off (swarm). Pools are tight: they barely hold the largest
-request, so that they wrap within some twenty steps.
+Each trace has its own, with whole features switched off (swarm testing). Pools are tight: they barely hold the largest
+request, so that blocks are reused within some twenty steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONFIG_TRIES_MAX = 200
 
 
 def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
-    """A configuration that the capabilities allow; the pool is tight."""
+    """Return a configuration that the capabilities allow, with a tight pool."""
     mode = choices.pick(capabilities.modes)
     mamba_size, attention_size = choices.pick(capabilities.block_sizes)
     mamba_groups, attention_groups = choices.pick(capabilities.group_counts)
@@ -58,7 +58,7 @@ def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
 def _extra_attention(
     choices: Choices, capabilities: Capabilities, size: int, layers: int, speculative: bool
 ) -> tuple[Group, ...]:
-    """Attention groups of their own for sliding windows and for a drafter, each in some traces only."""
+    """Return additional attention groups for a sliding window and for a drafter, each in some traces only."""
     extra: list[Group] = []
     if capabilities.windows and choices.chance(20):
         window = choices.pick(capabilities.windows)
@@ -70,7 +70,7 @@ def _extra_attention(
 
 def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str], capabilities: Capabilities,
                       overrides: Mapping[str, object]) -> Config:  # fmt: skip
-    """A configuration that fits the overrides and that the target supports. TraceError if none is found."""
+    """Return a configuration that fits the overrides and that the target supports. TraceError if none is found."""
     reason = ""
     for _ in range(CONFIG_TRIES_MAX):
         config = apply_overrides(draw_config(choices, capabilities), overrides)

@@ -1,13 +1,13 @@
-"""The workload: which configurations and events are worth trying.
+"""The workload grammar: draws the events of a trace.
 
-What the grammar knows about hybrid caches, and nothing about single bugs:
+It uses what is known about hybrid caches, and nothing about single bugs:
 
     swarm       each trace switches whole features off, so that the others meet more often
     sharing     2 to 4 requests share prefixes; prompts repeat, extend and fork earlier ones, and continue with an
                 earlier request's own output (multi-turn)
     boundaries  lengths cluster at j * block + {-1, 0, 1, k, k + 1, w - 1}
-    idleness    arrivals come in bursts, so that ranks run dry and dummy runs happen
-    turns       sessions are parked while others need their blocks, and go on before or after they lost them
+    idleness    arrivals come in bursts, so that ranks become idle and dummy runs happen
+    turns       sessions are parked while other requests need their blocks, and resume before or after losing them
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ DOCUMENTS = ("a", "b", "c")
 
 
 class Grammar:
-    """Draws one event after another for one configuration. It guesses which requests still run; guessing wrong only
-    costs a no-op."""
+    """Draws one event after another for one configuration. It guesses which requests still run; a wrong guess costs
+    only a no-op."""
 
     def __init__(self, config: Config, capabilities: Capabilities, choices: Choices) -> None:
         self.config = config
         self.choices = choices
         self.capabilities = capabilities
         self.left: dict[str, int] = {}
-        """Steps that a request is guessed to need still."""
+        """Estimated number of steps that each request still needs."""
         self.history: list[Arrive] = []
         self.sessions: dict[str, int] = {}
-        """Sessions that are not closed, with the most tokens that they can have."""
+        """Sessions that are not closed -> the most tokens that they can have."""
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
         self.rare = self._enabled()
@@ -66,7 +66,7 @@ class Grammar:
         self.cuts = self.talks and "truncate" in capabilities.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
-        """Rare events that this trace uses, with percentages: each feature is off in about half of the traces."""
+        """Return the rare events that this trace uses, with percentages. Each is off in about half of the traces."""
         rare: dict[str, tuple[int, Callable[[], AnyEvent]]] = {
             "preempt": (12, lambda: Preempt(self.holder())),
             "abort": (8, self.abort),
@@ -81,7 +81,7 @@ class Grammar:
         return [rare[tag] for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
 
     def next_event(self) -> AnyEvent:
-        """The next event of a trace."""
+        """Return the next event of the trace."""
         if self.history and isinstance(self._last, Sleep):
             self._last = Wake()
             return self._last
@@ -111,22 +111,22 @@ class Grammar:
         return self.step()
 
     def live_name(self) -> str:
-        """A request that is probably alive."""
+        """Return a request that is probably alive."""
         return self.choices.pick(list(self.left) or ["r0"])
 
     def holder(self) -> str:
-        """A request that is probably alive, or a session."""
+        """Return a request that is probably alive, or a session."""
         return self.choices.pick(list({**self.left, **self.sessions}) or ["r0"])
 
     def abort(self) -> Abort:
-        """A client gives up, or closes a session."""
+        """Return an abort of a request or a session."""
         name = self.holder()
         self.sessions.pop(name, None)
         return Abort(name)
 
     def turn(self) -> Resume | Truncate | Fork | Step:
-        """A session that is probably parked goes on, perhaps after it forgot a part or was copied; one without room for
-        another turn is left alone until the end of the trace."""
+        """Return the next turn, a truncation or a fork of a session that is probably parked. A session without room
+        for another turn stays parked until the end of the trace."""
         name = self.choices.pick([name for name in self.sessions if name not in self.left])
         if self.cuts and self.choices.chance(40):
             self.sessions[name] = self.length(self.sessions[name])
@@ -146,12 +146,12 @@ class Grammar:
         return Resume(name, ((self.choices.pick(DOCUMENTS), prompt),), max_new)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
-        """Guess how many steps a request or a turn needs."""
+        """Estimate the steps that a request or a turn needs."""
         self.left[name] = prompt // max(self.config.max_num_batched_tokens // 2, 1) + 1 + max_new
         self.idle = 0
 
     def length(self, most: int) -> int:
-        """1..most, clustered around block boundaries."""
+        """Return a length in 1..most, clustered around block boundaries."""
         choices, config = self.choices, self.config
         if choices.chance(25):
             return choices.integer(1, most)
@@ -161,7 +161,7 @@ class Grammar:
         return min(max(choices.integer(0, most // size) * size + near, 1), most)
 
     def arrive(self) -> Arrive:
-        """A request: a new prompt, or one that shares with earlier ones."""
+        """Return an arrival with a new prompt, or with one that shares a prefix with earlier ones."""
         choices, config = self.choices, self.config
         name = f"r{len(self.history)}"
         new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
@@ -181,7 +181,8 @@ class Grammar:
         return event
 
     def _shared_path(self, room: int) -> tuple[tuple[str, int], ...] | None:
-        """The same prompt again, a prefix of it, or it with its own continuation and more; None if too long."""
+        """Return an earlier prompt again, a prefix or extension of it, or it with its own output and more; None if it
+        is too long."""
         choices = self.choices
         earlier = choices.pick(self.history[-4:])
         path = earlier.prompt
@@ -190,15 +191,15 @@ class Grammar:
             document, length = path[-1]
             path = (*path[:-1], (document, self.length(max(length + self.unit, 1))))
         elif kind >= 2:
-            said = min(choices.integer(1, earlier.max_new_tokens), earlier.max_new_tokens)
-            path = (*path, ("~", said))
+            output = min(choices.integer(1, earlier.max_new_tokens), earlier.max_new_tokens)
+            path = (*path, ("~", output))
             if kind == 3:
                 path = (*path, (choices.pick(DOCUMENTS), self.length(self.unit)))
         used = sum(length for _, length in path)
         return path if used <= room and len(path) <= 16 else None
 
     def step(self) -> Step:
-        """One engine step, sometimes with a small budget, limits, few or wrong drafts."""
+        """Return an engine step, sometimes with a small budget, limits for requests, few or wrong drafts."""
         choices, config = self.choices, self.config
         k = config.num_speculative_tokens
         drafts = right = 0
@@ -210,7 +211,7 @@ class Grammar:
                 own = choices.integer(0, k) if self.capabilities.variable_drafts else drafts
                 per_request[self.live_name()] = (own, choices.integer(0, own))
         chunks = {}
-        if "chunks" in self.capabilities.reaches and choices.chance(12):
+        if "chunks" in self.capabilities.features and choices.chance(12):
             chunks[self.live_name()] = choices.integer(1, self.unit + 2)
         budget = choices.integer(k + 1, config.max_num_batched_tokens) if choices.chance(20) else None
         for name in list(self.left):
@@ -221,12 +222,12 @@ class Grammar:
         return Step(budget, chunks, drafts, right, per_request, pad_to)
 
     def external_load(self) -> ExternalLoad:
-        """A connector holds the beginning of the latest request, which most probably still waits."""
+        """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""
         name, chance = list(self.left or ["r0"])[-1], self.choices.chance
         return ExternalLoad(name, self.length(self.config.max_model_len), chance(85), chance(20))
 
     def dummy_run(self) -> DummyRun:
-        """What an idle data-parallel rank executes."""
+        """Return a dummy run, as of an idle data-parallel rank."""
         return DummyRun(self.choices.integer(1, self.config.max_num_seqs), self.choices.chance(85))
 
 
@@ -237,7 +238,7 @@ def draw_trace(
     overrides: Mapping[str, object] | None = None,
     supports: Callable[[Config], str] = lambda config: "",
 ) -> Trace:
-    """Trace `index` of a campaign with this seed: a pure function of its arguments."""
+    """Return trace `index` of a campaign with this seed: a pure function of its arguments."""
     choices = RandomChoices(seed, index)
     config = draw_valid_config(choices, supports, capabilities, overrides or {})
     grammar = Grammar(config, capabilities, choices)

@@ -1,4 +1,4 @@
-"""Fields of a configuration that somebody fixed, as with `--config key=value`."""
+"""Configuration fields and options that the user fixes for all traces, as with `--config key=value`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, TraceError
 
 RANKS = "dp"
-"""Data-parallel ranks, as an option: every target has it, since the harness runs them (`ranks`)."""
+"""The option for data-parallel ranks: every target has it, since the harness runs them (`lockstep/ranks`)."""
 FIELDS = {field.name: field.type for field in msgspec.structs.fields(Config)}
 
 
 def apply_overrides(config: Config, overrides: Mapping[str, object]) -> Config:
-    """`config` with fields replaced, as from `--config key=value`; unknown keys are options of the target.
+    """Return `config` with overrides applied; keys that are no field are options of the target.
 
-    Values may be strings, which are converted to the field's type. TraceError names the key that does not fit.
+    Values may be strings, which are converted to the field's type. TraceError names the value that does not fit.
     """
     if not overrides:
         return config
@@ -27,7 +27,7 @@ def apply_overrides(config: Config, overrides: Mapping[str, object]) -> Config:
 
 
 def converted(overrides: Mapping[str, object]) -> dict[str, object]:
-    """The overrides that are fields, each with a value of its type. TraceError names the one that does not fit."""
+    """Return the overrides that are fields, converted to the field's type. TraceError names one that does not fit."""
     values: dict[str, object] = {}
     for key, value in overrides.items():
         try:
@@ -39,9 +39,8 @@ def converted(overrides: Mapping[str, object]) -> dict[str, object]:
 
 
 def check_overrides(overrides: Mapping[str, object], capabilities: Capabilities) -> None:
-    """TraceError if an override is neither a field of the configuration nor an option of the
-    target, or has a value that does not fit.
-    """
+    """Raise TraceError if an override is neither a field of the configuration nor an option of the target, or has a
+    value that does not fit."""
     converted(overrides)
     known = [*FIELDS, *capabilities.options, RANKS]
     for key in overrides:
@@ -55,7 +54,7 @@ def check_overrides(overrides: Mapping[str, object], capabilities: Capabilities)
 
 
 def foreign_option(options: Mapping[str, str], capabilities: Capabilities) -> str:
-    """Why a target does not take one of these options; empty if it takes all."""
+    """Return the reason why a target does not accept one of these options, "" if it accepts all."""
     for name, value in options.items():
         if name == RANKS:
             continue

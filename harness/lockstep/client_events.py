@@ -1,7 +1,7 @@
-"""What clients do, for the reference: requests come and go, sessions are parked and go on.
+"""Applies client events to the reference: arrivals, aborts, and the turns of sessions.
 
-What a client asks for by itself (`announce`) holds before the target hears of it; what the target has to agree to
-(`confirm`) is taken from what it shows afterwards.
+Events that a target cannot decline (`announce`) are applied before the target gets them; those that need its consent
+(`confirm`) afterwards, as far as its view shows that they took place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...targets.base.trace import Abort, Arrive, Config, Event, Fork, Park, Resu
 
 
 def announce(event: Event, reference: Reference, config: Config, names: set[str]) -> None:
-    """Before the event happens. `names` are those that ever arrived."""
+    """Apply an event before the target gets it. `names` are all names that arrived so far."""
     if isinstance(event, Arrive) and event.name not in names and fits(config, event):
         names.add(event.name)
         reference.arrive(event.name, event.prompt, event.max_new_tokens, event.session)
@@ -23,7 +23,7 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
 
 
 def confirm(event: Event, reference: Reference, view: View, refused: str, names: set[str]) -> None:
-    """After the event; `view` is what it left behind, `refused` says why nothing happened."""
+    """Apply an event after it happened. `view` is the metadata after it, `refused` the reason if it was refused."""
     if isinstance(event, Abort):
         reference.abort(event.name, lingers=event.name in view.running or event.name in view.waiting)
     elif isinstance(event, Park) and event.name in view.parked:

@@ -1,11 +1,11 @@
-"""D1: two targets that ought to behave alike, on the same trace.
+"""D1: differential mode, two targets that should behave alike on the same trace.
 
-What must agree is what a scheduler decided and what its clients got: rows with start, length, drafts and hit, in
-order, preemptions, outputs and ends. Block numbers may differ. Two releases, or two implementations of one part, are
-compared this way; engines that schedule differently by design are not.
+Scheduling decisions and client output must agree: rows with start, length, drafts and hit, in order, preemptions,
+output tokens and ends of requests. Block ids may differ. This compares two releases, or two implementations of one
+part; engines that schedule differently by design cannot be compared.
 
-The first event at which two accounts differ is the finding. If the first target violates an oracle itself, that is
-reported instead; a violation of the second one alone is a difference, too.
+The first event at which the two differ is the finding. A violation of the first target's own is reported instead; a
+violation of the second target alone is a difference, too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...targets.base.observe import Content, Delivered, Effect, Planned, Record, View
+from ...targets.base.observe import Delivered, Effect, Planned, Record
 from ...targets.base.protocol import Target, TargetFactory
+from ...targets.base.proxy import FactoryProxy, TargetProxy
 from ...targets.base.trace import Config, Event, Step, Trace
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
@@ -25,14 +26,14 @@ ORACLE = "D1"
 
 
 class EventSummary(Struct, frozen=True):
-    """What one event showed, as words: the decision, and what clients got."""
+    """One event in words: the scheduling decision, and what clients received."""
 
     planned: str = ""
     delivered: str = ""
 
 
 def summarize_event(records: Sequence[Record]) -> EventSummary:
-    """The comparable part of an event's records."""
+    """Return the part of an event's records that is compared."""
     planned, delivered = [], []
     for record in records:
         if isinstance(record, Planned):
@@ -47,44 +48,33 @@ def summarize_event(records: Sequence[Record]) -> EventSummary:
     return EventSummary(", ".join(planned), ", ".join(delivered))
 
 
-class SummarizingFactory:
-    """A factory that stands before the real one; `summaries` after the run, one for each event, draining included."""
+class SummarizingFactory(FactoryProxy):
+    """A factory whose targets summarize each event, draining included; `summaries` after the run."""
 
     def __init__(self, factory: TargetFactory) -> None:
-        self.name = factory.name
-        self.capabilities = factory.capabilities
-        self.supports = factory.supports
+        super().__init__(factory)
         self.summaries: list[EventSummary] = []
-        self._factory = factory
 
     def open(self, config: Config) -> Target:
-        """A watched target."""
-        return _Watched(self._factory.open(config), self.summaries)
+        """Open a summarizing target."""
+        return _SummarizingTarget(super().open(config), self.summaries)
 
 
-class _Watched:
+class _SummarizingTarget(TargetProxy):
+    """A target that appends a summary of each event to `summaries`."""
+
     def __init__(self, target: Target, summaries: list[EventSummary]) -> None:
-        self.layout = target.layout
-        self._target = target
-        self._sights = summaries
+        super().__init__(target)
+        self._summaries = summaries
 
     def apply(self, event: Event) -> Effect:
-        effect = self._target.apply(event)
-        self._sights.append(summarize_event(effect.records))
+        effect = super().apply(event)
+        self._summaries.append(summarize_event(effect.records))
         return effect
-
-    def view(self) -> View:
-        return self._target.view()
-
-    def read(self, group: int, layer: int, block: int) -> Content:
-        return self._target.read(group, layer, block)
-
-    def close(self) -> None:
-        self._target.close()
 
 
 def run_summarized(factory: TargetFactory, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
-    """Run a trace as `run_trace` does, and say what it showed."""
+    """Run a trace as `run_trace` does and return a summary of each event, too."""
     watched = SummarizingFactory(factory)
     outcome = run_trace(watched, trace)
     return outcome, watched.summaries
@@ -96,7 +86,7 @@ def difference(
     one: tuple[Outcome, list[EventSummary]],
     other: tuple[Outcome, list[EventSummary]],
 ) -> Violation | None:
-    """What the first target's own oracles say, else the first event at which the two differ."""
+    """Return the first target's own violation, else one for the first event at which the two differ, else None."""
     if one[0].violation:
         return one[0].violation
     for index, (first, second) in enumerate(zip(one[1], other[1], strict=False)):
@@ -105,7 +95,7 @@ def difference(
             if seen != wanted:
                 return _differ(trace, names, index, field, wanted, seen)
     if violation := other[0].violation:
-        return _differ(trace, names, violation.event, "violation", "is silent", violation.message)
+        return _differ(trace, names, violation.event, "violation", "none", violation.message)
     if len(one[1]) == len(other[1]):
         return None
     return _differ(trace, names, min(len(one[1]), len(other[1])), "events", len(one[1]), len(other[1]))
@@ -116,7 +106,8 @@ def _differ(trace: Trace, names: tuple[str, str], index: int, field: str, wanted
     return Violation(
         oracle=ORACLE,
         field=field,
-        message=f"{ORACLE}: in event {index} {names[0]} {field} {wanted or 'nothing'}, {names[1]} {seen or 'nothing'}",
+        message=f"{ORACLE}: the targets differ in event {index}, {field}: {names[0]}: {wanted or 'nothing'}; "
+        f"{names[1]}: {seen or 'nothing'}",
         expected=str(wanted),
         observed=str(seen),
         event=index,

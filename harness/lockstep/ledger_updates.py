@@ -1,4 +1,4 @@
-"""How the reference's ledger takes over what the device did, once the oracles are content with it."""
+"""Applies device work to the reference's ledger, once the oracles have accepted it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from ...targets.base.observe import Copied, Loaded, Record, SlotWrite, StateWrit
 from ..oracles.base import Context
 
 MOVES = frozenset({Zeroed, Copied, Loaded})
-"""Records that concern the ledger."""
+"""Record types that change the ledger as a whole; stores of kernels change it one by one."""
 
 
 def take_over(ledger: Ledger, record: Record) -> None:
-    """Zeroing, copies and loads; other records leave the ledger alone."""
+    """Apply zeroing, a copy or a load; ignore other records."""
     if isinstance(record, Zeroed):
         for block in record.blocks:
             ledger.zero(block)
@@ -28,18 +28,18 @@ def take_over(ledger: Ledger, record: Record) -> None:
 
 
 def _fill(ledger: Ledger, block: int, record: Copied | Loaded) -> None:
-    """The first slots of a block came from elsewhere."""
+    """Mark the first `record.slots` slots of a block as written."""
     slots = range(record.slots)
     ledger.write_slots([block] * len(slots), slots, record.layer, record.request, record.step)
 
 
 def take_over_state(context: Context, write: StateWrite) -> None:
-    """A kernel stored a state."""
+    """Apply a kernel's store of a state."""
     ledger, temporal, conv = context.reference.ledger, write.temporal is not None, write.window is not None
     ledger.write_state(write.block, write.layer, context.names[write.row], context.step, temporal, conv)
 
 
 def take_over_slots(context: Context, write: SlotWrite) -> None:
-    """A kernel stored keys and values."""
+    """Apply a kernel's store of keys and values."""
     ledger = context.reference.ledger
     ledger.write_slots(write.blocks, write.slots, write.layer, context.names[write.row], context.step)

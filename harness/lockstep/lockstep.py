@@ -1,10 +1,10 @@
-"""Drives one target and the reference through one trace, and lets the oracles judge every record.
+"""Drives one target and the reference through one trace, with oracles that check every record.
 
-The order within one record: the reference enters the step if it is the first device work of it; oracles judge the
-record against the reference as it was before; then the reference takes the record over. The first violation ends
-the trace: what follows a broken invariant proves nothing.
+Order within one record: the reference enters the step if this is its first device work; oracles check the record
+against the reference as it was before; then the reference applies the record. The first violation ends the trace,
+since behaviour after a broken invariant is undefined.
 
-After the last event the trace is *drained*: plain steps until every request has ended, in a bounded number.
+After the last event the trace is *drained*: plain steps until every request has ended, up to a bound.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from ..oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
 from .client_events import announce, confirm
-from .crash import crash_violation, ended_request
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
 from .reached_states import ReachedStates
+from .target_exception import crash_violation, ended_request
 
 DRAIN_STEPS_PER_TOKEN = 3
-"""Steps allowed for draining, per token of the unfinished requests; plenty, since each step computes at least one."""
+"""Steps allowed for draining, per token of the unfinished requests. Each step computes at least one token."""
 
 _encode = msgpack.Encoder(enc_hook=repr).encode
-"""What is observed in bytes, several times faster than `repr`, which serves for foreign numbers."""
+"""Encodes observations for the digest, several times faster than `repr`, which is left for foreign number types."""
 
 
 def unobserved(index: int) -> None:
-    """Nobody wants to know which event is about to happen."""
+    """The default `on_event`: does nothing."""
 
 
 class Lockstep:
@@ -81,7 +81,7 @@ class Lockstep:
         return [getattr(one, name) for one in self.oracles if name in IMPLEMENTED_HOOKS[type(one)]]
 
     def apply(self, event: Event, index: int) -> Violation | None:
-        """Let one event happen in target and reference; returns the first violation."""
+        """Let one event happen in target and reference; return the first violation."""
         assert self.violation is None, "a trace ends at its first violation"
         context = self.context
         context.event_index, context.event_kind = index, str(event.__struct_config__.tag)
@@ -106,9 +106,9 @@ class Lockstep:
         confirm(event, context.reference, view, effect.refused, self._names)
         context.refused = effect.refused
         if self._planned_view == view:
-            view = self._planned_view  # what was judged already is known by its identity
+            view = self._planned_view  # oracles recognise a view that they have checked by its identity
         else:
-            # Published outside of planning: by whatever was planned last, which may still be in flight.
+            # Published outside of planning: attributed to the step planned last, which may still be in flight.
             context.reference.note_published(view.published, self._planned_step)
         violation = self._first("on_view", view)
         self.reached.after_event(event, context, view)
@@ -182,7 +182,7 @@ class Lockstep:
         return None
 
     def _accesses(self, forward: Forward) -> Violation | None:
-        """Each access is judged, and then taken over, before the next one: a kernel may read what another wrote."""
+        """Check and then apply each access before the next one: a kernel may read what another wrote."""
         context, hooks = self.context, self._access_hooks
         for access in forward.accesses:
             for judge in hooks[type(access)]:
@@ -203,8 +203,8 @@ class Lockstep:
         self.digest = zlib.crc32(_encode(observed), self.digest)
 
     def drain(self, first_index: int, on_event: Callable[[int], None] = unobserved) -> Violation | None:
-        """Step until nothing is left to do, close what is parked, then judge what remains. A sleeping engine is woken
-        first."""
+        """Step until every request has ended, close parked sessions, then check what is left over. A sleeping engine
+        is woken first."""
         on_event(first_index)
         if self.asleep and self.apply(Wake(), first_index):
             return self.violation
@@ -230,13 +230,13 @@ class Lockstep:
 
     def _stuck(self, bound: int) -> Violation:
         view = self.context.before
-        names = ", ".join([*view.running, *view.waiting]) or "what is in flight"
+        names = ", ".join([*view.running, *view.waiting]) or "a step in flight"
         return self.oracles[0].violation(
             self.context, "drain", f"{names} did not end within {bound} plain steps", oracle="M8"
         )
 
     def outcome(self, events: int) -> Outcome:
-        """What this run showed."""
+        """Return the result of this run."""
         exercised: dict[str, int] = {}
         for oracle in self.oracles:
             for name, times in oracle.exercised.items():

@@ -1,8 +1,8 @@
 """Data-parallel ranks: several engines of one kind, each with its own reference, stepping in lockstep.
 
 A request lives on the rank that its name hashes to. Before each step the ranks vote: if any has work, those without
-take part with a dummy run, as deployed engines do, since their collectives wait for each other. Everything that
-concerns no single request happens on every rank.
+work take part with a dummy run, as in deployed engines, whose collectives wait for all ranks. An event that names no
+request happens on every rank.
 
 A process may hold all ranks, or some of them: then `vote` has to ask the other processes (numeric/collective.py of the
 embedded target). Every process votes equally often, also after a violation of its own.
@@ -34,19 +34,19 @@ def alone(has_work: bool) -> bool:
 
 
 def checked(wanted: str) -> str:
-    """A number of ranks. TraceError if it is none."""
+    """Return a valid number of ranks, as text. TraceError for any other text."""
     if not wanted.isdecimal() or not 1 <= int(wanted) <= RANKS_MAX:
         raise TraceError(f"configuration: {RANKS}={wanted}: between 1 and {RANKS_MAX} ranks are possible")
     return wanted
 
 
 def ranks_of(config: Config) -> int:
-    """How many ranks a configuration asks for. TraceError if that is no sensible number."""
+    """Return the number of ranks of a configuration. TraceError if it is out of range."""
     return int(checked(config.options.get(RANKS, "1")))
 
 
 def on_ranks(trace: Trace, ranks: int) -> Trace:
-    """The same trace for another number of ranks; 1 leaves it as it is."""
+    """Return the same trace for another number of ranks; 1 leaves it as it is."""
     if ranks == 1:
         return trace
     options = {**trace.config.options, RANKS: checked(str(ranks))}
@@ -54,7 +54,7 @@ def on_ranks(trace: Trace, ranks: int) -> Trace:
 
 
 def home(name: str, ranks: int) -> int:
-    """The rank that serves a request."""
+    """Return the rank that serves a request."""
     return zlib.crc32(name.encode()) % ranks
 
 
@@ -68,7 +68,7 @@ class Ranks:
         self.violation: Violation | None = None
 
     def apply(self, event: Event, index: int) -> None:
-        """Let one event happen where it belongs."""
+        """Let one event happen on the rank of its request, or on all ranks."""
         name = getattr(event, "name", None)
         if isinstance(event, Step):
             self.step(event, index)
@@ -78,7 +78,7 @@ class Ranks:
                 self._on(rank, event, index)
 
     def step(self, event: Step, index: int) -> bool:
-        """One step of all ranks, if any has work; returns whether one had."""
+        """Let all ranks take a step if any has work; return False if none has."""
         busy = {rank: has_work(lockstep) for rank, lockstep in self.own.items()}
         if not self.vote(self.violation is None and any(busy.values())):
             return False
@@ -92,11 +92,11 @@ class Ranks:
 
     def _note(self, rank: int, violation: Violation | None) -> None:
         if violation:
-            said = violation.message.removeprefix(f"{violation.oracle}: ")
-            self.violation = structs.replace(violation, rank=rank, message=f"{violation.oracle}: rank {rank}: {said}")
+            text = violation.message.removeprefix(f"{violation.oracle}: ")
+            self.violation = structs.replace(violation, rank=rank, message=f"{violation.oracle}: rank {rank}: {text}")
 
     def drain(self, first_index: int, most: int) -> None:
-        """Step all ranks until none has work, at most so often; then each is judged by itself."""
+        """Step all ranks until none has work, at most `most` times; then drain each by itself."""
         for lockstep in self.own.values():
             if self.violation is None and lockstep.asleep:
                 self.violation = lockstep.apply(Wake(), first_index)
@@ -108,7 +108,7 @@ class Ranks:
                 self._note(rank, lockstep.drain(first_index))
 
     def outcome(self, events: int) -> Outcome:
-        """What all ranks of this process showed."""
+        """Return the sum of the results of this process's ranks."""
         each = [lockstep.outcome(events) for lockstep in self.own.values()]
         exercised: Counter[str] = Counter()
         reached: Counter[str] = Counter()
@@ -120,7 +120,7 @@ class Ranks:
 
 
 def has_work(lockstep: Lockstep) -> bool:
-    """Requests to serve, or a step in flight."""
+    """Return True if requests are unfinished or a step is in flight."""
     view = lockstep.context.before
     return bool(view.running or view.waiting or lockstep.context.reference.pending)
 
@@ -132,7 +132,7 @@ def run_ranks(
     vote: Vote = alone,
     on_event: Callable[[int], None] = unobserved,
 ) -> Outcome:
-    """Run one checked trace on as many ranks as it asks for; `own` are those of this process (None: all)."""
+    """Run one checked trace on its number of ranks; `own` are those of this process (None: all)."""
     size = ranks_of(trace.config)
     targets = {rank: factory.open(trace.config) for rank in (range(size) if own is None else own)}
     try:

@@ -1,6 +1,6 @@
 """Counts the reached states of one trace (the catalogue is in `state_catalogue.py`).
 
-Every state is read off the records and views that the oracles see, too, so it means the same for every target.
+States are derived from the same records and views that the oracles check, so each means the same for every target.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class ReachedStates:
         self._parked_with: dict[str, int] = {}
         """Tokens that a session had in memory when its last turn ended."""
         self._seats: list[str] = []
-        """Who sat in which row of the last batch."""
+        """Requests of the last batch, by row."""
 
     def after_record(self, record: Record, context: Context) -> None:
-        """Called once the oracles are content with a record and before the reference takes it over."""
+        """Count the states of a record. Called after the oracles accepted it and before the reference applies it."""
         if isinstance(record, Planned):
             self._planned(record, context)
         elif isinstance(record, Forward):
@@ -232,7 +232,8 @@ class ReachedStates:
         self.counts["block reused by another group of its kind"] += (False, True) in kinds
 
     def after_event(self, event: Event, context: Context, view: View) -> None:
-        """Called after the oracles judged the view at the end of an event; `context.before` is the one before."""
+        """Count the states at the end of an event. Called after the oracles checked `view`; `context.before` is the
+        view before it."""
         counts, running = self.counts, context.before.running
         if context.before.published and not view.published:
             self._evicted.update(context.before.published.values())

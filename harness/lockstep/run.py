@@ -8,17 +8,17 @@ from ...targets.base.protocol import TargetError, TargetFactory
 from ...targets.base.trace import Trace, TraceError
 from ..traces.adapt import refusal
 from ..traces.outcome import Outcome
-from .crash import crash_violation
 from .lockstep import Lockstep, unobserved
 from .ranks import ranks_of, run_ranks
+from .target_exception import crash_violation
 
 
 def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = unobserved) -> Outcome:
     """Run one trace on a fresh target.
 
-    `on_event` is called with each event's index before it happens; draining steps count on. Raises TraceError for a
-    contradictory configuration or an event that the target does not have, and TargetError for a configuration that
-    the target cannot take.
+    `on_event` is called with each event's index before it happens; draining steps continue the count. TraceError for
+    a contradictory configuration or an event that the target does not have, TargetError for a configuration that the
+    target does not support.
     """
     if reason := refusal(trace, factory):
         raise TraceError(reason)

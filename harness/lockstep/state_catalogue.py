@@ -1,7 +1,6 @@
-"""The catalogue of reached states: semantic situations that a campaign must have been in before its silence means
-anything.
+"""The catalogue of reached states: situations that a campaign must have reached before "no violation" means anything.
 
-Each state has a name, and what a target must be able to do for the state to be required of it. Counting happens in
+Each state has a name, and the features that a target needs for the state to be required of it. Counting happens in
 lockstep (`reached_states.py`); a required state with count 0 makes a campaign vacuous.
 """
 
@@ -110,16 +109,16 @@ ORACLES_REQUIRE = {
     "S2": "continued",
     "S5": "caching",
 }
-"""The same for oracles that have nothing to judge without."""
+"""Oracle -> features without which it has nothing to check."""
 
 
 def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set[str]:
-    """The features of `REQUIRES` that a target has and that fixed configuration fields do not switch off."""
+    """Return the features of `REQUIRES` that a target has and that overrides do not switch off."""
     fixed = converted(overrides)
     modes = {str(fixed["mamba_cache_mode"])} if "mamba_cache_mode" in fixed else set(capabilities.modes)
     if not fixed.get("enable_prefix_caching", True):
         modes = {"none"}
-    has = set(capabilities.events) | set(capabilities.reaches) | set(get_args(Usual)) - capabilities.lacks | modes
+    has = set(capabilities.events) | set(capabilities.features) | set(get_args(Usual)) - capabilities.lacks | modes
     if capabilities.windows:
         has.add("sliding-window")
     if capabilities.draft_block_sizes:
@@ -148,14 +147,14 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
 
 
 def required_states(capabilities: Capabilities, overrides: Mapping[str, object] | None = None) -> list[str]:
-    """States that a campaign over everything the target can do has to reach, as far as `overrides` leave it open."""
+    """Return the states that a campaign on a target must reach, as far as `overrides` allow them."""
     has = features(capabilities, overrides or {})
     return [state for state, needs in REQUIRES.items() if set(needs.split()) <= has]
 
 
 def required_oracles(capabilities: Capabilities, overrides: Mapping[str, object] | None = None) -> list[str]:
-    """Oracles that such a campaign has to exercise: those that its observations allow and that have something to
-    judge."""
+    """Return the oracles that a campaign must exercise: they can run on what the target observes, and have something
+    to check."""
     has = features(capabilities, overrides or {})
     return [oracle for oracle in applicable(capabilities) if set(ORACLES_REQUIRE.get(oracle, "").split()) <= has]
 
@@ -163,5 +162,5 @@ def required_oracles(capabilities: Capabilities, overrides: Mapping[str, object]
 def missing_states(
     capabilities: Capabilities, reached: Mapping[str, int], overrides: Mapping[str, object] | None = None
 ) -> list[str]:
-    """Required states that were never reached."""
+    """Return the required states that were not reached."""
     return [state for state in required_states(capabilities, overrides) if not reached.get(state)]

@@ -7,13 +7,13 @@ tables        M3 table mirror, M4 dead rows, M5 writers
 liveness      M8 progress and publication
 state         S1 checkpoints, S2 resume, S3 rollback
 memory        S4 taint, S7 NaN
-output        S6 the tokens that come out
-device_order  S8 the order of the device's work
-numeric       the same on bytes
+output        S6 output tokens
+device_order  S8 the order of device work
+numeric       the same invariants on bytes
 real_model    S4, S6 and S7 on the log-probabilities of a real model
-provenance    why a number is wrong
+provenance    the cause of a wrong number, from the tags of the same forward
 
-Earlier ones give the more telling sentence: a wrong read is reported before the wrong token that follows from it.
+The order decides which violation is reported: a wrong read comes before the wrong token that follows from it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ IMPLEMENTED_HOOKS: dict[type[Oracle], frozenset[str]] = {
     oracle: frozenset([hook for hook in HOOKS if getattr(oracle, hook) is not getattr(Oracle, hook)])
     for oracle in ORACLES
 }
-"""The hooks that each oracle has something to say in."""
+"""The hooks that each oracle overrides; the others are never called."""
 
 
 def applicable(capabilities: Capabilities) -> list[str]:
-    """Ids of the oracles that a target's observations allow."""
+    """Return the ids of the oracles that can run on what a target observes."""
     ids: list[str] = []
     for oracle in ORACLES:
         if oracle.needs <= capabilities.observes:
@@ -70,7 +70,7 @@ def applicable(capabilities: Capabilities) -> list[str]:
 
 
 def titles() -> dict[str, str]:
-    """Id -> what it is about, in the words of the class that is about little else."""
+    """Return id -> title, from the class that implements the fewest ids."""
     return {name: oracle.title for oracle in sorted(ORACLES, key=lambda one: -len(one.ids)) for name in oracle.ids}
 
 

@@ -1,10 +1,10 @@
-"""What an oracle is.
+"""The base class of oracles, and the context that they share.
 
 An oracle is one named invariant. It overrides the hooks that it needs; each hook gets the `Context` and one
 record, and returns a `Violation` or None. The lockstep calls hooks in the order of the records, so an oracle sees
-the same order of events as the target's device.
+events in the order in which the target's device does its work.
 
-`exercised` counts how often the invariant had something to judge: a silent oracle with a count of 0 proves nothing.
+`exercised` counts how often the invariant was checked: an oracle with a count of 0 proves nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RECORD_HOOKS = {
     Forward: "on_forward",
     Delivered: "on_delivered",
 }
-"""Which hook of an oracle judges which record."""
+"""Record type -> the hook that checks it."""
 ACCESS_HOOKS = {
     StateRead: "on_state_read",
     StateWrite: "on_state_write",
@@ -59,11 +59,11 @@ HOOKS = (*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "o
 
 
 class Context:
-    """What every oracle may look at: the reference, the target's storage, the views before and now.
+    """State shared by all oracles of one run: the reference, the target's storage, the last view.
 
     facts, lives and tables belong to the step whose device work is being checked. By row of the batch: `lives[row]` is
-    who sits there, `tables[row]` the scheduler's columns when the step was planned, both None for a dead row;
-    `names[row]` is what to call the row in a message.
+    the request in it, `tables[row]` the scheduler's columns when the step was planned, both None for a dead row
+    (padding or dummy); `names[row]` is the row's name in messages.
     """
 
     def __init__(self, target: Target, view: View) -> None:
@@ -80,12 +80,12 @@ class Context:
         self.event_index = -1
         self.event_kind = ""
         self.refused = ""
-        """Why the target did not do what the last event asked for."""
+        """The reason if the target refused the last event, else ""."""
         self.null = target.layout.null_block
         self._no_columns: Table = ((),) * len(target.layout.groups)
 
     def seat(self, names: Iterable[str | None]) -> None:
-        """A batch is executed: who sits in its rows, in their order; None for padding and dummy rows."""
+        """Set the rows of the batch that is executed; `names` in row order, None for padding and dummy rows."""
         lives = self.facts.lives if self.facts else {}
         self.lives, self.tables, self.names = [], [], []
         for row, name in enumerate(names):
@@ -95,31 +95,35 @@ class Context:
             self.names.append(life.name if life else f"padding row {row}")
 
     def table(self, request: str) -> Table:
-        """The scheduler's columns for a request when the step being checked was planned; no columns if it had none."""
+        """Return the scheduler's columns of a request when the step being checked was planned; empty if it had none."""
         return (self.facts.tables.get(request) if self.facts else None) or self._no_columns
 
     def life(self, row: int) -> Life | None:
-        """Who sits in a row of the batch; None for a dead row and for one that does not exist."""
+        """Return the request in a row of the batch; None for a dead row and for one that does not exist."""
         return self.lives[row] if 0 <= row < len(self.lives) else None
 
     def row_name(self, row: int) -> str:
-        """How to call a row of the batch in a message, even one that does not exist."""
+        """Return the name of a row for messages, also of one that does not exist."""
         return self.names[row] if 0 <= row < len(self.names) else f"padding row {row}"
 
 
 class Oracle:
-    """Base of all oracles. Subclasses set the class attributes and override hooks; their docstring is the contract."""
+    """Base of all oracles. Subclasses set the class attributes and override hooks.
+
+    A subclass's docstring is user-visible: the text after "S3: " is printed as the rule of S3.
+    """
 
     ids: ClassVar[tuple[str, ...]] = ()
-    """The oracle's name; two where one observation can break either of two closely related rules."""
+    """Rules that it checks; several where one observation can break either of closely related rules."""
     title: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset()
+    """Words of `Capabilities.observes` without which it cannot run."""
 
     def __init__(self) -> None:
         self.exercised: dict[str, int] = dict.fromkeys(self.ids, 0)
 
     def count(self, oracle: str = "", times: int = 1) -> None:
-        """The rule was applied to something that could have broken it."""
+        """Count a check that could have failed."""
         self.exercised[oracle or self.ids[0]] += times
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
@@ -129,10 +133,10 @@ class Oracle:
         """Blocks were zeroed."""
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
-        """A state moved."""
+        """A state, or slots of an attention page, were copied."""
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
-        """Content came from outside the pool."""
+        """Content was loaded from outside the pool."""
 
     def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
         """A kernel read an initial state."""
@@ -141,13 +145,13 @@ class Oracle:
         """A kernel stored a state."""
 
     def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
-        """Attention read a context."""
+        """Attention read keys and values."""
 
     def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
         """Keys and values were stored."""
 
     def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
-        """A kernel was sent to something that does not exist."""
+        """Metadata pointed a kernel at an entry that does not exist."""
 
     def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
         """A live row was executed; its life has not advanced yet."""
@@ -159,7 +163,7 @@ class Oracle:
         """The client got tokens."""
 
     def on_numeric(self, context: Context, numeric: Numeric) -> Violation | None:
-        """A forward was executed on bytes; its tags follow."""
+        """A forward was executed on bytes; the `Forward` with its tags follows."""
 
     def on_real_forward(self, context: Context, forward: RealForward) -> Violation | None:
         """A real model was executed; the tags of the same forward follow."""
@@ -168,7 +172,7 @@ class Oracle:
         """Metadata at the end of an event."""
 
     def on_idle(self, context: Context, view: View) -> Violation | None:
-        """The trace is over, all requests ended, the worker dropped their rows."""
+        """The trace is over, all requests have ended, the worker has dropped their rows."""
 
     def violation(
         self,
@@ -183,7 +187,7 @@ class Oracle:
         block: int = -1,
         oracle: str = "",
     ) -> Violation:
-        """A verdict with everything that the context knows filled in."""
+        """Return a violation with step, event and group kind filled in from the context."""
         return Violation(
             oracle=oracle or self.ids[0],
             field=field,
@@ -200,23 +204,34 @@ class Oracle:
         )
 
 
-def name_tag(context: Context, tag: int) -> str:
-    """A tag in words: whose state after how many tokens, if anybody's."""
+def after_tokens(whose: str, depth: int) -> str:
+    """Return "the state of r1 after 16 tokens"."""
+    return f"the state of {whose} after {depth} token{'s' * (depth != 1)}"
+
+
+def name_tag(context: Context, tag: int, part: str = "") -> str:
+    """Return a tag in words: the prefix whose state it is; with `part` ("KV", "input") the position that it is of."""
     if tag == 0:
         return "zeroed memory"
     if tag < 0:
         return "bytes of another dtype"
     for name, life in context.reference.lives.items():
         if tag in life.truth.tags:
-            return f"state@{life.truth.tags.index(tag)} of {name}"
+            return _in_prefix(name, life.truth.tags.index(tag), part)
     for key, truth in context.reference.truths.items():
         if tag in truth.tags:
-            return f"state@{truth.tags.index(tag)} of the cached prefix of depth {key.depth}"
-    return "no state of any known prefix"
+            return _in_prefix(f"the cached prefix of depth {key.depth}", truth.tags.index(tag), part)
+    return "content that matches no known prefix" if part else "a state that matches no known prefix"
+
+
+def _in_prefix(whose: str, depth: int, part: str) -> str:
+    if not depth:
+        return "the empty state"
+    return f"the {part} of position {depth - 1} of {whose}" if part else after_tokens(whose, depth)
 
 
 def first_difference(expected: Sequence[int], observed: Sequence[int]) -> int:
-    """Index of the first unequal element, or the shorter length."""
+    """Return the index of the first unequal element, or the shorter length."""
     for index, (wanted, seen) in enumerate(zip(expected, observed, strict=False)):
         if wanted != seen:
             return index

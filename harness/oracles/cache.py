@@ -1,4 +1,4 @@
-"""M2 hash, M6 hit, S5 commit: what is published, what a hit may rely on, and since when."""
+"""M2 hash, M6 hit, S5 commit: which keys may be published, and which a hit may use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from .base import Context, Oracle
 
 
 class Hash(Oracle):
-    """M2: lookup structure and blocks agree on every key; a key for depth d stands on the block in the column of d
-    of a request with that prefix, and no deeper than the steps planned so far compute. A state that a chunk leaves
-    inside it (`Group.inner_states`) may be of any depth and stands in the column before the chunk's last. A state slot
-    (mode slots) may have been filled by a copy just before: there it takes such a request, and no other owner."""
+    """M2: lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d of a
+    request with that prefix, and d is no more than the steps planned so far compute. A state that a chunk leaves
+    inside it (`Group.inner_states`) may be of any depth and is in the column before the chunk's last. In mode slots a
+    key may be on any slot, since a copy may have filled it, but a request with that prefix must have computed d
+    tokens."""
 
     ids = ("M2",)
     title = "hash"
@@ -26,10 +27,10 @@ class Hash(Oracle):
         self._judged: View | None = None
         self._known: Mapping[int, Key] = {}
         self._reach: dict[str, int] = {}
-        """How far the steps planned for a request go, drafts and steps in flight included."""
+        """Tokens by request that the planned steps compute, drafts and steps in flight included."""
         self._tables: Mapping[str, Table] = {}
-        """Tables of the view before: what is published may be given back in the same breath, by a request that
-        ended or by one whose accepted drafts crossed the boundary."""
+        """Tables of the previous view: a block may be published and freed at once, by a request that ended or by one
+        whose accepted drafts crossed the boundary."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         self._reach |= {row.name: row.start + row.num_tokens for row in planned.rows}
@@ -62,7 +63,8 @@ class Hash(Oracle):
                 return self.violation(
                     context,
                     "agreement",
-                    f"lookups reach block {block} as {found}, the block itself says {own}",
+                    f"the lookup structure has block {block} as {found or 'unpublished'}, the block's own label is "
+                    f"{own or 'unpublished'}",
                     expected=own,
                     observed=found,
                     block=block,
@@ -72,7 +74,7 @@ class Hash(Oracle):
     def _new_key(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
         group = context.layout.groups[key.group]
         if block in view.pins and key in self._known.values():
-            return None  # a partial key that was moved out of a request's way, with a copy of its content
+            return None  # a partial key moved to a copy of its block, since a request still writes to that block
         column = cdiv(key.depth, group.block_size) - 1
         unit = context.layout.hash_unit or group.block_size
         holders = []
@@ -94,8 +96,8 @@ class Hash(Oracle):
         return self.violation(
             context,
             "key",
-            f"block {block} was published as depth {key.depth} of a prefix, but no request holds that prefix's block "
-            f"there ({'; '.join(holders) or 'nobody holds it'})",
+            f"block {block} was published as depth {key.depth} of a prefix, but no request has it in that prefix's "
+            f"column ({'; '.join(holders) or 'no request holds it'})",
             expected="the column of that depth in a request that computes it",
             observed="; ".join(holders),
             group=key.group,
@@ -104,9 +106,9 @@ class Hash(Oracle):
 
 
 class HitValidity(Oracle):
-    """M6: a hit of L tokens finds, in every group, published content of exactly the prefix it needs, at the right
-    columns; a session goes on from no more than it has computed. M8 (hit part): a hit is no shorter than the documented
-    boundary."""
+    """M6: for a hit of L tokens every group has published content of exactly that prefix, in the right columns; a
+    session resumes from no more tokens than it has computed. M8 (hit part): a hit is no shorter than the longest one
+    that the documented rule allows."""
 
     ids = ("M6", "M8")
     title = "hit"
@@ -123,14 +125,12 @@ class HitValidity(Oracle):
             start, most = row.kept or row.hit + row.external, life.known - 1
             if start > (min(most, life.settled) if row.kept else most):
                 what = (
-                    f"kept {start} tokens of {life.settled} computed ones"
-                    if row.kept
-                    else f"was given a hit of {start}"
+                    f"kept {start} tokens, with {life.settled} computed" if row.kept else f"got a hit of {start} tokens"
                 )
                 return self.violation(
                     context,
                     "kept" if row.kept else "whole-request",
-                    f"{row.name} {what}, of {life.known} in all: at most {most} may be there already",
+                    f"{row.name} {what}; of its {life.known} tokens it may have at most {most} before this step",
                     expected=f"at most {most}",
                     observed=start,
                     request=row.name,
@@ -145,8 +145,8 @@ class HitValidity(Oracle):
         return None
 
     def _block_given_up(self, context: Context, planned: Planned, row: PlannedRow) -> Violation | None:
-        """EAGLE: the last matched block of the drafter's attention is computed again. What was matched is at most what
-        was published before or after this planning."""
+        """EAGLE: the last matched block of the drafter's attention is computed again. The match is at most as long as
+        what was published before or after this planning."""
         life = context.reference.lives[row.name]
         for index in context.layout.eagle_groups:
             group = context.layout.groups[index]
@@ -156,8 +156,8 @@ class HitValidity(Oracle):
                 return self.violation(
                     context,
                     "eagle-block",
-                    f"{row.name} was given a hit of {row.hit} tokens, but only {matched} are cached in attention group "
-                    f"{index}, of which the last block is to be computed again for the drafter",
+                    f"{row.name} got a hit of {row.hit} tokens, but only {matched} are cached in attention group "
+                    f"{index}, of which the last block must be computed again for the drafter",
                     expected=f"at most {max(matched - group.block_size, 0)}",
                     observed=row.hit,
                     request=row.name,
@@ -171,20 +171,18 @@ class HitValidity(Oracle):
         columns = view.tables[row.name][index]
         if context.layout.mode == "slots" and group.kind == "mamba":
             return self._state_cached(context, view, row, index, tags)
-        inside = row.hit % group.block_size  # what lies inside a block is a copy: judged by its content (S2)
+        inside = row.hit % group.block_size  # the part inside a block is a copy: checked when it is read (S2)
         for key in keys_needed(index, group, tags, row.hit - inside, inside + row.external):
             column = key.depth // group.block_size - 1
             block = columns[column] if column < len(columns) else None
             if block is None or view.published.get(block) != key:
                 holds = view.published.get(block) if block is not None else None
+                other = f"published as depth {holds.depth} of another prefix" if holds else "which is not published"
                 return self.violation(
                     context,
                     "length",
-                    f"{row.name} was given a hit of {row.hit} tokens, but column {column} of its {group.kind} group "
-                    f"{index} is block {block}, "
-                    + (
-                        f"published as depth {holds.depth} of another prefix" if holds else "which holds no such prefix"
-                    ),
+                    f"{row.name} got a hit of {row.hit} tokens, but column {column} of its {group.kind} group {index} "
+                    + ("is missing" if block is None else f"is block {block}, {other}"),
                     expected=f"the block of depth {key.depth}",
                     observed=f"block {block}",
                     request=row.name,
@@ -196,14 +194,13 @@ class HitValidity(Oracle):
     def _state_cached(
         self, context: Context, view: View, row: PlannedRow, index: int, tags: list[int]
     ) -> Violation | None:
-        """Mode slots: the state is copied out of a slot of the cache; which one shows in what is read (S2)."""
+        """Mode slots: the state is copied out of a slot of the cache. The read shows which slot it was (S2)."""
         if Key(index, row.hit, tags[row.hit]) in view.published.values():
             return None
         return self.violation(
             context,
             "length",
-            f"{row.name} was given a hit of {row.hit} tokens, but no slot of mamba group {index} is published as that "
-            "state",
+            f"{row.name} got a hit of {row.hit} tokens, but no slot of mamba group {index} is published as that state",
             expected=f"a slot with state@{row.hit}",
             observed="none",
             request=row.name,
@@ -211,8 +208,9 @@ class HitValidity(Oracle):
         )
 
     def _long_enough(self, context: Context, planned: Planned, row: PlannedRow) -> Violation | None:
-        """Only blocks that certainly kept their content through this planning count: eviction shortens hits legally,
-        and a block that was free before and is not now may have been handed out and published again."""
+        """Check that the hit is the longest one. Only blocks that certainly kept their content through this planning
+        count: eviction shortens hits legally, and a block that was free before and is not now may have been allocated
+        and published again."""
         if planned.preempted:
             return None
         life = context.reference.lives[row.name]
@@ -235,8 +233,7 @@ class HitValidity(Oracle):
         return self.violation(
             context,
             "hit",
-            f"{row.name} was given a hit of {row.hit} tokens, but {promised} tokens of its prefix are cached in every "
-            "group",
+            f"{row.name} got a hit of {row.hit} tokens, but {promised} tokens of its prefix are cached in every group",
             expected=promised,
             observed=row.hit,
             request=row.name,
@@ -245,8 +242,8 @@ class HitValidity(Oracle):
 
 
 class Commit(Oracle):
-    """S5: no state is hit before the step that writes it has been planned ahead of the hit: a state published in a
-    step exists only after that step's forward. (Attention stores all slots of a step before it reads any.)"""
+    """S5: a state may be hit only if an earlier step than the hit's own writes it: a state published in a step exists
+    only after that step's forward. (Attention stores all slots of a step before it reads any.)"""
 
     ids = ("S5",)
     title = "commit"
@@ -266,7 +263,8 @@ class Commit(Oracle):
                     return self.violation(
                         context,
                         "early-hit",
-                        f"{row.name} hits state@{row.hit} in block {block}, which this very step is to write",
+                        f"{row.name} hits the state after {row.hit} tokens in block {block}, which is written only by "
+                        "this step",
                         expected="a state written by an earlier step",
                         observed="published in this step",
                         request=row.name,
@@ -276,7 +274,8 @@ class Commit(Oracle):
         return None
 
     def _source(self, context: Context, planned: Planned, row: PlannedRow, index: int) -> int | None:
-        """The block that holds the state of the hit, if one is published: of several slots the longest known one."""
+        """Return the block that holds the state of the hit, None if none is published; of several slots one that was
+        published before."""
         if context.layout.mode == "slots":
             wanted = Key(index, row.hit, context.reference.lives[row.name].truth.tag(row.hit))
             slots = [block for block, key in planned.view.published.items() if key == wanted]
@@ -285,8 +284,8 @@ class Commit(Oracle):
         return None if row.hit % size else planned.view.tables[row.name][index][row.hit // size - 1]
 
     def _exists(self, context: Context, planned: Planned, block: int, depth: int) -> bool:
-        """Whether an executed step has written the state already: it is published late, not early. A state slot that
-        was published is out of its writer's hands, so it was written, or will be by an earlier step."""
+        """Return True if an executed step has written the state already: then it is published late, not early. In mode
+        slots a published slot no longer belongs to its writer, so it was written, or will be by an earlier step."""
         if context.layout.mode == "slots":
             tables = [planned.view.tables[row.name] for row in planned.rows]
             return not any(block in columns for table in tables for columns in table)

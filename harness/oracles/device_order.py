@@ -1,4 +1,4 @@
-"""S8 order: the device does its work in the order in which it was planned."""
+"""S8 order: device work is executed in the order in which it was planned."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Order(Oracle):
         return None
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
-        return self._overtakes(context, copied.step, copied.destination, "is copied to")
+        return self._overtakes(context, copied.step, copied.destination, "is overwritten by a copy")
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
-        return self._overtakes(context, loaded.step, loaded.block, "is loaded")
+        return self._overtakes(context, loaded.step, loaded.block, "is loaded into")
 
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:
         self.exercised["S8"] += 1

@@ -1,7 +1,7 @@
-"""M8 liveness: the engine goes on, and what a request has computed is published for others.
+"""M8 liveness: the engine makes progress, and computed content is published to the prefix cache.
 
-A hit can only be as long as what was published, so an engine that publishes nothing never breaks a promise about hits
-(vLLM #54360: hits stay 0). `Publication` therefore asks for the publication itself.
+A hit can only be as long as what was published, so an engine that publishes nothing never violates a rule about hits
+(vLLM #54360: hits stay 0). `Publication` therefore checks the publication itself.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..traces.violation import Violation
 from .base import Context, Oracle
 
 STALL_STEPS_MAX = 8
-"""Planned steps in a row without a single token while requests wait."""
+"""Planned steps in a row that schedule no token while requests are unfinished."""
 
 
 class Liveness(Oracle):
-    """M8: while requests are unfinished, some step within a bounded number makes progress."""
+    """M8: while requests are unfinished, one of every few steps schedules a token; no request gets lost."""
 
     ids = ("M8",)
     title = "liveness"
@@ -55,7 +55,7 @@ class Liveness(Oracle):
             return self.violation(
                 context,
                 "lost",
-                f"{life.name} neither runs nor waits, but its client got only {life.delivered} of "
+                f"{life.name} is neither running nor waiting, but its client received only {life.delivered} of "
                 f"{life.max_new_tokens} tokens",
                 expected=life.max_new_tokens,
                 observed=life.delivered,
@@ -65,9 +65,10 @@ class Liveness(Oracle):
 
 
 class Publication(Oracle):
-    """M8 (publication): when a request whose results are known is planned again, every boundary that it has computed
-    and whose block it still holds is published. Attention and mode all: every boundary; mode align: those at which a
-    step ended or which verified drafts crossed. Once is enough: what was published may be evicted later."""
+    """M8 (publication): when a request whose results are known is scheduled again, every block boundary that it has
+    computed and whose block it still holds is published. For attention and mode all that is every boundary; for mode
+    align those at which a step ended or that verified drafts crossed. A block that was published may be evicted
+    later."""
 
     ids = ("M8",)
     title = "publication"
@@ -76,11 +77,11 @@ class Publication(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[str, int] = {}
-        """Settled tokens by request, as far as the engine has been told."""
+        """Settled tokens by request, as of the last delivery."""
         self._checked: dict[str, int] = {}
-        """How far publication was judged already, or came with a hit."""
+        """Tokens by request up to which publication was checked, or that came with a hit."""
         self._certain: dict[str, int] = {}
-        """Where the last executed step of a request would have ended with every draft rejected."""
+        """Tokens by request that the last executed step would have reached with every draft rejected."""
 
     def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
         self._certain[life.name] = row.position + len(row.tokens) - row.drafts
@@ -99,7 +100,7 @@ class Publication(Oracle):
             if row.anew:
                 self._known[row.name] = self._checked[row.name] = row.hit
                 continue
-            if row.kept:  # a truncated session goes on from less
+            if row.kept:  # a truncated session resumes from fewer tokens
                 for counts in (self._known, self._checked):
                     counts[row.name] = min(counts.get(row.name, 0), row.kept)
             known, checked = self._known.get(row.name, 0), self._checked.get(row.name, 0)
@@ -133,8 +134,8 @@ class Publication(Oracle):
                 return self.violation(
                     context,
                     "unpublished",
-                    f"{name} has computed {known} tokens, but nobody can hit state@{depth} of it, in block {block} of "
-                    f"{group.kind} group {index}",
+                    f"{name} has computed {known} tokens, but block {block} of {group.kind} group {index}, which holds "
+                    f"its boundary at {depth} tokens, is not published: no request can hit it",
                     expected=f"block {block} published as depth {depth}",
                     observed=published.get(block, "not published"),
                     request=name,

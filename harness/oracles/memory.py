@@ -1,4 +1,4 @@
-"""S4 taint, S7 NaN: nobody reads bytes that no owner wrote, and poison never reaches an output."""
+"""S4 taint, S7 NaN: no request reads bytes that were not written for it, and poison never reaches an output."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .base import Context, Oracle
 
 
 class Taint(Oracle):
-    """S4: no read of bytes that were not written since the block was handed out; zeroed by design is fine.
-    Attention reads whole pages, so where attention blocks may hold bytes of a state, the slots behind the context
-    count too."""
+    """S4: no request reads bytes that were not written or zeroed since the block was allocated.
+    Attention kernels read whole pages. So where an attention block may hold bytes of a state, the slots after the
+    request's last token must be written or zeroed, too."""
 
     ids = ("S4",)
     title = "taint"
@@ -61,7 +61,7 @@ class Taint(Oracle):
         if facts.previous_owner:
             kind = context.layout.groups[facts.previous_group].kind
             previous = f"; its bytes are from {facts.previous_owner} ({kind})"
-        what = {"page-tail": "slots behind its context", "slot": "a slot"}.get(field, f"{field} state")
+        what = {"page-tail": "slots after its last token", "slot": "a slot"}.get(field, f"{field} state")
         return self.violation(
             context,
             field,
@@ -75,8 +75,8 @@ class Taint(Oracle):
 
 
 class Poison(Oracle):
-    """S7: a NaN never reaches an output. No sound prefix yields a token outside the model's range; a poisoned
-    hidden state yields one."""
+    """S7: a NaN never reaches an output. A poisoned hidden state is sampled as a token outside of the model's
+    vocabulary, which no valid prefix yields."""
 
     ids = ("S7",)
     title = "NaN"
@@ -89,7 +89,7 @@ class Poison(Oracle):
                 return self.violation(
                     context,
                     "token",
-                    f"{life.name} sampled token {token}, which only a poisoned hidden state yields",
+                    f"{life.name} sampled token {token}, which only a poisoned (NaN) hidden state yields",
                     expected="a token of the model",
                     observed=token,
                     request=life.name,

@@ -1,7 +1,7 @@
-"""The oracles on bytes: S7 NaN, S4 the three fills, S2, S3 and S6 in numbers, S1, M5 guards, moves bit for bit.
+"""The oracles on bytes: S7 NaN, S4 three fills, S2, S3 and S6 on numbers, S1, M5 guard pages, bit-exact moves.
 
-They judge `Numeric` records, which come before the `Forward` of the same step. The verdict is the numbers' alone, the
-explanation is the tags'.
+They check `Numeric` records, which come before the `Forward` of the same step. Numbers alone decide whether something
+is wrong; tags only explain it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from .provenance import explain
 
 
 class Numbers(Oracle):
-    """S7: no output is NaN or infinite. S4: every output has the same bits whatever dead memory holds. S2, S3, S6:
-    outputs lie within the rounding bound of the float64 model on the request's own tokens, and the read-out chooses
-    its token wherever rounding cannot change it. S1: a published block's bytes are what its key names. M5: guard
-    pages keep their pattern; copies and zeroing arrive bit for bit (S3, S4). M3: slots and pages that kernels computed
-    from block tables are those that the tables name."""
+    """S7: in a numeric run, no output is NaN or infinite. S4: in a numeric run, unused memory is filled three ways and
+    every output has the same bits; a zeroed page reads as zero. S2, S3, S6: in a numeric run, outputs are within the
+    rounding bound of the float64 model on the request's own tokens, the sampled token is the model's unless rounding
+    could change it, and copies are bit-exact. S1: in a numeric run, the bytes of a published block are those that its
+    key names. M5: in a numeric run, guard pages around the pool keep their pattern. M3: in a numeric run, slots and
+    pages that kernels compute from block tables are those that the tables name."""
 
     ids = ("S7", "S4", "S2", "S3", "S6", "S1", "M5", "M3")
     title = "bytes"
@@ -37,9 +38,9 @@ class Numbers(Oracle):
         self._truths: dict[int, NumericTruth] = {}
         self._model: TinyModel | None = None
         self._sound: dict[int, Key] = {}
-        """Published blocks whose bytes were found right."""
+        """Published blocks whose bytes are right."""
         self._stored: set[Key] = set()
-        """What is kept outside of the pool and was judged."""
+        """Keys stored outside the pool whose bytes were checked."""
 
     def on_numeric(self, context: Context, numeric: Numeric) -> Violation | None:
         self._model = numeric.model
@@ -71,8 +72,8 @@ class Numbers(Oracle):
                 writer = f"; row {access.row} stored a state of layer {access.layer} of group {access.group} there"
                 break
         return self.violation(
-            context, "guard", f"the device wrote into {where}{writer}", expected="the guard pattern", observed="others",
-            oracle="M5",
+            context, "guard", f"the device wrote into {where}{writer}", expected="the guard pattern",
+            observed="other bytes", oracle="M5",
         )  # fmt: skip
 
     def _moves(self, context: Context, numeric: Numeric) -> Violation | None:
@@ -82,12 +83,12 @@ class Numbers(Oracle):
         what = numeric.failed[0]
         if what.startswith("computing"):
             return self.violation(
-                context, "indices", f"{what} on the device gave others than the block tables say",
-                expected="the entries of the tables", observed="others", oracle="M3",
+                context, "indices", f"{what} on the device gave entries that differ from the block tables",
+                expected="the entries of the tables", observed="other entries", oracle="M3",
             )  # fmt: skip
         zeroing = what.startswith("zeroing")
         return self.violation(
-            context, "moved-bytes", f"{what} did not arrive bit for bit", expected="equal bytes", observed="others",
+            context, "moved-bytes", f"{what} is not bit-exact", expected="equal bytes", observed="other bytes",
             oracle="S4" if zeroing else "S3",
         )  # fmt: skip
 
@@ -102,8 +103,8 @@ class Numbers(Oracle):
         if output.agree:
             return None
         return self._wrong(
-            context, numeric, output, life, "S4", "fills", "computes something else when dead memory holds other bytes",
-            "the same bits", "others",
+            context, numeric, output, life, "S4", "fills", "computes other bits when unused memory holds other bytes",
+            "the same bits", "other bits",
         )  # fmt: skip
 
     def _close(self, context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> Violation | None:
@@ -125,7 +126,7 @@ class Numbers(Oracle):
         return self._wrong(
             context, numeric, output, life, oracle, "numbers",
             f"computes {seen:.6g} at position {row.position + token} where float64 gives {wanted:.6g} "
-            f"(rounding explains {expected.bounds[token, feature]:.1g})",
+            f"(rounding error at most {expected.bounds[token, feature]:.1g})",
             f"{wanted:.6g}", f"{seen:.6g}",
         )  # fmt: skip
 
@@ -140,8 +141,8 @@ class Numbers(Oracle):
                 return self.violation(
                     context,
                     "read-out",
-                    f"{life.name} reads token {row.choices[index]} out of its layers at position "
-                    f"{row.position + index}, the float64 model {token}",
+                    f"{life.name} samples token {row.choices[index]} after position {row.position + index}, expected "
+                    f"{token} by the float64 model",
                     expected=token,
                     observed=row.choices[index],
                     request=life.name,
@@ -151,7 +152,7 @@ class Numbers(Oracle):
 
     @staticmethod
     def _own_tokens(row: NumericRow, life: Life) -> int:
-        """How many of the row's first tokens are the request's own; a wrong draft and what follows are not."""
+        """Return how many of the row's first tokens are the request's own; a wrong draft ends them."""
         life.truth.reach(row.position + len(row.tokens))
         for index, token in enumerate(row.tokens):
             if token != life.truth.tokens[row.position + index]:
@@ -205,7 +206,7 @@ class Numbers(Oracle):
         return None
 
     def _outside(self, context: Context, key: Key, truth: NumericTruth) -> Violation | None:
-        target: NumericTarget = context.target  # type: ignore[assignment]  # "numeric" promises one
+        target: NumericTarget = context.target  # type: ignore[assignment]  # a target that observes "numeric" is one
         self.count("S1")
         for layer in range(context.layout.groups[key.group].layers):
             content = target.read_stored(key, layer)
@@ -214,8 +215,8 @@ class Numbers(Oracle):
                 return self.violation(
                     context,
                     "stored-" + part,
-                    f"what is kept outside of the pool as state@{key.depth} of a prefix has other {part} in layer "
-                    f"{layer}",
+                    f"content is stored outside the pool as depth {key.depth} of a prefix, but its "
+                    f"{part.replace('-', ' ')} in layer {layer} differ from that prefix's",
                     expected=f"state@{key.depth}",
                     observed="other numbers",
                     group=key.group,
@@ -225,15 +226,15 @@ class Numbers(Oracle):
 
     def _checkpoint(self, context: Context, block: int, key: Key, truth: NumericTruth) -> Violation | None:
         self.count("S1")
-        target: NumericTarget = context.target  # type: ignore[assignment]  # "numeric" promises one
+        target: NumericTarget = context.target  # type: ignore[assignment]  # a target that observes "numeric" is one
         for layer in range(context.layout.groups[key.group].layers):
             part = differing_part(target.read_bytes(key.group, layer, block), truth, key, layer)
             if part:
                 return self.violation(
                     context,
                     part,
-                    f"block {block} is published as state@{key.depth} of a prefix, but its {part} are not that: "
-                    f"{context.reference.ledger.describe(block, layer)}",
+                    f"block {block} is published as depth {key.depth} of a prefix, but its {part.replace('-', ' ')} "
+                    f"differ from that prefix's: {context.reference.ledger.describe(block, layer)}",
                     expected=f"state@{key.depth}",
                     observed="other numbers",
                     group=key.group,
@@ -244,14 +245,17 @@ class Numbers(Oracle):
 
 
 def differing_part(content: Bytes, truth: NumericTruth, key: Key, layer: int) -> str:
-    """Which bytes of a page are not what the key names, "" if all are right; only a recurrent state is ever rounded."""
+    """Return the part of a page whose bytes are not what the key names, "" if all are right.
+
+    A recurrent state may be off by its rounding bound; everything else is compared bit for bit.
+    """
     track = truth.track(key.group, layer, key.depth)
     if isinstance(track, StateTrack):
         (state, window), bound = track.page(0, key.depth), track.states[key.depth][1]
         if not (abs(content.first - state) <= bound).all():
             return "state-bytes"
         return "" if np.array_equal(content.second, window) else "window-bytes"
-    # A key inside of a block names the block's beginning.
+    # A partial key names the first slots of its block.
     keys, values = track.page((key.depth - 1) // len(content.first) * len(content.first), key.depth)
     if not np.array_equal(content.first[: len(keys)], keys):
         return "key-bytes"

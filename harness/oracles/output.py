@@ -1,4 +1,4 @@
-"""S6 output: the tokens that come out are the language model's."""
+"""S6 output: inputs and outputs are the tokens of the language model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from .base import Context, Oracle
 
 
 class Output(Oracle):
-    """S6: a request's inputs and outputs are those of the language model on its prompt, whatever is cached, chunked,
-    speculated or batched with it; accepted drafts are exactly the right ones, up to the end of a session's turn."""
+    """S6: a request's inputs and outputs are those of the language model on its prompt, regardless of caching, chunked
+    prefill, speculative decoding and the rest of the batch; exactly the correct drafts are accepted, up to the end of
+    a session's turn."""
 
     ids = ("S6",)
     title = "output"

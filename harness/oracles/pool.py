@@ -1,16 +1,17 @@
-"""M1 pool, M7 capacity, M9 leak: the partition of blocks, what admission promised, what is left at the end."""
+"""M1 pool, M7 capacity, M9 leak: the partition of blocks, the admission estimate, what is left at the end."""
 
 from __future__ import annotations
 
 from ...reference.layout import peak_blocks
-from ...reference.pool import count_owners, is_partition, partition_faults
+from ...reference.partition import count_owners, is_partition, partition_faults
 from ...targets.base.observe import Planned, View
 from ..traces.violation import Violation
 from .base import Context, Oracle
 
 
 class Partition(Oracle):
-    """M1: every block is in exactly one of {null or reserved, free once, owned with references = owners + pins}."""
+    """M1: every block is exactly one of: null or reserved; free, once in the free queue; owned, with a reference count
+    of owners + pins."""
 
     ids = ("M1",)
     title = "pool"
@@ -59,8 +60,8 @@ class Partition(Oracle):
 
 
 class Capacity(Oracle):
-    """M7: the admission check foresees exactly the blocks that are then taken from the free queue, and a step gets no
-    more tokens than its budget."""
+    """M7: the admission check estimates exactly the blocks that are then taken from the free queue, and a step
+    schedules no more tokens than its budget."""
 
     ids = ("M7",)
     title = "capacity"
@@ -84,7 +85,7 @@ class Capacity(Oracle):
                 return self.violation(
                     context,
                     "blocks",
-                    f"admission of {row.name} foresaw {row.estimated} blocks, {row.taken} were taken",
+                    f"admission of {row.name} estimated {row.estimated} blocks, {row.taken} were taken",
                     expected=row.estimated,
                     observed=row.taken,
                     request=row.name,
@@ -93,8 +94,8 @@ class Capacity(Oracle):
 
 
 class Leak(Oracle):
-    """M9: lists that are drained each step are empty after it; no request holds more blocks than its progress needs;
-    when all requests ended, nothing is left over."""
+    """M9: lists that are drained in each step are empty after it; no request holds more blocks than its tokens need;
+    when all requests have ended, nothing is left over."""
 
     ids = ("M9",)
     title = "leak"
@@ -103,9 +104,9 @@ class Leak(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._ahead = 0
-        """Most steps that were ever planned and not executed: columns for their rejected drafts stay allocated."""
+        """Most steps that were in flight at a time: columns for their rejected drafts stay allocated."""
         self._reach: dict[str, int] = {}
-        """Most tokens that a request was ever given blocks for, since its admission."""
+        """Most tokens that blocks were allocated for since the request's admission."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         layout = context.layout
@@ -126,7 +127,7 @@ class Leak(Oracle):
                     return self.violation(
                         context,
                         "peak",
-                        f"{row.name} holds {held} blocks of {group.kind} group {index} with {reach} tokens; "
+                        f"{row.name} holds {held} blocks of {group.kind} group {index} for {reach} tokens; "
                         f"{most} are enough",
                         expected=most,
                         observed=held,
@@ -142,7 +143,7 @@ class Leak(Oracle):
                 return self.violation(
                     context,
                     what.replace(" ", "-"),
-                    f"the list of {what} holds {size} entries after the step that should drain it",
+                    f"the list of {what} has {size} entries after the step that should drain it",
                     expected=0,
                     observed=size,
                 )
@@ -155,7 +156,7 @@ class Leak(Oracle):
                 return self.violation(
                     context,
                     what.replace(" ", "-"),
-                    f"all requests ended, but {size} {what} are left",
+                    f"all requests have ended, but {size} {what} are left",
                     expected=0,
                     observed=size,
                 )
@@ -165,7 +166,7 @@ class Leak(Oracle):
             return self.violation(
                 context,
                 "blocks",
-                f"all requests ended, but only {len(view.free)} of {usable} blocks are free",
+                f"all requests have ended, but only {len(view.free)} of {usable} blocks are free",
                 expected=usable,
                 observed=len(view.free),
             )

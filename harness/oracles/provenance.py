@@ -1,4 +1,4 @@
-"""Why a number is wrong: what the tags of the same forward and the ledger say about the bytes that were read."""
+"""The cause of a wrong number: what tags and ledger tell about the bytes that were read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Context, first_difference, name_tag
 
 
 def explain(context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> tuple[str, int]:
-    """One clause on the first suspicious read of a layer, and its block; -1 if the tags are all right."""
+    """Return one clause about the first wrong read of a layer, and its block; -1 if all tags are right."""
     row = numeric.rows[output.row].row
     reads = [
         access
@@ -26,16 +26,16 @@ def explain(context: Context, numeric: Numeric, output: LayerOutput, life: Life)
         )
         for clause, block in clauses:
             return clause, block
-    return "all that it read is right by its tags", -1
+    return "the tags of everything that it read are right", -1
 
 
 def _of_state(context: Context, read: StateRead, life: Life) -> Iterator[tuple[str, int]]:
     depth = life.settled
     history = context.reference.ledger.describe(read.block, read.layer)
     if read.temporal is not None and read.temporal != life.truth.tag(depth):
-        yield f"it continues from {name_tag(context, read.temporal)} in block {read.block}, {history}", read.block
+        yield f"it resumes from {name_tag(context, read.temporal)} in block {read.block}, {history}", read.block
     if read.window is not None and read.window != life.truth.window(depth, context.layout.conv_width):
-        yield f"its convolution window in block {read.block} is another one's, {history}", read.block
+        yield f"its convolution window in block {read.block} belongs to another prefix, {history}", read.block
 
 
 def _of_slots(context: Context, numeric: Numeric, read: SlotRead, life: Life) -> Iterator[tuple[str, int]]:
@@ -53,12 +53,12 @@ def _of_slots(context: Context, numeric: Numeric, read: SlotRead, life: Life) ->
     if list(read.tags) != wanted:
         position = first_difference(wanted, read.tags)
         block = read.blocks[position // size] if position // size < len(read.blocks) else -1
-        seen = name_tag(context, read.tags[position]) if position < len(read.tags) else "nothing"
-        yield f"at position {first + position} it finds {seen} in block {block}", block
+        seen = name_tag(context, read.tags[position], "KV") if position < len(read.tags) else "nothing"
+        yield f"for position {first + position} it reads {seen} in block {block}", block
 
 
 def _written_now(accesses: Sequence[Access], read: SlotRead) -> dict[int, int]:
-    """Slots that this forward stores before anybody reads: block -> mask."""
+    """Return the slots that this forward stores before its attention reads: block -> bit mask."""
     masks: dict[int, int] = {}
     for access in accesses:
         if isinstance(access, SlotWrite) and (access.group, access.layer) == (read.group, read.layer):
@@ -70,9 +70,9 @@ def _written_now(accesses: Sequence[Access], read: SlotRead) -> dict[int, int]:
 def _stale_bytes(context: Context, model: TinyModel, block: int, slots: int) -> str:
     facts = context.reference.ledger.facts[block]
     count = slots * 2 * KV_HEADS * ATTENTION_DIM * ITEM_BYTES[model.kv_dtype]
-    before = "never owned by anybody else"
+    before = "which had no earlier owner"
     if facts.previous_owner:
         kind = context.layout.groups[facts.previous_group].kind
         dtype = model.kv_dtype if kind == "attention" else model.state_dtype
-        before = f"{facts.previous_owner}'s ({kind}, {dtype}) before {facts.owner} got it in step {facts.step}"
+        before = f"owned by {facts.previous_owner} ({kind}, {dtype}) until {facts.owner} got it in step {facts.step}"
     return f"it reads {count} bytes of block {block}, {before}, never zeroed"

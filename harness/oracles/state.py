@@ -1,4 +1,4 @@
-"""S1 checkpoint, S2 resume, S3 rollback: content equals what the key or the request's progress says."""
+"""S1 checkpoint, S2 resume, S3 rollback: content is what the key, or the request's progress, says."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ...targets.base.observe import (
     View,
 )
 from ..traces.violation import Violation
-from .base import Context, Oracle, first_difference, name_tag
+from .base import Context, Oracle, after_tokens, first_difference, name_tag
 
 
 class Continuation(Oracle):
-    """S2: the first step after an admission starts from the request's own content of `num_computed` tokens.
+    """S2: the first step after an admission starts from the request's own content after `num_computed_tokens` tokens.
     S3: every later step starts from the content after exactly the tokens accepted so far. Temporal state and
-    convolution window are judged separately, attention slots one by one. A state that exists must be read."""
+    convolution window are compared separately, attention slots one by one. A state that exists must be read."""
 
     ids = ("S2", "S3")
     title = "resume and rollback"
@@ -51,7 +51,7 @@ class Continuation(Oracle):
             if not depth or read.window != wanted:
                 index = first_difference(wanted, read.window)
                 field, seen = "conv", f"a window whose input {index} is "
-                seen += name_tag(context, read.window[index]) if index < len(read.window) else "missing"
+                seen += name_tag(context, read.window[index], "input") if index < len(read.window) else "missing"
         if not field:
             return None
         if not depth:
@@ -59,8 +59,8 @@ class Continuation(Oracle):
         return self.violation(
             context,
             field,
-            f"{life.name} continues from {seen} in block {read.block} (column {read.column}), expected "
-            + (f"state@{depth} of {life.name}" if depth else "no state, nothing is computed yet")
+            f"{life.name} resumes from {seen} in block {read.block} (column {read.column}), expected "
+            + (after_tokens(life.name, depth) if depth else "no state, since nothing is computed yet")
             + f"; the block was {context.reference.ledger.describe(read.block, read.layer)}",
             expected=f"state@{depth}",
             observed=seen,
@@ -84,13 +84,13 @@ class Continuation(Oracle):
             return None
         index = first_difference(wanted, observed)
         block = read.blocks[index // group.block_size] if index // group.block_size < len(read.blocks) else -1
-        seen = name_tag(context, observed[index]) if index < len(observed) else "nothing"
+        seen = name_tag(context, observed[index], "KV") if index < len(observed) else "nothing"
         position = first + index
         return self.violation(
             context,
             "slot",
-            f"{life.name} attends to position {position} in block {block} and finds {seen}, expected its own "
-            f"state@{position + 1}; the block was {context.reference.ledger.describe(block, read.layer)}",
+            f"{life.name} attends to position {position} in block {block} and reads {seen}, expected its own KV; the "
+            f"block was {context.reference.ledger.describe(block, read.layer)}",
             expected=f"slot {position}",
             observed=seen,
             request=life.name,
@@ -113,8 +113,8 @@ class Continuation(Oracle):
                         return self.violation(
                             context,
                             "state-ignored",
-                            f"{life.name} has {life.settled} tokens computed, but mamba group {index} starts it from "
-                            "nothing",
+                            f"{life.name} has {life.settled} tokens computed, but mamba group {index} starts without "
+                            "reading its state",
                             expected=f"state@{life.settled}",
                             observed="no read",
                             request=life.name,
@@ -125,9 +125,9 @@ class Continuation(Oracle):
 
 
 class Checkpoint(Oracle):
-    """S1: every block that a lookup can reach holds the content that its key names, once the steps planned before
-    its publication have run; so does everything that is stored outside the pool. S5: and that content was written, not
-    merely promised."""
+    """S1: every published block holds the content that its key names, once the steps planned before its publication
+    have run; so does everything that is stored outside the pool. S5: that content was written before it is
+    reachable."""
 
     ids = ("S1", "S5")
     title = "checkpoint"
@@ -137,7 +137,7 @@ class Checkpoint(Oracle):
         super().__init__()
         self._contents: dict[Key, Content] = {}
         self._stored: dict[Key, Sequence[Content]] = {}
-        """Content outside the pool that has been judged."""
+        """Content outside the pool that was checked."""
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         # Every reachable block, after every event: the hottest loop of a run.
@@ -172,18 +172,18 @@ class Checkpoint(Oracle):
         if wanted is None or list(pages) == [wanted] * layers:
             return None
         right = sum(page == wanted for page in pages)
-        what = f"{right} of {layers} layers hold the prefix's content"
+        what = f"{right} of {layers} layers hold that content"
         return self.violation(
             context,
             "stored",
-            f"of what is stored outside the pool as {key}, {what}",
+            f"content is stored outside the pool as {key}, but only {what}",
             expected=f"state@{key.depth} in {layers} layers",
             observed=what,
             group=key.group,
         )
 
     def _expected(self, context: Context, key: Key) -> Content | None:
-        """What a block with this key must hold; None if no request with that prefix was ever seen."""
+        """Return what a block with this key must hold; None if no request had that prefix."""
         truth = context.reference.truths.get(key)
         if truth is None:
             return None
@@ -201,24 +201,27 @@ class Checkpoint(Oracle):
     ) -> Violation:
         if isinstance(wanted, SlotContent) and isinstance(content, SlotContent):
             index = first_difference(wanted.tags, content.tags)
-            field, seen, where = "slot", content.tags[index], f" in slot {index}"
+            field, seen, where = "slot", name_tag(context, content.tags[index], "KV"), f" in slot {index}"
         elif isinstance(wanted, StateContent) and isinstance(content, StateContent):
-            field, seen, where = "temporal", content.temporal, ""
+            field, seen, where = "temporal", name_tag(context, content.temporal), ""
             if content.temporal == wanted.temporal:
                 index = first_difference(wanted.window, content.window)
-                field, seen, where = "conv", content.window[index], f" in window input {index}"
+                field, seen, where = (
+                    "conv",
+                    name_tag(context, content.window[index], "input"),
+                    f" as input {index} of its convolution window",
+                )
         else:
-            field, seen, where = "kind", 0, " (a page of another kind)"
+            field, seen, where = "kind", "a page of another kind", ""
         cell = context.reference.ledger.cell(block, layer)
         unwritten = cell is not None and cell.step < 0
         history = context.reference.ledger.describe(block, layer)
         return self.violation(
             context,
             "never-written" if unwritten else field,
-            f"block {block} is published as state@{key.depth} of a prefix, but holds {name_tag(context, seen)}{where}: "
-            f"{history}",
+            f"block {block} is published as depth {key.depth} of a prefix, but holds {seen}{where}: {history}",
             expected=f"state@{key.depth}",
-            observed=name_tag(context, seen),
+            observed=seen,
             group=key.group,
             block=block,
             oracle="S5" if unwritten else "S1",
@@ -226,7 +229,7 @@ class Checkpoint(Oracle):
 
 
 def _begins_with(content: Content, wanted: Content) -> bool:
-    """Whether an attention page holds, in its first slots, what a key for a part of it names."""
+    """Return True if the first slots of an attention page hold what a partial key names."""
     if not isinstance(content, SlotContent) or not isinstance(wanted, SlotContent):
         return False
     return len(wanted.tags) < len(content.tags) and list(content.tags[: len(wanted.tags)]) == list(wanted.tags)

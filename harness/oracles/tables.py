@@ -1,4 +1,4 @@
-"""M3 table, M4 rows, M5 writer: which block ids the device sees, and what it may write to."""
+"""M3 table, M4 rows, M5 writer: the block ids that the device uses, and the blocks that it may write to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .base import Context, Oracle
 
 
 class TableMirror(Oracle):
-    """M3: at every column that a kernel or copy reads or writes, the block that the device finds is the one that the
-    scheduler's table held when the step was planned, and no index lies outside of tables and pool. (A scratch block
-    that moved inside the table may still be found, and read, in the worker's append-only mirror at its old column.)"""
+    """M3: in every column that a kernel or copy reads or writes, the device uses the block that the scheduler's table
+    held when the step was planned, and no index is outside of tables and pool. (A scratch block that moved inside the
+    table may still be read at its old column, from the worker's append-only copy of the table.)"""
 
     ids = ("M3",)
     title = "table"
@@ -57,7 +57,7 @@ class TableMirror(Oracle):
             ("copies to", copied.destination_column, copied.destination),
         ):
             if column < 0 <= block:
-                continue  # a cached block: which state it was is judged when it is read (S2)
+                continue  # a cached block: its state is checked when it is read (S2)
             if violation := self._named_column(context, copied.request, copied.group, column, block, verb):
                 return violation
         return None
@@ -97,7 +97,7 @@ class TableMirror(Oracle):
             context,
             "column",
             f"the device {verb} {seen} in column {column} of {request}'s {kind} group {group}, where the "
-            f"scheduler holds {held}",
+            f"scheduler's table holds {held}",
             expected=held,
             observed=seen,
             request=request,
@@ -107,8 +107,8 @@ class TableMirror(Oracle):
 
 
 class DeadRows(Oracle):
-    """M4: padding, dummy and vacated rows expose only the null block, or a sink, to a kernel that writes state, and
-    nothing outside of tables and pool to any."""
+    """M4: padding, dummy and vacated rows make a kernel write only to the null block or a sink, and give no kernel an
+    index outside of tables and pool."""
 
     ids = ("M4",)
     title = "rows"
@@ -140,7 +140,7 @@ class DeadRows(Oracle):
         return self.violation(
             context,
             "dead-write",
-            f"padding row {row} writes {kind} content of no request into block {block} ({history})",
+            f"padding row {row} writes {kind} content into block {block} ({history})",
             expected="no write",
             observed=f"block {block}",
             group=group,
@@ -149,14 +149,14 @@ class DeadRows(Oracle):
 
 
 def _sent_outside(oracle: Oracle, context: Context, outside: OutOfRange) -> Violation:
-    """The verdict on an index that names nothing."""
+    """Return the violation for an index outside of what it indexes."""
     oracle.count()
     what, kind, life = outside.what, context.layout.groups[outside.group].kind, context.life(outside.row)
     who = f"{life.name} (row {outside.row})" if life else context.row_name(outside.row)
     return oracle.violation(
         context,
         f"outside-{what}",
-        f"the metadata of {kind} group {outside.group} sends {who} to {what} {outside.index}, of {outside.size}",
+        f"the metadata of {kind} group {outside.group} points {who} at {what} {outside.index} of {outside.size}",
         expected=f"{what} 0 to {outside.size - 1}",
         observed=f"{what} {outside.index}",
         request=life.name if life else "",
@@ -165,8 +165,9 @@ def _sent_outside(oracle: Oracle, context: Context, outside: OutOfRange) -> Viol
 
 
 class Writer(Oracle):
-    """M5: a written block has one writer in a step and is writable: not null, held by nobody else and not published,
-    or it is the writer's own block and this write is the very content that its key promises."""
+    """M5: a written block has one writer in a step and is writable: it is not the null block, no other request holds
+    it, and it is not published, unless it is the writer's own block and this write is the content that its key
+    names."""
 
     ids = ("M5",)
     title = "writer"
@@ -283,7 +284,7 @@ class Writer(Oracle):
         assert facts is not None
         who = write.request if isinstance(write, Copied | Loaded) else context.row_name(write.row)
         key = facts.published.get(block)
-        what = f"published as depth {key.depth}" if key else f"held by {facts.references[block]} requests"
+        what = f"published as depth {key.depth} of a prefix" if key else f"held by {facts.references[block]} requests"
         return self.violation(
             context,
             "shared-write",

@@ -1,7 +1,12 @@
-"""What becomes of a campaign's events.
+"""Consumers of a campaign's events.
 
-console  the terminal
-ndjson   one JSON object a line
-junit    for CI systems
-rates    speed and findings over time
+handler      the interface: start, handle_event, shutdown; and the loop that feeds handlers
+console      the terminal
+rates        totals over time
+bug_history  triage.json
+ndjson       one JSON object a line
+final_file   a handler that writes one file at the end
+junit        for CI systems
+sarif        for code-scanning pages
+summary      one JSON object at the end
 """

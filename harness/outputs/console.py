@@ -1,16 +1,16 @@
-"""Shows a campaign to people: a live dashboard on a terminal, plain lines elsewhere, one report at
-the end.
-"""
+"""Prints a campaign: a live dashboard on a terminal, plain lines elsewhere, a report at the end."""
 
 from __future__ import annotations
 
+import argparse
+import errno
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console as RichConsole
-from rich.console import Group, RenderableType
+from rich.console import ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +24,7 @@ from ..events import (
     Found,
     Improved,
     Notice,
+    Retested,
     Summary,
     Tick,
     TraceDone,
@@ -31,10 +32,12 @@ from ..events import (
     WorkerState,
 )
 from ..findings.store import replay_command
+from ..quoting import terminal_text
 from ..units import plural, spell
+from .handler import CampaignInfo
 
 PLAIN_SECONDS = 10.0
-"""How often a line of progress is printed where nobody watches."""
+"""Seconds between two lines of progress where the output is no terminal."""
 FINDINGS_SHOWN = 8
 END_WORDS = {
     "time": "ended by the time limit",
@@ -45,58 +48,91 @@ END_WORDS = {
 }
 
 
+def make_handler(options: argparse.Namespace) -> Console:
+    """Return a dashboard on a terminal, plain lines elsewhere; on standard error if --json has standard output."""
+    rich = Terminal(stderr=options.json)
+    return Dashboard(rich) if rich.is_terminal else Console(rich)
+
+
+class Terminal(RichConsole):
+    """A console of rich that reports a closed pipe instead of ending the process, and prints no control sequences of
+    the text that it is given.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Escape control characters: messages and names may be those of a target or of a stranger's file."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(terminal_text(segment.text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError again."""
+        raise BrokenPipeError(errno.EPIPE, "the reader of the output is gone")
+
+
 class Console:
-    """Plain lines."""
+    """Prints plain lines."""
+
+    name = "console"
 
     def __init__(self, rich: RichConsole) -> None:
         self.rich = rich
         self.target = ""
+        self._started = False
         self._shown = time.monotonic()
 
+    def start(self, campaign: CampaignInfo) -> None:
+        """Remember the target for the commands that are printed."""
+        self.target = campaign.target
+
+    def shutdown(self) -> None:
+        """Do nothing: everything is printed."""
+
     def line(self, text: str, style: str = "") -> None:
-        """One line as it is."""
+        """Print a line as it is."""
         self.rich.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, record: CampaignEvent) -> None:
-        """React to a record."""
-        match record:
+    def handle_event(self, event: CampaignEvent) -> None:
+        """Print what people want to know of an event."""
+        match event:
             case CampaignStarted():
-                self.target = record.target
-                self.began(record)
+                self._started = True
+                self.began(event)
             case Found(finding):
                 self.found(finding)
             case Improved(finding) if finding.reduced or not finding.reproduced:
                 self.settled(finding)
             case WorkerLost():
                 self.line(
-                    f"warning: worker {record.worker}, trace {record.index}: {record.reason}",
+                    f"warning: worker {event.worker}, trace {event.index}: {event.reason}",
                     "yellow",
                 )
             case Notice(text):
                 self.line(f"warning: {text}", "yellow")
             case CanaryDone(canary):
                 self.line(canary_line(canary), "" if canary.found else "yellow")
+            case Retested() if event.fixed:
+                self.line(f"fixed: {event.signature}: its trace runs clean now")
             case Tick():
-                self.tick(record)
-            case CampaignEnded(summary):
+                self.tick(event)
+            case CampaignEnded(summary) if self._started:
                 self.ended(summary)
             case _:
                 pass
 
-    def began(self, record: CampaignStarted) -> None:
-        """What runs, and what an earlier campaign left."""
-        version = f" ({record.version})" if record.version and record.version not in record.target else ""
-        jobs, out = plural(record.jobs, "worker"), record.out
-        self.line(f"fuzzing {record.target}{version}, seed {record.seed}, {jobs}; findings to {out}")
-        if record.resumed:
-            self.line(f"continuing a campaign that did not end, after {plural(record.resumed, 'trace')}")
-        if record.earlier:
-            self.line(f"earlier findings in this folder ({len(record.earlier)}):")
-            for finding in record.earlier:
-                self.line(f"  {finding.signature}  {replay_command(record.target, finding.trace)}")
+    def began(self, event: CampaignStarted) -> None:
+        """Print what runs, and the findings of an earlier campaign in the same folder."""
+        version = f" ({event.version})" if event.version and event.version not in event.target else ""
+        jobs, out = plural(event.jobs, "worker"), event.out
+        self.line(f"fuzzing {event.target}{version}, seed {event.seed}, {jobs}; findings to {out}")
+        if event.resumed:
+            self.line(f"continuing a campaign that did not end, after {plural(event.resumed, 'trace')}")
+        if event.earlier:
+            self.line(f"earlier findings in this folder ({len(event.earlier)}):")
+            for finding in event.earlier:
+                self.line(f"  {finding.signature}  {replay_command(event.target, finding.trace)}")
 
     def found(self, finding: Finding) -> None:
-        """A new signature."""
+        """Print a finding with a new signature."""
         self.line(
             f"FOUND {finding.signature} (trace {finding.index}, {finding.events} events)",
             "bold red",
@@ -105,43 +141,54 @@ class Console:
         self.line(f"  {replay_command(self.target, finding.trace)}")
 
     def settled(self, finding: Finding) -> None:
-        """The end of a reduction."""
+        """Print how a reduction ended."""
         if finding.reproduced:
             self.line(f"  {finding.signature}: reduced to {finding.events} events")
         else:
-            self.line(f"  {finding.signature}: did not show again when its trace ran alone", "yellow")
+            self.line(f"  {finding.signature}: flaky, its trace ran clean when it ran alone", "yellow")
 
     def tick(self, tick: Tick) -> None:
-        """Now and then, how far it is."""
+        """Print a line of progress now and then."""
         if time.monotonic() - self._shown >= PLAIN_SECONDS and tick.summary.seconds:
             self._shown = time.monotonic()
             self.line(progress(tick))
 
     def ended(self, summary: Summary) -> None:
-        """The report."""
+        """Print the report."""
         for part in report(summary, self.rich.width):
             self.rich.print(part, soft_wrap=isinstance(part, Text))
+        for text in notes(summary):
+            self.line(text)
 
 
 class Dashboard(Console):
-    """Lines as above, over a panel that is redrawn in place."""
+    """Prints lines as above, over a panel that is redrawn in place."""
 
-    def __init__(self, rich: RichConsole, live: Live) -> None:
+    def __init__(self, rich: RichConsole) -> None:
         super().__init__(rich)
-        self._live = live
+        self._live = Live(console=rich, refresh_per_second=4, transient=True)
         self._workers: dict[int, str] = {}
         self._traces: dict[int, int] = {}
 
-    def show(self, record: CampaignEvent) -> None:
-        """Also what each worker does."""
-        if isinstance(record, WorkerState):
-            self._workers[record.worker] = record.state
-        elif isinstance(record, TraceDone):
-            self._traces[record.worker] = self._traces.get(record.worker, 0) + 1
-        elif isinstance(record, CampaignEnded):
+    def start(self, campaign: CampaignInfo) -> None:
+        """Show the panel."""
+        super().start(campaign)
+        self._live.start()
+
+    def shutdown(self) -> None:
+        """Remove the panel."""
+        self._live.stop()
+
+    def handle_event(self, event: CampaignEvent) -> None:
+        """Also show what each worker does."""
+        if isinstance(event, WorkerState):
+            self._workers[event.worker] = event.state
+        elif isinstance(event, TraceDone):
+            self._traces[event.worker] = self._traces.get(event.worker, 0) + 1
+        elif isinstance(event, CampaignEnded):
             self._live.update(Text(""), refresh=True)
             self._live.stop()
-        super().show(record)
+        super().handle_event(event)
 
     def tick(self, tick: Tick) -> None:
         """Redraw."""
@@ -170,19 +217,8 @@ class Dashboard(Console):
         return Group(*parts)
 
 
-@contextmanager
-def open_console(*, on_stderr: bool) -> Iterator[Console]:
-    """A dashboard on a terminal, plain lines elsewhere."""
-    rich = RichConsole(stderr=on_stderr)
-    if not rich.is_terminal:
-        yield Console(rich)
-        return
-    with Live(console=rich, refresh_per_second=4, transient=True) as live:
-        yield Dashboard(rich, live)
-
-
 def progress(tick: Tick) -> str:
-    """One line."""
+    """Return the totals in one line."""
     summary = tick.summary
     if not summary.seconds:
         return "starting"
@@ -197,13 +233,13 @@ def progress(tick: Tick) -> str:
 
 
 def report(summary: Summary, width: int) -> list[RenderableType]:
-    """What was exercised, what was reached, what was found, and the verdict."""
+    """Return the report: what was exercised and reached, what was found, and the verdict."""
     parts: list[RenderableType] = [
         counts("oracles, and how often each was exercised", summary.exercised, width),
         counts("states, and how often each was reached", summary.reached, width),
     ]
     for finding in summary.findings:
-        note = "" if finding.reproduced else ", did not show again alone"
+        note = "" if finding.reproduced else ", flaky"
         parts.append(
             Text(
                 f"\n{finding.signature}: {finding.count}x, {finding.events} events{note}",
@@ -212,7 +248,7 @@ def report(summary: Summary, width: int) -> list[RenderableType]:
         )
         parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
     if summary.lost_workers:
-        parts.append(Text(f"{plural(summary.lost_workers, 'worker')} lost, and it did not show again", "yellow"))
+        parts.append(Text(f"{plural(summary.lost_workers, 'worker')} lost; the trace ran clean in a new one", "yellow"))
     if summary.canary:
         parts.append(Text(canary_line(summary.canary), "" if summary.canary.found else "yellow"))
     parts.append(verdict(summary))
@@ -220,7 +256,7 @@ def report(summary: Summary, width: int) -> list[RenderableType]:
 
 
 def counts(title: str, values: Mapping[str, int], width: int) -> Table:
-    """Names with their counts, as many to a row as fit, zeros in red."""
+    """Return a table of names with their counts, as many to a row as fit, zeros in red."""
     table = Table.grid(padding=(0, 2))
     cells = [
         (Text(name, "" if count else "red"), Text(f"{count:,}") if count else Text("never", "red"))
@@ -242,22 +278,22 @@ def counts(title: str, values: Mapping[str, int], width: int) -> Table:
 
 
 def canary_line(canary: Canary) -> str:
-    """How the test of the alarm ended."""
-    silent = f"; not found: {', '.join(canary.silent)}" if canary.silent else ""
+    """Return the result of the self-test in one line."""
+    silent = f"; not detected: {', '.join(canary.silent)}" if canary.silent else ""
     spent = f"in {plural(canary.traces, 'trace')}, {canary.seconds:.1f} CPU s"
     match canary.state:
         case "found":
-            return f"canary: {canary.slug} found {spent} ({canary.signature}){silent}"
+            return f"self-test passed: planted bug {canary.slug} detected {spent} ({canary.signature}){silent}"
         case "silent":
-            return f"canary: the planted bugs were not found {spent}: {', '.join(canary.silent)}"
+            return f"self-test FAILED: planted bugs were not detected {spent}: {', '.join(canary.silent)}"
         case "none":
-            return "canary: none planted, no mutant is known to be within reach of this configuration"
+            return "self-test: no bug was planted, since none is known to be within reach of this configuration"
         case _:
-            return f"canary: interrupted before it was found{silent}"
+            return f"self-test: interrupted before the planted bug was detected{silent}"
 
 
 def verdict(summary: Summary) -> Text:
-    """The last line."""
+    """Return the last line of the report."""
     done = (
         f"{plural(summary.traces, 'trace')}, {plural(summary.steps, 'step')} in {spell(summary.seconds)} "
         f"({summary.steps_per_second:,.0f} steps/s), seed {summary.seed}, "
@@ -265,11 +301,24 @@ def verdict(summary: Summary) -> Text:
     )
     if summary.findings:
         return Text(f"\n{plural(len(summary.findings), 'finding')}: {done}", "bold red")
+    if summary.exit_reason in ("interrupted", "error"):
+        return Text(f"\nnot finished, no finding so far: {done}", "bold yellow")
     if summary.blind and summary.canary:
-        what = f"blind (the canary was silent: {', '.join(summary.canary.silent)} planted and not found)"
+        what = f"blind (the self-test failed: {', '.join(summary.canary.silent)} planted and not found)"
         return Text(f"\n{what}: {done}", "bold red")
     missing = len(summary.never_exercised) + len(summary.never_reached)
     if missing:
         what = f"vacuous ({missing} required states or oracles never met; run longer or restrict less)"
         return Text(f"\n{what}: {done}", "bold yellow")
     return Text(f"\nclean: {done}", "bold green")
+
+
+def notes(summary: Summary) -> Iterator[str]:
+    """Yield what follows the report: which findings are known or flaky, and whether any is new."""
+    for finding in summary.findings:
+        if finding.known:
+            yield f"known: {finding.signature} ({finding.known})"
+        elif finding.flaky:
+            yield f"flaky: {finding.signature}: {finding.shown} of {finding.tried} runs of its trace alone failed"
+    if summary.findings and not summary.new_findings:
+        yield "no new findings: all are known"

@@ -1,64 +1,80 @@
-"""A campaign as a JUnit file: a case for each finding, for the canary, and for what was never met."""
+"""A campaign as a JUnit file: one case for each finding, one for the self-test, one for what was never reached.
+
+`--junit FILE`, written when the campaign ends.
+"""
 
 from __future__ import annotations
 
+import argparse
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
-from pathlib import Path
 
-from ..events import Summary
-from ..findings.store import OutputError, replay_command
-from ..traces.files import write_atomically
+from ..events import Finding, Summary
+from ..findings.store import replay_command
+from .final_file import FinalFile
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write_junit(path: Path, summary: Summary, known: Mapping[str, str]) -> None:
-    """Write the file; `known` says by signature why a finding is no news. Raises OutputError."""
-    try:
-        write_atomically(path, ET.tostring(suite(summary, known), encoding="utf-8", xml_declaration=True))
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+def make_handler(options: argparse.Namespace) -> FinalFile | None:
+    """Return the handler for --junit."""
+    return FinalFile("--junit", options.junit, junit_file) if options.junit else None
 
 
-def suite(summary: Summary, known: Mapping[str, str]) -> ET.Element:
-    """Known findings are skipped cases, news are failures; a blind or vacuous campaign fails, too."""
+def junit_file(summary: Summary) -> bytes:
+    """Return the whole file."""
+    return bytes(ET.tostring(suite(summary), encoding="utf-8", xml_declaration=True))
+
+
+def suite(summary: Summary) -> ET.Element:
+    """Return the test suite: known findings are skipped cases, new ones are failures.
+
+    A campaign that was blind, vacuous or cut off has a failure as well: it proves nothing.
+    """
     name = f"hybridfuzz.{summary.target}"
     cases = [_case(name, "traces", seconds=summary.seconds)]
+    if summary.exit_reason in ("interrupted", "error"):
+        _fail(cases[0], f"the campaign did not end: {summary.exit_reason}")
     for finding in summary.findings:
         case = _case(name, finding.signature)
-        if reason := known.get(finding.signature):
-            ET.SubElement(case, "skipped", message=f"known: {reason}")
+        if finding.known:
+            ET.SubElement(case, "skipped", message=_clean(f"known: {finding.known}"))
         else:
-            again = replay_command(summary.target, finding.trace)
-            text = f"{finding.message}\n{finding.count} traces, reduced to {finding.events} events\n{again}"
-            ET.SubElement(case, "failure", message=_clean(finding.message)).text = _clean(text)
+            _fail(case, finding.message, _details(finding, summary.target))
         cases.append(case)
     if summary.canary:
-        case = _case(name, "canary")
+        case = _case(name, "self-test")
         if summary.blind:
-            ET.SubElement(case, "failure", message=f"planted bugs were not found: {', '.join(summary.canary.silent)}")
+            _fail(case, f"planted bugs were not found: {', '.join(summary.canary.silent)}")
         cases.append(case)
-    missing = [*summary.never_exercised, *summary.never_reached]
     case = _case(name, "reached")
-    if missing:
-        ET.SubElement(case, "failure", message=f"never exercised or reached: {', '.join(missing)}")
+    if missing := [*summary.never_exercised, *summary.never_reached]:
+        _fail(case, f"never exercised or reached: {', '.join(missing)}")
     cases.append(case)
     failures = sum(case.find("failure") is not None for case in cases)
     skipped = sum(case.find("skipped") is not None for case in cases)
     counts = {"tests": len(cases), "failures": failures, "errors": 0, "skipped": skipped}
-    whole = ET.Element("testsuite", {"name": name, "time": f"{summary.seconds:.3f}"})
+    whole = ET.Element("testsuite", {"name": _clean(name), "time": f"{summary.seconds:.3f}"})
     for key, number in counts.items():
         whole.set(key, str(number))
     whole.extend(cases)
     return whole
 
 
+def _details(finding: Finding, target: str) -> str:
+    flaky = f"\nflaky: {finding.shown} of {finding.tried} runs of its trace alone failed" if finding.flaky else ""
+    again = replay_command(target, finding.trace)
+    return f"{finding.message}\n{finding.count} traces, reduced to {finding.events} events{flaky}\n{again}"
+
+
 def _case(suite_name: str, name: str, *, seconds: float = 0.0) -> ET.Element:
-    return ET.Element("testcase", classname=suite_name, name=name, time=f"{seconds:.3f}")
+    return ET.Element("testcase", classname=_clean(suite_name), name=_clean(name), time=f"{seconds:.3f}")
+
+
+def _fail(case: ET.Element, message: str, text: str = "") -> None:
+    ET.SubElement(case, "failure", message=_clean(message)).text = _clean(text) or None
 
 
 def _clean(text: str) -> str:
-    """Without what XML cannot hold: a crashed engine's last words may be anything."""
+    """Replace what XML cannot hold: the last output of a crashed engine may be anything."""
     return _NOT_XML.sub("?", text)

@@ -1,6 +1,6 @@
-"""From a failing trace to something that fails elsewhere.
+"""Turns a failing trace into a reproducer that needs no hybridfuzz.
 
-script  a script that needs only the engine, run before it is handed out
+script  runs a reproducer script before it is handed out
 folder  the folder around it, with REPORT.md
-bisect  which releases show a failure
+bisect  finds the releases that show a failure
 """

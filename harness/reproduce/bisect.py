@@ -1,8 +1,8 @@
-"""Which releases show a failure: one trace, several releases, as few of them as are needed.
+"""Finds the releases that show a failure: one trace, several releases, as few of them as are needed.
 
-The ends are tried first, then the middle between two neighbours that differ. A release that cannot be had, refuses the
-configuration, or fails in another way first says nothing about the failure looked for; its neighbours are tried
-instead. Nothing is concluded about a release that was not tried.
+The ends are tried first, then the middle between two neighbours that differ. A release that cannot be installed,
+refuses the configuration, or fails in another way first does not decide; its neighbours are tried instead. Nothing is
+concluded about a release that was not tried.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..traces.outcome import Outcome
 
 State = Literal["bad", "good", "other", "not applicable"]
 Attempt = Callable[[str], Outcome]
-"""Runs the trace on a release. Raises TargetError or TraceError where it cannot."""
+"""Runs the trace on a release. Raises TargetError or TraceError if that is impossible."""
 
 
 class Tried(Struct, frozen=True):
-    """One release. `detail`: what it said, or why it could not be asked."""
+    """One release. `detail`: its message, or the reason why it could not be tested."""
 
     release: str
     state: State
@@ -43,7 +43,7 @@ class Change(Struct, frozen=True):
 
 
 def bisect(releases: Sequence[str], signature: str, attempt: Attempt, *, everything: bool = False) -> Iterator[Tried]:
-    """Each release as it is tried; all of them if `everything`."""
+    """Yield each release as it is tried; all of them if `everything`."""
     tried: dict[str, Tried] = {}
     while (release := _next(releases, tried, everything)) is not None:
         tried[release] = _try(release, signature, attempt)
@@ -51,7 +51,7 @@ def bisect(releases: Sequence[str], signature: str, attempt: Attempt, *, everyth
 
 
 def changes(releases: Sequence[str], tried: Mapping[str, Tried]) -> list[Change]:
-    """Where good turns into bad or bad into good."""
+    """Return the places where good turns into bad or bad into good."""
     decisive = [release for release in releases if _decides(tried, release)]
     found = []
     for before, after in itertools.pairwise(decisive):
@@ -68,7 +68,7 @@ def _next(releases: Sequence[str], tried: Mapping[str, Tried], everything: bool)
     if everything or not untried:
         return untried[0] if untried else None
     decisive = [index for index, release in enumerate(releases) if _decides(tried, release)]
-    # The ends, or what comes next to an end that decides nothing.
+    # The ends first; if an end decides nothing, its neighbour.
     if not decisive or any(release in untried for release in releases[: decisive[0]]):
         return untried[0]
     if tail := [release for release in releases[decisive[-1] + 1 :] if release in untried]:

@@ -1,4 +1,11 @@
-"""Writes the folder of a reproducer: script, pytest file, bug report, timeline, trace."""
+"""Writes the folder of a reproducer.
+
+repro.py        needs only the target's own package; fails where the bug is
+test_repro.py   the same for pytest
+REPORT.md       a bug report in the form that engines ask for
+timeline.svg    the lives of the blocks
+trace.json      the trace, for hybridfuzz
+"""
 
 from __future__ import annotations
 
@@ -16,6 +23,7 @@ from ...targets.base.trace import Trace
 from ..explain.explain import explain
 from ..explain.history import History
 from ..explain.timeline import build_timeline, plain_text
+from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..traces.files import encode_trace, write_atomically
 from ..traces.violation import Violation
 from .script import ScriptVerdict
@@ -35,7 +43,7 @@ def test_repro():
 
 
 class ReproCase(Struct, frozen=True):
-    """Everything that a report says. Without a script the trace itself is all there is."""
+    """The content of a report. Without a script, it shows how to replay the trace."""
 
     spec: str
     launch: Launch
@@ -47,7 +55,7 @@ class ReproCase(Struct, frozen=True):
 
 
 def write_folder(folder: Path, case: ReproCase) -> None:
-    """Write everything but the script, which is there since it was run. Raises OSError."""
+    """Write everything but the script, which was written when it was run. Raises OSError."""
     from ...reports.timeline import standalone, timeline_svg
 
     write_atomically(folder / "trace.json", encode_trace(case.trace))
@@ -59,33 +67,36 @@ def write_folder(folder: Path, case: ReproCase) -> None:
 
 
 def _report(case: ReproCase, *, has_picture: bool) -> Iterator[str]:
+    """Yield the lines of REPORT.md. Text of the target, the trace and the command line is quoted."""
     violation, explanation = case.violation, explain(case.history)
-    yield f"# {_said(violation)}\n"
-    yield f"Found by hybridfuzz as `{violation.signature}`, reduced to {len(case.trace.events)} events.\n"
+    yield f"# {markdown_text(_sentence(violation))}\n"
+    count = len(case.trace.events)
+    yield f"Found by hybridfuzz as {markdown_code(violation.signature)}, reduced to {count} events.\n"
     yield from _environment(case)
     yield "## Steps to reproduce\n"
     yield from _steps(case)
     yield "\n## Expected and observed\n"
     if explanation:
-        yield f"**What must hold.** {explanation.rule}\n"
+        yield f"**What must hold.** {markdown_text(explanation.rule)}\n"
     if violation.expected and violation.observed:
-        yield f"**Expected:** {violation.expected}\n\n**Observed:** {violation.observed.splitlines()[0]}\n"
+        yield f"**Expected:** {markdown_text(violation.expected)}\n"
+        yield f"**Observed:** {markdown_text((violation.observed.splitlines() or [''])[0])}\n"
     else:
-        yield f"**Observed:** {_said(violation)}\n"
+        yield f"**Observed:** {markdown_text(_sentence(violation))}\n"
     if explanation and explanation.story:
         yield "## Why\n"
-        yield from (f"{number}. {sentence}" for number, sentence in enumerate(explanation.story, 1))
-        yield f"\n{explanation.apart}\n"
+        yield from (f"{number}. {markdown_text(sentence)}" for number, sentence in enumerate(explanation.story, 1))
+        yield f"\n{markdown_text(explanation.apart)}\n"
     if table := plain_text(build_timeline(case.history)):
         yield "![The lives of the blocks](timeline.svg)\n" if has_picture else ""
-        yield f"```\n{table}\n```\n"
+        yield f"{markdown_fence(table)}\n"
     if case.script and case.script.places:
         yield "## Where to look (a suggestion)\n"
-        yield from (f"* {place}" for place in case.script.places)
+        yield from (f"* {markdown_text(place)}" for place in case.script.places)
         yield ""
 
 
-def _said(violation: Violation) -> str:
+def _sentence(violation: Violation) -> str:
     return violation.message.partition(": ")[2] or violation.message
 
 
@@ -93,29 +104,32 @@ def _environment(case: ReproCase) -> Iterator[str]:
     name = case.spec.partition("@")[0].partition(":")[0]
     config = case.trace.config
     yield "## Environment\n"
-    yield f"* {name} {case.launch.version}".rstrip() + f" (target `{case.spec}`)"
+    yield f"* {markdown_text(f'{name} {case.launch.version}')} (target {markdown_code(case.spec)})"
     yield f"* Python {platform.python_version()}, {platform.system()} {platform.machine()}, CPU only"
     yield f"* hybridfuzz {_version()}\n"
     yield "Minimal configuration:\n"
     for group in config.groups:
         yield f"* a group of {group.layers} {group.kind} layer(s), blocks of {group.block_size} tokens"
     fields = {one: getattr(config, one) for one in config.__struct_fields__ if one != "groups"}
-    yield "* " + ", ".join(f"`{key}={value}`" for key, value in fields.items() if value not in ({}, ())) + "\n"
+    yield "* " + ", ".join(markdown_code(f"{key}={value}") for key, value in fields.items() if value not in ({}, ()))
+    yield ""
 
 
 def _steps(case: ReproCase) -> Iterator[str]:
+    replay = f"$ {shlex.join(['hybridfuzz', 'replay', 'trace.json', '--target', case.spec])}"
     if case.script is None or case.verdict is None:
         yield "There is no stand-alone script for this failure. With hybridfuzz installed:\n"
-        yield f"```console\n$ {shlex.join(['hybridfuzz', 'replay', 'trace.json', '--target', case.spec])}\n```"
+        yield markdown_fence(replay, "console")
         return
     if case.verdict.promised:
-        yield f"`python repro.py` needs {case.script.needs} and fails after {case.verdict.seconds:.0f} s:\n"
+        needs = markdown_text(case.script.needs)
+        yield f"`python repro.py` needs {needs} and fails after {case.verdict.seconds:.0f} s:\n"
     else:
-        yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.** It said:\n"
+        yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.** Its output:\n"
     shown = case.verdict.tail.splitlines()[-6:]
-    yield "```console\n$ python repro.py\n" + "\n".join(shown) + "\n```\n"
+    yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
     yield "`pytest test_repro.py` runs the same as a test. With hybridfuzz installed:\n"
-    yield f"```console\n$ {shlex.join(['hybridfuzz', 'replay', 'trace.json', '--target', case.spec])}\n```"
+    yield markdown_fence(replay, "console")
 
 
 def _version() -> str:

@@ -1,12 +1,7 @@
-"""A folder that makes one failure run elsewhere.
+"""Runs the script of a reproducer, and collects what a target needs to write one.
 
-    repro.py        needs only the target's own package; fails where the bug is
-    test_repro.py   the same for pytest
-    REPORT.md       a bug report in the shape that engines ask for
-    timeline.svg    the lives of the blocks
-    trace.json      the trace, for hybridfuzz
-
-The script is run before it is handed out: what it says is in `ScriptVerdict`.
+A script is run before it is handed out, with the environment and the home folder of a worker (`workers/isolation.py`);
+`ScriptVerdict` is the result.
 """
 
 from __future__ import annotations
@@ -25,16 +20,20 @@ from ...targets.base.repro import Failure, Script
 from ...targets.base.trace import Step, Trace, Wake
 from ..explain.history import History
 from ..explain.tag_names import Names
+from ..quoting import clean
 from ..traces.violation import Violation
+from ..workers.isolation import make_home, remove_home
+from ..workers.process import worker_environment
 
 PACKAGE = "hybridfuzz"
 TAIL_LINES = 25
+OUTPUT_MAX = 100_000
 RUN_SECONDS = 900.0
 _STATE = re.compile(r"state@(\d+)")
 
 
 class ScriptVerdict(Struct, frozen=True):
-    """What a script did. `promised`: it failed, and as it should."""
+    """Result of a script. `promised`: it failed with the promised message; `tail`: the end of its output."""
 
     promised: bool
     status: int
@@ -43,7 +42,7 @@ class ScriptVerdict(Struct, frozen=True):
 
 
 def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
-    """Everything that a script has to know of a violation."""
+    """Return the parts of a violation that a script shows."""
     drained = range(max(len(history.moments) - len(trace.events), 0))
     draining = [Wake() if history.moments[len(trace.events) + one].kind == "wake" else Step() for one in drained]
     events = (*trace.events[: len(history.moments)], *draining)
@@ -71,7 +70,7 @@ def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
 
 
 def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, str]:
-    """(depth, a request whose prefix it is) of the violation's block's key."""
+    """Return (depth, a request with that prefix) for the key of the violation's block; (-1, "") if there is none."""
     keys = [mark.content for mark in history.marks if mark.what == "hash" and mark.block == violation.block]
     match = _STATE.match(keys[-1]) if keys else None
     names = Names(trace.events)
@@ -84,31 +83,34 @@ def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, 
 
 
 def run_script(path: Path, script: Script, launch: Launch) -> ScriptVerdict:
-    """Run a script in the target's environment, without hybridfuzz on its path unless it says that it needs it."""
-    began = time.monotonic()
+    """Run a script in the target's environment; hybridfuzz is importable only if the script needs it."""
+    began, home = time.monotonic(), make_home()
     try:
         ended = subprocess.run(
             [launch.python, str(path.absolute())],
-            env=_environment(launch, script),
+            env=_environment(launch, script, home),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
             timeout=RUN_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return ScriptVerdict(False, -1, time.monotonic() - began, f"it did not end within {RUN_SECONDS:.0f} s")
-    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    finally:
+        remove_home(home)
+    out, err = (clean(text.decode(errors="replace")[-OUTPUT_MAX:], OUTPUT_MAX) for text in (ended.stdout, ended.stderr))
+    lines = [line for line in err.splitlines() if line.strip()]
     promised = ended.returncode == 1 and bool(lines) and script.promise in lines[-1]
-    folder = f"{path.absolute().parent}{os.sep}"  # a traceback names it in full, and it is nobody's business
-    tail = "\n".join([*ended.stdout.splitlines(), *lines][-TAIL_LINES:]).replace(folder, "")
+    folder = f"{path.absolute().parent}{os.sep}"  # a traceback names it in full; reports name no folder of this machine
+    tail = "\n".join([*out.splitlines(), *lines][-TAIL_LINES:]).replace(folder, "")
     return ScriptVerdict(promised, ended.returncode, time.monotonic() - began, tail)
 
 
-def _environment(launch: Launch, script: Script) -> Mapping[str, str]:
-    """The target's, less the folder that makes hybridfuzz importable there."""
-    environment = {**os.environ, **launch.env}
+def _environment(launch: Launch, script: Script, home: Path) -> Mapping[str, str]:
+    """Return a worker's environment, without the folder that makes hybridfuzz importable there."""
+    variables = worker_environment(launch, home)
     if PACKAGE in script.needs:
-        return environment
-    path = environment.get("PYTHONPATH", "").split(os.pathsep)
-    environment["PYTHONPATH"] = os.pathsep.join(one for one in path if not (Path(one) / PACKAGE).is_dir())
-    return environment
+        return variables
+    path = variables.get("PYTHONPATH", "").split(os.pathsep)
+    variables["PYTHONPATH"] = os.pathsep.join(one for one in path if not (Path(one) / PACKAGE).is_dir())
+    return variables

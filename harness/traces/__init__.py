@@ -1,8 +1,8 @@
-"""Traces and what running one gives.
+"""Traces, and the results of running them.
 
-files      reading and writing them
-reduce     cutting a failing trace down
-adapt      changing a trace of one engine until another takes it
-outcome    what a run showed
+files      reads and writes trace files, and state files
+reduce     cuts a failing trace down
+adapt      changes a trace of one engine so that another takes it
+outcome    the result of a run
 violation  a broken invariant
 """

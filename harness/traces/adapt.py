@@ -1,11 +1,11 @@
-"""Carries a trace over to another target: the same requests, and as much of their story as that target has words for.
+"""Changes a trace so that another target takes it: the same requests, and the events that the target has.
 
-What a request samples follows from its prompt alone, so a trace keeps its one right answer when block sizes, modes,
-options and pools change under it. A target that takes a trace as it is gets it as it is; otherwise the configuration
-is the nearest that the target takes, and what it does not know is left out. Every change is named.
+Sampled tokens follow from the prompt alone, so the expected output stays the same when block sizes, modes, options and
+pools change. A trace that the target takes is not changed. Otherwise the configuration becomes the nearest one that
+the target takes, and events and fields that it does not have are left out. Every change is listed.
 
-It does not keep what a trace was written to show: other block sizes have other boundaries. And it never turns prefix
-caching on or off, which would be another story.
+The failure that a trace was written for may get lost, since other block sizes have other boundaries. Prefix caching is
+never turned on or off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..generate.overrides import RANKS, foreign_option
 
 
 def refusal(trace: Trace, factory: TargetFactory) -> str:
-    """Why a target does not take a trace as it is; empty if it does."""
+    """Return the reason why a target does not take a trace unchanged; empty if it does."""
     try:
         check_config(trace.config)
     except TraceError as error:
@@ -51,7 +51,7 @@ def refusal(trace: Trace, factory: TargetFactory) -> str:
 
 
 def port(trace: Trace, factory: TargetFactory) -> tuple[Trace, tuple[str, ...]]:
-    """A trace that the target takes, and what had to be changed for it, one line each. TraceError if there is none."""
+    """Return a trace that the target takes, and the changes, one line each. Raises TraceError if there is none."""
     if not refusal(trace, factory):
         return trace, ()
     capabilities = factory.capabilities
@@ -63,12 +63,12 @@ def port(trace: Trace, factory: TargetFactory) -> tuple[Trace, tuple[str, ...]]:
 
 
 def tag_of(event: AnyEvent) -> str:
-    """The word for a kind of event."""
+    """Return the tag of an event."""
     return str(event.__struct_config__.tag)
 
 
 def _nearest(config: Config, factory: TargetFactory) -> Config:
-    """The first supported configuration, from the nearest on; the pool keeps the blocks that it has to spare."""
+    """Return the first supported configuration, from the nearest on; the pool keeps its number of spare blocks."""
     reason = ""
     spare = max(config.num_blocks - config.smallest_pool(), 0)
     for near in _candidates(_within(config, factory.capabilities), factory.capabilities):
@@ -85,7 +85,7 @@ def _nearest(config: Config, factory: TargetFactory) -> Config:
 
 
 def _within(config: Config, capabilities: Capabilities) -> Config:
-    """Everything that is decided by itself: mode, policy, taps, the target's own switches."""
+    """Return the configuration with each field that can be chosen alone replaced: mode, policy, taps, options."""
     drafts = capabilities.max_speculative_tokens
     mode = config.mamba_cache_mode
     if mode not in capabilities.modes:
@@ -113,7 +113,7 @@ def _within(config: Config, capabilities: Capabilities) -> Config:
 
 
 def _candidates(config: Config, capabilities: Capabilities) -> Iterator[Config]:
-    """Nearby configurations: other switches before other block sizes, those before less lookahead and fewer drafts."""
+    """Yield nearby configurations: other options first, then block sizes, then less lookahead and fewer drafts."""
     switches = [config.options]
     switches += [
         {**config.options, name: value}
@@ -130,8 +130,10 @@ def _candidates(config: Config, capabilities: Capabilities) -> Iterator[Config]:
 
 
 def _groups(config: Config, capabilities: Capabilities) -> Sequence[tuple[Group, ...]]:
-    """Groups that the target can have, those most like the trace's own first. Windows and drafters' groups are kept
-    where a target has such."""
+    """Return groups that the target can have, those most like the trace's own first.
+
+    Groups with windows and of drafters are kept if the target has such groups.
+    """
     plain = [group for group in config.groups if not group.draft and not group.window]
     extra = [
         group
@@ -162,7 +164,7 @@ def _closest(offered: Sequence[int], wanted: int) -> int:
 
 
 def _limited(event: AnyEvent, config: Config, capabilities: Capabilities) -> AnyEvent:
-    """A request that is no session where there are none; a step as the target can have it; no more rows than exist."""
+    """Return an event without sessions, limits and rows that the target does not have."""
     if isinstance(event, DummyRun):
         return structs.replace(event, rows=min(event.rows, config.max_num_seqs))
     if isinstance(event, Arrive) and "resume" not in capabilities.events:
@@ -171,7 +173,7 @@ def _limited(event: AnyEvent, config: Config, capabilities: Capabilities) -> Any
 
 
 def _limited_step(step: Step, config: Config, capabilities: Capabilities) -> Step:
-    """A step with no more drafts than the configuration has, and without limits that the target does not know."""
+    """Return a step with no more drafts than the configuration has, and without limits that the target lacks."""
     k = config.num_speculative_tokens
     return structs.replace(
         step,
@@ -182,7 +184,7 @@ def _limited_step(step: Step, config: Config, capabilities: Capabilities) -> Ste
             for name, (drafts, right) in step.per_request.items()
             if k
         },
-        chunks=step.chunks if "chunks" in capabilities.reaches else {},
+        chunks=step.chunks if "chunks" in capabilities.features else {},
     )
 
 

@@ -1,4 +1,4 @@
-"""The result of one trace, as a worker tells it and everybody else consumes it."""
+"""The result of running one trace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .violation import Violation
 
 
 class Outcome(Struct, frozen=True):
-    """Result of one trace. `digest` covers what is observable: equal runs have equal digests."""
+    """Result of one trace. `digest` is a CRC over everything observed: equal runs have equal digests."""
 
     violation: Violation | None
     steps: int

@@ -1,7 +1,7 @@
 """Cuts a failing trace down to what matters, keeping its signature.
 
-Names make this cheap: an event that refers to a missing request is a no-op, so every sub-list of events is legal and
-nothing has to be re-pointed. Passes, repeated until none helps or the time is up:
+An event that refers to a missing request is a no-op, so every sub-list of events is legal and no references have to be
+fixed. Passes, repeated until none helps or the time is up:
 
     cut        drop what comes after the failing event
     events     delta debugging: drop ever smaller slices, from the end
@@ -10,7 +10,8 @@ nothing has to be re-pointed. Passes, repeated until none helps or the time is u
     configure  fewer features, groups, rows and blocks
     rename     requests r0, r1, ..., documents a, b, ...
 
-A candidate counts only if it fails with the *same signature*: otherwise a reduction slides into another bug.
+A candidate counts only if it fails with the same signature: otherwise a reduction could end at another bug. It keeps
+at least one event.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class Reducer:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the budget is spent."""
+        """Return True if the budget is spent."""
         return time.monotonic() >= self._deadline
 
     def attempt(self, candidate: Trace) -> bool:
         """Run a candidate; it becomes the best one if it fails in the same way."""
-        if candidate == self.best or self.out_of_time:
+        if candidate == self.best or not candidate.events or self.out_of_time:
             return False
         self.tries += 1
         try:
@@ -63,13 +64,14 @@ class Reducer:
             return False
         if outcome.violation is None or outcome.violation.signature != self.signature:
             return False
-        # Whatever stands behind the failing event was never looked at.
-        self.best = with_events(candidate, candidate.events[: outcome.violation.event + 1])
+        # Events after the failing one were never run. A violation of the whole run (DETERMINISM) has no event.
+        count = outcome.violation.event + 1 or len(candidate.events)
+        self.best = with_events(candidate, candidate.events[:count])
         self._on_better(self.best)
         return True
 
     def reduce(self) -> Trace:
-        """All passes to a fixed point."""
+        """Run all passes until none helps."""
         self.attempt(with_events(self.best, self.best.events[:-1]))
         while not self.out_of_time:
             before = self.best
@@ -83,7 +85,7 @@ class Reducer:
         return self.best
 
     def drop_events(self) -> None:
-        """Delta debugging from the end."""
+        """Drop slices of events, from the end (delta debugging)."""
         size = max(len(self.best.events) // 2, 1)
         while size and not self.out_of_time:
             stop = len(self.best.events)
@@ -95,13 +97,13 @@ class Reducer:
             size //= 2
 
     def drop_requests(self) -> None:
-        """A request and everything that names it."""
+        """Drop each request with everything that names it."""
         for name in [event.name for event in self.best.events if isinstance(event, Arrive)]:
             events = tuple(event for event in self.best.events if getattr(event, "name", None) != name)
             self.attempt(with_events(self.best, events))
 
     def simplify_events(self) -> None:
-        """Each event in turn, the boldest simplification first."""
+        """Simplify each event in turn, the largest simplification first."""
         index = 0
         while index < len(self.best.events) and not self.out_of_time:
             improved = True
@@ -114,7 +116,7 @@ class Reducer:
             index += 1
 
     def simplify_configuration(self) -> None:
-        """Fewer features first, then smaller numbers."""
+        """Simplify the configuration: fewer features first, then smaller numbers."""
         improved = True
         while improved and not self.out_of_time:
             improved = any(
@@ -124,12 +126,12 @@ class Reducer:
 
 
 def with_events(trace: Trace, events: tuple[AnyEvent, ...]) -> Trace:
-    """The trace with other events."""
+    """Return the trace with other events."""
     return msgspec.structs.replace(trace, events=events)
 
 
 def renamed(trace: Trace) -> Trace:
-    """Requests r0, r1, ... in order of arrival, documents a, b, ...; nothing else changes."""
+    """Rename requests to r0, r1, ... in order of arrival, documents a, b, ...; nothing else changes."""
     requests: dict[str, str] = {}
     documents = {CONTINUATION: CONTINUATION}
     events: list[AnyEvent] = []
@@ -153,12 +155,12 @@ def renamed(trace: Trace) -> Trace:
 
 
 def smaller_numbers(value: int, least: int) -> list[int]:
-    """Candidates below `value`, smallest first."""
+    """Return candidates below `value`, smallest first."""
     return sorted({least, (least + value) // 2, value - 1} - {value}) if value > least else []
 
 
 def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
-    """Simpler events that might do."""
+    """Yield simpler events to try."""
     if isinstance(event, Step):
         yield Step()
         defaults = Step()
@@ -184,7 +186,7 @@ def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
 
 
 def simpler_configurations(config: Config) -> Iterator[Config]:
-    """Simpler configurations that might do; contradictory ones are refused when they are run."""
+    """Yield simpler configurations to try; contradictory ones are refused when they are run."""
     replace = msgspec.structs.replace
     if RANKS in config.options:
         yield replace(config, options={name: value for name, value in config.options.items() if name != RANKS})
@@ -214,7 +216,7 @@ def simpler_configurations(config: Config) -> Iterator[Config]:
     ):
         for number in smaller_numbers(getattr(config, field), least):
             yield replace(config, **{field: number})
-    # Fewer chunks make fewer steps: the one field that may grow.
+    # The only field that may grow: fewer chunks make fewer steps.
     if config.max_num_batched_tokens < config.max_model_len:
         yield replace(config, max_num_batched_tokens=config.max_model_len)
     for number in smaller_numbers(config.num_blocks, config.smallest_pool()):
@@ -229,7 +231,7 @@ def reduce_trace(
     seconds: float,
     on_better: Callable[[Trace], None] = lambda trace: None,
 ) -> Trace:
-    """The smallest trace found within `seconds` that still fails with `signature`.
+    """Return the smallest trace found within `seconds` that still fails with `signature`.
 
     `on_better` gets each improvement at once, so that the best so far can be kept on disk.
     """

@@ -1,7 +1,10 @@
 """Processes that run traces, so that a target may crash, hang or leak.
 
-messages  what coordinator and worker send each other
-process   a child process and its two pipes
-client    the coordinator's side: a lost process becomes an outcome, and a new one starts
-server    the worker's side: `python -m hybridfuzz.harness.workers.server TARGET`
+messages   requests and replies between coordinator and worker
+process    a child process and its two pipes
+isolation  the rights of a worker: environment, home folder, network
+losses     the meaning of a lost process: a finding, a flaky finding or a warning
+client     the coordinator's side: a lost process becomes an outcome, and a new one starts
+start      the first code of a worker: `python -m hybridfuzz.harness.workers.start TARGET`
+server     the worker's side: loads a target and serves requests
 """

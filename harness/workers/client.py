@@ -1,23 +1,21 @@
-"""A worker that never goes away: whenever its process is lost, the loss becomes an outcome and a
-new one starts.
-"""
+"""The coordinator's side of a worker. A lost process becomes an outcome, and a new one starts."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from threading import Event
+from typing import NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
-from ...targets.base.trace import Step, Trace, TraceError
+from ...targets.base.trace import Trace, TraceError
 from ..explain.history import History
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
-from ..traces.violation import Violation
+from .losses import Ran, judge_loss, lost_outcome
 from .messages import (
     Done,
     Draw,
@@ -45,45 +43,31 @@ more.
 """
 RESTART_WAITS = (1.0, 10.0)
 """Seconds before the second and the third try to replace a lost process."""
-FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit", "memory-limit"})
-"""What a busy machine or another process can do to a worker.
-
-Counts against the target only if it happens again.
-"""
 
 
 class Stopped(Exception):
-    """The worker was told to stop."""
+    """The worker was stopped by `stop`."""
 
 
 class InternalError(Exception):
-    """hybridfuzz itself is wrong. `details` is the worker's traceback."""
+    """hybridfuzz itself failed. `details` is the worker's traceback."""
 
     def __init__(self, message: str, details: str) -> None:
         super().__init__(message)
         self.details = details
 
 
-class Ran(Struct, frozen=True):
-    """One trace of a campaign.
+class Limit(NamedTuple):
+    """A point of the monotonic clock, and the seconds between it and the start of the request."""
 
-    `lost` says how its worker was lost, if that did not happen again. `seconds` is CPU time, or the
-    time waited where the worker was lost.
-    """
-
-    index: int
-    outcome: Outcome
-    trace: Trace | None = None
-    lost: str = ""
-    seconds: float = 0.0
+    deadline: float
+    seconds: float
 
 
 class WorkerClient:
-    """Runs traces on one target, whatever the target does. Use as a context manager, from one
-    thread.
+    """Runs traces on one target, also if it crashes or hangs. Use as a context manager, from one thread.
 
-    Only `stop` may be called from elsewhere: it kills the process, and whoever waits for it gets
-    `Stopped`.
+    Only `stop` may be called from another thread: it kills the process, and the waiting call raises Stopped.
     """
 
     def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int = 0) -> None:
@@ -104,14 +88,13 @@ class WorkerClient:
 
     @property
     def pid(self) -> int:
-        """Process id of the present process."""
+        """Return the id of the current process, 0 if there is none."""
         return self._process.pid if self._process else 0
 
     def start(self) -> Ready:
-        """A new process, instead of the old one if there is one; returns what the target says about
-        itself.
+        """Start a process, in place of the old one if there is one. Return the target's capabilities.
 
-        A target that has started before is given more than one try: a busy machine may have been short of something.
+        A target that has started before gets several tries: a busy machine may have been short of memory.
         """
         for wait in RESTART_WAITS if self._has_started else ():
             try:
@@ -127,7 +110,7 @@ class WorkerClient:
             self._process.close()
         self._process = Process(self.spec, self.launch, self.memory_limit)
         try:
-            reply = self._receive(START_SECONDS)
+            reply = self._receive(self._limit(START_SECONDS))
         except Lost as lost:
             last = lost.last_words.splitlines()[-1:] or ["it printed nothing"]
             raise TargetError(f"target {self.spec!r}: its worker {lost.what} while starting: {last[0]}") from lost
@@ -135,18 +118,19 @@ class WorkerClient:
         return reply
 
     def stop(self) -> None:
-        """End it now, whatever it does."""
+        """Kill the process now."""
         self._stopped.set()
         if self._process:
             self._process.kill()
 
     def run(self, trace: Trace, *, twice: bool = False) -> Outcome:
-        """Run one trace. A lost process is an outcome, too, with the event at which it happened."""
+        """Run one trace. A lost process is an outcome with the event at which it happened."""
         event = 0
         try:
             self._send(Run(trace, twice))
+            limit = self._trace_limit(twice=twice)
             while True:
-                reply = self._receive()
+                reply = self._receive(limit)
                 if isinstance(reply, EventStarted):
                     event = reply.event
                 elif isinstance(reply, Done):
@@ -157,12 +141,13 @@ class WorkerClient:
             return outcome
 
     def explain(self, trace: Trace) -> tuple[Outcome, History]:
-        """Run one trace and keep the lives of its blocks; of a lost process nothing but its violation is left."""
+        """Run one trace and record its history; a lost process leaves only its violation."""
         event = 0
         try:
             self._send(Explain(trace))
+            limit = self._trace_limit()
             while True:
-                reply = self._receive()
+                reply = self._receive(limit)
                 if isinstance(reply, EventStarted):
                     event = reply.event
                 elif isinstance(reply, Explained):
@@ -173,10 +158,10 @@ class WorkerClient:
             return outcome, History(violation=outcome.violation)
 
     def run_summarized(self, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
-        """Run one trace and say what each event showed; of a lost process nothing but its violation is left."""
+        """Run one trace and summarize each event; a lost process leaves only its violation."""
         try:
             self._send(Summarize(trace))
-            reply = self._receive()
+            reply = self._receive(self._trace_limit())
             assert isinstance(reply, Summarized)
             return reply.outcome, reply.summaries
         except Lost as lost:
@@ -185,9 +170,7 @@ class WorkerClient:
             return outcome, []
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
-        """Draw and run many traces. Between two results the worker may be used for other things if
-        the earlier one is a violation: there the process pauses by itself.
-        """
+        """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise."""
         first, end, waiting = request.first, request.first + request.count, time.monotonic()
         while first < end:
             asked = structs.replace(request, first=first, count=end - first)
@@ -195,7 +178,8 @@ class WorkerClient:
                 self._send(asked)
                 while first < end:
                     waiting = time.monotonic()
-                    reply = self._receive()
+                    twice = bool(request.twice_every) and first % request.twice_every == 0
+                    reply = self._receive(self._trace_limit(twice=twice))
                     if isinstance(reply, Done):
                         yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds)
                         first += 1
@@ -208,43 +192,43 @@ class WorkerClient:
                 first += 1
 
     def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:
-        """A trace of a campaign, without running it."""
+        """Return a trace of a campaign, without running it."""
         self._send(Draw(seed, index, overrides))
-        reply = self._receive(START_SECONDS)  # no engine runs: it is no hang
+        reply = self._receive(self._limit(START_SECONDS))  # no engine runs, so this cannot be a hang
         assert isinstance(reply, Drawn)
         return reply.trace
 
     def port(self, trace: Trace) -> Ported:
-        """The trace as the target takes it. TraceError if nothing near it fits."""
+        """Return the trace changed so that the target takes it. Raises TraceError if that is impossible."""
         self._send(Port(trace))
-        reply = self._receive(START_SECONDS)
+        reply = self._receive(self._limit(START_SECONDS))
         assert isinstance(reply, Ported)
         return reply
 
     def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
-        """Run the trace that cost us a process alone, in a fresh one."""
+        """Run the trace at which a process was lost alone, in a new one."""
         trace = self.draw(request.seed, index, request.overrides)
-        outcome = self.run(trace)
-        if outcome.violation:
-            return Ran(index, outcome, trace)
-        what = f"{lost.kind}: the target {lost.what} and did not when the trace ran again, alone"
-        if lost.field in FROM_OUTSIDE:
-            return Ran(index, outcome, trace, lost=what)
-        violation = Violation(oracle=lost.kind, field=lost.field, message=what, observed=lost.last_words)
-        return Ran(index, Outcome(violation, outcome.steps, outcome.events, {}, {}, 0), trace)
+        return judge_loss(lost, index, trace, self.run(trace))
 
     def _send(self, request: Request) -> None:
         assert self._process
         self._process.send(request)
 
-    def _receive(self, seconds: float = 0.0) -> Reply:
-        """The next reply that is not a failure."""
+    def _limit(self, seconds: float) -> Limit:
+        return Limit(time.monotonic() + seconds, seconds)
+
+    def _trace_limit(self, *, twice: bool = False) -> Limit:
+        """Return the limit for one trace: `trace_seconds` for each of its runs."""
+        return self._limit(self.trace_seconds * (2 if twice else 1))
+
+    def _receive(self, limit: Limit) -> Reply:
+        """Return the next reply that is not a failure."""
         assert self._process
         if self._stopped.is_set():
             self._process.kill()
             raise Stopped
         try:
-            reply = self._process.receive(seconds or self.trace_seconds)
+            reply = self._process.receive(limit.deadline, limit.seconds)
         except Lost:
             if self._stopped.is_set():
                 raise Stopped from None
@@ -254,23 +238,3 @@ class WorkerClient:
                 raise InternalError(reply.message, reply.details)
             raise (TargetError(reply.message) if reply.kind == "target" else TraceError(reply.message))
         return reply
-
-
-def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:
-    """A lost process as a finding at one event. Draining counts as the last event."""
-    kind = ""
-    with suppress(IndexError):
-        kind = str(trace.events[event].__struct_config__.tag)
-    last = lost.last_words.splitlines()[-1:]
-    said = f"; its last words: {last[0][:200]}" if last else ""
-    violation = Violation(
-        oracle=lost.kind,
-        field=lost.field,
-        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){said}",
-        expected="an answer",
-        observed=lost.last_words,
-        event=event,
-        event_kind=kind,
-    )
-    steps = sum(isinstance(each, Step) for each in trace.events[: event + 1])
-    return Outcome(violation, steps, event + 1, {}, {}, 0)

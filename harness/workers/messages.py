@@ -1,4 +1,4 @@
-"""What coordinator and worker say to each other: one JSON object a line, tagged by kind.
+"""Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
 coordinator  draw · port · run · explain · testify · fuzz
 worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · failed
@@ -19,11 +19,11 @@ from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
 
 Overrides = dict[str, object]
-"""`--config key=value`: what is fixed in every drawn configuration."""
+"""`--config key=value`: fields that are fixed in every drawn configuration."""
 
 
 class Draw(Struct, frozen=True, tag="draw"):
-    """Draw one trace and say it, without running it."""
+    """Draw one trace and return it, without running it."""
 
     seed: int
     index: int
@@ -31,26 +31,26 @@ class Draw(Struct, frozen=True, tag="draw"):
 
 
 class Port(Struct, frozen=True, tag="port"):
-    """Make a trace one that the target takes, without running it."""
+    """Change a trace so that the target takes it, without running it."""
 
     trace: Trace
 
 
 class Run(Struct, frozen=True, tag="run"):
-    """Run one trace; a `began` before each event, so that a death has an address."""
+    """Run one trace; a `began` before each event, so that a crash has a place."""
 
     trace: Trace
     twice: bool = False
 
 
 class Explain(Struct, frozen=True, tag="explain"):
-    """Run one trace and keep the lives of its blocks."""
+    """Run one trace and record its history."""
 
     trace: Trace
 
 
 class Summarize(Struct, frozen=True, tag="testify"):
-    """Run one trace and say what each event showed, for a comparison."""
+    """Run one trace and summarize each event, for a comparison."""
 
     trace: Trace
 
@@ -86,7 +86,7 @@ class EventStarted(Struct, frozen=True, tag="began"):
 class Done(Struct, frozen=True, tag="done"):
     """A trace has ended. `trace` comes with a violation, or if it is wanted.
 
-    `seconds` is the CPU time that it took the worker to draw and to run it.
+    `seconds` is the worker's CPU time for drawing and running it.
     """
 
     outcome: Outcome
@@ -101,7 +101,7 @@ class Drawn(Struct, frozen=True, tag="drawn"):
 
 
 class Ported(Struct, frozen=True, tag="ported"):
-    """Answer to `port`. `changes` says in lines what the trace lost, empty if nothing."""
+    """Answer to `port`. `changes` has one line for each change, none if there are none."""
 
     trace: Trace
     changes: tuple[str, ...]
@@ -122,7 +122,7 @@ class Summarized(Struct, frozen=True, tag="testified"):
 
 
 class Failed(Struct, frozen=True, tag="failed"):
-    """The request cannot be served. "internal" is our own fault and comes with a traceback."""
+    """The request cannot be served. "internal" is an error of hybridfuzz and has a traceback."""
 
     kind: Literal["target", "trace", "internal"]
     message: str

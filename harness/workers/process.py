@@ -1,9 +1,7 @@
-"""One worker process, seen from the coordinator: start, ask, and notice every way in which it can
-be lost.
+"""One worker process, as the coordinator sees it.
 
-A process is *lost* when it died (CRASH), did not answer in time (HANG) or answered nonsense
-(PROTOCOL). That is a `Lost`, never an ordinary error: it is a finding about the target until proved
-otherwise.
+A process is *lost* when it died (CRASH), did not reply in time (HANG) or sent an invalid reply (PROTOCOL). That raises
+`Lost`, which is a finding about the target unless the trace runs clean the next time.
 """
 
 from __future__ import annotations
@@ -19,13 +17,17 @@ from pathlib import Path
 
 import msgspec
 
+from ...targets.base.environment import cache_folder
 from ...targets.base.launch import Launch
+from ...targets.base.protocol import TargetError
+from .isolation import NETWORK, environment, make_home, namespaces_missing, remove_home
 from .messages import Reply, Request, decode_reply, encode
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TAIL_BYTES = 4000
+REPLY_BYTES_MAX = 256 << 20
 GLANCE_SECONDS = 0.5
-"""How often memory is looked at while a reply is awaited."""
+"""Interval between checks of the memory limit."""
 
 
 class Lost(Exception):
@@ -43,51 +45,64 @@ class Lost(Exception):
 
 
 class Process:
-    """A worker process in a session of its own: Ctrl-C does not reach it, and its children die with
-    it.
-    """
+    """A worker process in a session of its own: Ctrl-C does not reach it, and its children end with it."""
 
     def __init__(self, spec: str, launch: Launch, memory_limit: int = 0) -> None:
         self.memory_limit = memory_limit
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._popen = subprocess.Popen(
-            [launch.python, "-m", "hybridfuzz.harness.workers.server", spec],
-            env={**os.environ, **launch.env},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        self._home = make_home()
+        variables = worker_environment(launch, self._home)
+        if namespaces_missing():
+            variables[NETWORK] = "1"
+        try:
+            self._popen = subprocess.Popen(
+                [launch.python, "-m", "hybridfuzz.harness.workers.start", spec],
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        except OSError:
+            remove_home(self._home)
+            raise
         assert self._popen.stdin and self._popen.stdout
         self._input, self._output = self._popen.stdin.fileno(), self._popen.stdout.fileno()
         self._buffer = b""
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Return the process id."""
         return self._popen.pid
 
     def send(self, request: Request) -> None:
-        """Ask something. That the worker is gone shows when the answer is awaited."""
+        """Send a request. If the worker is gone, `receive` raises Lost."""
         data = memoryview(encode(request) + b"\n")
         with suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self._input, data) :]
 
-    def receive(self, seconds: float) -> Reply:
-        """The next reply; `Lost` if there is none within so many seconds."""
-        deadline = time.monotonic() + seconds
+    def receive(self, deadline: float, limit: float) -> Reply:
+        """Return the next reply.
+
+        Raises Lost if there is none before `deadline` (of the monotonic clock); `limit` is for the message: the
+        seconds that the whole request may take.
+        """
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.kill()
-                raise Lost("HANG", "time-limit", f"did not end within {seconds:g} s", self._last_words())
+                raise Lost("HANG", "time-limit", f"did not end within {limit:g} s", self._last_words())
             self._check_memory()
             if select.select([self._output], [], [], min(left, GLANCE_SECONDS))[0]:
                 data = os.read(self._output, 1 << 20)
                 if not data:
                     raise self._died()
                 self._buffer += data
+                if len(self._buffer) > REPLY_BYTES_MAX:
+                    self.kill()
+                    what = f"made its worker send more than {REPLY_BYTES_MAX >> 20} MiB in one reply"
+                    raise Lost("PROTOCOL", "reply-size", what, self._last_words())
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             reply: Reply = decode_reply(line)
@@ -98,7 +113,7 @@ class Process:
             raise Lost("PROTOCOL", "reply", what, self._last_words()) from None
 
     def kill(self) -> None:
-        """End it and its children now. Safe at any time and from any thread."""
+        """Kill the process and its children. Safe at any time and from any thread."""
         if self._popen.returncode is None:
             self._kill_group()
 
@@ -113,6 +128,7 @@ class Process:
         for stream in (self._popen.stdin, self._popen.stdout, self._errors):
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
+        remove_home(self._home)
 
     def _check_memory(self) -> None:
         if not self.memory_limit:
@@ -128,7 +144,7 @@ class Process:
                 raise Lost("CRASH", "memory-limit", what, self._last_words())
 
     def _died(self) -> Lost:
-        """The output ended: find out why."""
+        """Return the reason why the output ended."""
         try:
             code = self._popen.wait(5)
             self._kill_group()  # what it left behind
@@ -149,7 +165,16 @@ class Process:
         )
 
     def _last_words(self) -> str:
-        """The end of what it wrote to standard error."""
+        """Return the end of its standard error."""
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(size - TAIL_BYTES, 0))
         return self._errors.read().decode(errors="replace").strip()
+
+
+def worker_environment(launch: Launch, home: Path) -> dict[str, str]:
+    """Return the environment of a process that runs a target's code, with a home from `make_home`."""
+    try:
+        cached = cache_folder()
+    except TargetError:
+        cached = None
+    return environment(os.environ, launch.env, home, cached)

@@ -1,8 +1,7 @@
-"""The worker: `python -m hybridfuzz.harness.workers.server TARGET` loads one target and serves requests.
+"""The worker's side: loads the target that `sys.argv[1]` names and serves requests.
 
-It runs in the target's own interpreter, so it may import nothing that an engine's environment lacks
-(msgspec and numpy are all there is). Engines print what they like: file descriptor 1 is theirs and
-leads to standard error, the protocol speaks through a copy of the original one.
+It runs in the target's own interpreter, so it imports only what every engine's environment has: msgspec and NumPy.
+Engines may print: file descriptor 1 leads to standard error, and the protocol uses a copy of the original one.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import BinaryIO
 
+import msgspec
 from msgspec import structs
 
 from ...targets.base.protocol import TargetError, TargetFactory
@@ -26,9 +27,12 @@ from ..generate.grammar import draw_trace
 from ..lockstep.differential import run_summarized
 from ..lockstep.lockstep import unobserved
 from ..lockstep.run import run_trace
+from ..lockstep.target_exception import text_of
+from ..quoting import DETAILS_MAX, clean
 from ..traces.adapt import port
 from ..traces.outcome import Outcome
-from ..traces.violation import Violation
+from ..traces.violation import Violation, cleaned
+from .isolation import remove_home
 from .messages import (
     Done,
     Draw,
@@ -54,9 +58,7 @@ Send = Callable[[Reply], None]
 
 
 def claim_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Our own standard input and output; afterwards 0 is empty and 1 is standard error, also for
-    child processes.
-    """
+    """Return copies of standard input and output; then make 0 empty and 1 standard error, also for child processes."""
     inbox, outbox = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -66,15 +68,13 @@ def claim_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def listen(inbox: BinaryIO) -> SimpleQueue[Request]:
-    """Requests as they come.
-
-    A thread, so that a worker ends with its coordinator even in the middle of a trace.
-    """
+    """Return a queue of requests, filled by a thread: a worker ends with its coordinator, also within a trace."""
     requests: SimpleQueue[Request] = SimpleQueue()
 
     def read() -> None:
         for line in inbox:
             requests.put(decode_request(line))
+        remove_home(Path(os.environ.get("HOME", "")))  # the coordinator may have been killed
         os._exit(0)
 
     Thread(target=read, daemon=True).start()
@@ -82,9 +82,11 @@ def listen(inbox: BinaryIO) -> SimpleQueue[Request]:
 
 
 def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable[[int], None] = unobserved) -> Outcome:
-    """Run a trace; if `twice`, a clean result counts only if a second run looks the same."""
+    """Run a trace; if `twice`, a clean result counts only if a second run has the same digest."""
     outcome = run_trace(factory, trace, on_event)
-    if not twice or outcome.violation:
+    if outcome.violation:
+        return structs.replace(outcome, violation=cleaned(outcome.violation))
+    if not twice:
         return outcome
     again = run_trace(factory, trace, on_event)
     if again.digest == outcome.digest and not again.violation:
@@ -98,7 +100,7 @@ def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable
         expected=f"{outcome.digest:08x}",
         observed=f"{again.digest:08x}",
     )
-    return structs.replace(outcome, violation=violation)
+    return structs.replace(outcome, violation=cleaned(violation))
 
 
 def serve(request: Request, factory: TargetFactory, send: Send) -> None:
@@ -107,9 +109,13 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
         on_event = lambda index: send(EventStarted(index))  # noqa: E731
         send(Done(run(factory, request.trace, twice=request.twice, on_event=on_event)))
     elif isinstance(request, Explain):
-        send(Explained(*record_history(factory, request.trace, lambda index: send(EventStarted(index)))))
+        outcome, history = record_history(factory, request.trace, lambda index: send(EventStarted(index)))
+        violation = outcome.violation and cleaned(outcome.violation)
+        send(Explained(structs.replace(outcome, violation=violation), structs.replace(history, violation=violation)))
     elif isinstance(request, Summarize):
-        send(Summarized(*run_summarized(factory, request.trace)))
+        outcome, summaries = run_summarized(factory, request.trace)
+        violation = outcome.violation and cleaned(outcome.violation)
+        send(Summarized(structs.replace(outcome, violation=violation), summaries))
     elif isinstance(request, Draw):
         send(Drawn(_draw(factory, request, request.index)))
     elif isinstance(request, Port):
@@ -132,19 +138,33 @@ def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
 
 
 def failure(error: Exception) -> Failed:
-    """What went wrong, in one line."""
+    """Return an error as a reply; its text may be a target's."""
     if isinstance(error, TargetError):
-        return Failed("target", str(error))
+        return Failed("target", clean(text_of(error)))
     if isinstance(error, TraceError):
-        return Failed("trace", str(error))
-    return Failed("internal", f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Failed("trace", clean(text_of(error)))
+    details = clean(traceback.format_exc()[-DETAILS_MAX:], DETAILS_MAX)
+    return Failed("internal", clean(f"{type(error).__name__}: {text_of(error)}"), details)
+
+
+def encoded(reply: Reply) -> bytes:
+    """Return one line of JSON. Lone surrogates, which a target's strings may contain, are escaped."""
+    try:
+        return encode(reply) + b"\n"
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_valid(msgspec.to_builtins(reply))) + b"\n"
+
+
+def _valid(value: object) -> object:
+    if isinstance(value, str):
+        return clean(value, len(value))
+    if isinstance(value, dict):
+        return {_valid(key): _valid(each) for key, each in value.items()}
+    return [_valid(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def load(spec: str) -> TargetFactory:
-    """The factory.
-
-    An engine that cannot even be imported is the engine's (or its environment's) fault, not ours.
-    """
+    """Return the factory. An engine that cannot be imported is a TargetError, not an internal error."""
     try:
         return load_factory(spec)
     except TargetError:
@@ -152,17 +172,17 @@ def load(spec: str) -> TargetFactory:
     except Exception as error:
         traceback.print_exc()
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename}:{frame.lineno}"
-        raise TargetError(f"target {spec!r} cannot be loaded: {type(error).__name__}: {error} ({where})") from error
+        what = f"{type(error).__name__}: {text_of(error)} ({frame.filename}:{frame.lineno})"
+        raise TargetError(f"target {spec!r} cannot be loaded: {what}") from error
 
 
 def main() -> int:
-    """Load, say ready, serve."""
+    """Load the target, send `ready`, serve."""
     inbox, outbox = claim_streams()
     requests = listen(inbox)
 
     def send(reply: Reply) -> None:
-        outbox.write(encode(reply) + b"\n")
+        outbox.write(encoded(reply))
         outbox.flush()
 
     try:
@@ -178,7 +198,3 @@ def main() -> int:
             return 0
         except Exception as error:
             send(failure(error))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The arithmetic of a hybrid model in float64, with a bound on what float32 arithmetic may differ by.
+"""The arithmetic of a hybrid model in float64, with bounds for the error of float32 arithmetic.
 
 Models one request at a time: contiguous tokens, no blocks, no batch. Each function returns the exact values and, of
 the same shape, a bound that every correct implementation with float32 arithmetic keeps, whatever the order of its
@@ -12,7 +12,7 @@ Rules used throughout, for u = 2**-24 (Higham, Accuracy and Stability of Numeric
                                4 u for ex2.approx: u (4 |x| + 8) with room for second order
     a value through a cache    the format's unit roundoff times the value, plus half its smallest step
 
-Float64 errs by 2**-29 of these and is neglected. Moves have no bound: they are compared bit for bit.
+The error of float64 is 2**-29 of these and is neglected. Copies have no bound: they are compared bit for bit.
 """
 
 from .attention import attention

@@ -19,10 +19,10 @@ def attention(
     value_scale: float = 1.0,
     output: Format = FLOAT32,
 ) -> Bounded:
-    """Attention of the last len(query) positions over all keys.
+    """Return attention of the last len(query) positions over all keys.
 
-    query [tokens, heads, head_dim]; keys, values [positions, kv_heads, head_dim], as they were written: what `cache`
-    makes of them is part of the bound. window: positions that a token sees, itself included; 0 for all.
+    query [tokens, heads, head_dim]; keys, values [positions, kv_heads, head_dim], before they are stored: the rounding
+    of `cache` is part of the bound. window: positions that a token attends to, itself included; 0 for all.
 
     Bound: a score is off by E = scale * sum |q| dk + gamma(head_dim + 3) * sum |q k|. A weight is exp of a score, times
     one factor for every page of an online softmax, whose exponents sum up to the range of the scores; so it is off by a

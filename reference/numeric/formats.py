@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 U = 2.0**-24
 UNDERFLOW = 2.0**-120
-"""More than what a float32 intermediate loses when it is flushed to zero (2**-126), times a few terms."""
+"""A bound for the error of a few float32 intermediates that are flushed to zero (2**-126 each)."""
 
 
 class Bounded(NamedTuple):
@@ -35,7 +35,8 @@ class Format:
     largest: float = float("inf")
 
     def error(self, magnitude: Array, scale: float = 1.0) -> Array:
-        """Most that is lost when values of up to `magnitude` are divided by `scale`, stored, and multiplied again."""
+        """Return the largest error of values up to `magnitude` that are divided by `scale`, stored, and multiplied
+        again."""
         relative = (1 + self.unit) * (1 + gamma(3)) - 1
         lost: Array = np.maximum(magnitude - self.largest * scale, 0.0)
         return lost + relative * magnitude + 2 * self.step * scale
@@ -48,15 +49,15 @@ FP8_E4M3 = Format(2.0**-4, 2.0**-10, 448.0)
 
 
 def gamma(count: float) -> float:
-    """Relative error of `count` roundings in a row."""
+    """Return the relative error of `count` successive roundings."""
     return count * U / (1 - count * U)
 
 
 def exp_error(argument: Array) -> Array:
-    """Relative error of exp."""
+    """Return the relative error of exp."""
     return U * (4 * np.abs(argument) + 8)
 
 
 def rounded(value: Array, bound: Array, output: Format) -> Bounded:
-    """A result that leaves in another format."""
+    """Return a result and its bound after a conversion to another format."""
     return Bounded(value, bound + output.error(np.abs(value) + bound) + UNDERFLOW)

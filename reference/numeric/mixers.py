@@ -1,4 +1,4 @@
-"""Causal convolution, Mamba 2 scan and gated delta rule of one request, token after token."""
+"""Causal convolution, Mamba 2 scan and gated delta rule of one request, token by token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SILU_SLOPE = 1.1
 
 
 def last_window(window: Array, inputs: Array, count: int) -> Array:
-    """The window [width - 1, channels] after `count` of the inputs [tokens, channels]: a move, exact."""
+    """Return the window [width - 1, channels] after `count` of the inputs [tokens, channels], exactly."""
     history = np.concatenate([window, inputs])
     return history[count : count + len(window)]
 
@@ -62,7 +62,7 @@ def scan(
 
     x [tokens, heads, head_dim], dt [tokens, heads], a and d [heads], b and c [tokens, groups, state_dim], initial
     [heads, head_dim, state_dim]; states [tokens + 1, heads, head_dim, state_dim], the initial one first. `stored_after`
-    says after how many tokens the state went through the format `stored` (a launch ended there); None: after each.
+    has the numbers of tokens after which the state was stored in `stored` (a launch ended there); None: after each.
 
     Bound: a state is a sum of paths, each a product of its x, b and decays. A token adds a relative error of at most
     s = u (16 + (4 + 2 chunk) |dt a|) to every path through it: three roundings and an exp in the recurrence; in the

@@ -1,1 +1,1 @@
-"""What every target shares: the trace it is fed, the observations it returns, the protocol, the registry."""
+"""Shared by all targets: traces, observations, the protocol, the registry, environments for engines."""

@@ -1,9 +1,8 @@
 """Environments for engines, made once and kept in a cache folder.
 
-A venv, an unpacked wheel, a link to ourselves. Everything is made in place and is complete when its
-stamp exists, so an interrupted attempt is taken up again; a lock keeps two processes apart. pip
-does all fetching, through whatever index the user has configured. Whatever goes wrong becomes a
-`TargetError` of one line.
+An environment is a venv, an unpacked wheel and a link to hybridfuzz. Each is made in place and complete when its stamp
+file exists, so an interrupted attempt is resumed; a lock excludes other processes. pip downloads everything, through
+the index that the user has configured. Every failure becomes a `TargetError` of one line.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ STAMP = ".complete"
 
 
 def cache_folder() -> Path:
-    """$HYBRIDFUZZ_CACHE, or hybridfuzz in the user's cache folder, made if missing.
+    """Return $HYBRIDFUZZ_CACHE, or hybridfuzz in the user's cache folder; make it if missing.
 
-    TargetError if it cannot be written to.
+    TargetError if it is not writable.
     """
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     wanted = Path(os.environ.get("HYBRIDFUZZ_CACHE") or f"{base}/hybridfuzz")
@@ -42,16 +41,16 @@ def cache_folder() -> Path:
             raise PermissionError(13, "not writable")
     except OSError as error:
         raise TargetError(
-            f"cannot use the cache folder {folder}: {error.strerror}; set HYBRIDFUZZ_CACHE to a folder of yours"
+            f"cannot use the cache folder {folder}: {error.strerror}; set HYBRIDFUZZ_CACHE to a writable folder"
         ) from error
     return folder
 
 
 @contextmanager
 def made_once(folder: Path, what: str, gigabytes: float, progress: Progress) -> Iterator[bool]:
-    """Yields whether `folder` still has to be made, by the body, under a lock.
+    """Yield True, under a lock, if the body has to make `folder`; False if it is complete.
 
-    It is stamped when the body ends well.
+    It is stamped as complete when the body ends without an exception.
     """
     if (folder / STAMP).exists():
         yield False
@@ -71,7 +70,7 @@ def made_once(folder: Path, what: str, gigabytes: float, progress: Progress) -> 
     except OSError as error:
         cure = ""
         if NO_SPACE.search(str(error)):
-            cure = ": free some, or set HYBRIDFUZZ_CACHE to a larger disk"
+            cure = ": free some space, or set HYBRIDFUZZ_CACHE to a folder on a larger disk"
         problem = error.strerror or error
         raise TargetError(f"cannot make {what} in {folder}: {problem}{cure}") from error
 
@@ -89,12 +88,12 @@ def _check_space(folder: Path, what: str, gigabytes: float) -> None:
     if free < gigabytes:
         raise TargetError(
             f"{what} needs {gigabytes:g} GB but {folder} has {free:.1f} GB free: "
-            "free some, or set HYBRIDFUZZ_CACHE to a folder on a larger disk"
+            "free some space, or set HYBRIDFUZZ_CACHE to a folder on a larger disk"
         )
 
 
 def make_venv(requirements: Path, what: str, gigabytes: float, progress: Progress) -> Path:
-    """The interpreter of a venv with exactly these requirements (and not their dependencies)."""
+    """Return the interpreter of a venv with exactly these requirements (without their dependencies)."""
     key = sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     folder = cache_folder() / "venvs" / f"{requirements.parent.name}-{key}"
     python = folder / "bin" / "python"
@@ -116,7 +115,7 @@ def _make_bare_venv(folder: Path, *options: str) -> None:
 
 
 def pip_python(progress: Progress) -> Path:
-    """An interpreter that has pip: ours, or else one in a bare venv."""
+    """Return an interpreter that has pip: this one, or else one in a bare venv."""
     if find_spec("pip"):
         return Path(sys.executable)
     folder = cache_folder() / "venvs" / "pip"
@@ -127,9 +126,9 @@ def pip_python(progress: Progress) -> Path:
 
 
 def unpack_wheel(name: str, version: str, unwanted: re.Pattern[str], gigabytes: float, progress: Progress) -> Path:
-    """The folder with a release's files, less those whose path matches `unwanted`.
+    """Return the folder with a release's files, except those whose path matches `unwanted`.
 
-    Only a kill leaves the wheel behind; pip then skips the download, or says that it is damaged.
+    Only a killed process leaves the wheel behind; pip then skips the download, or reports that it is damaged.
     """
     folder = cache_folder() / name / version / "tree"
     what, wheels = f"{name} {version}", folder.parent / "download"
@@ -157,19 +156,19 @@ def _unpack(wheel: Path, folder: Path, unwanted: re.Pattern[str]) -> None:
 
 
 def importable() -> Path:
-    """A folder that makes `hybridfuzz`, and nothing else, importable in another interpreter."""
+    """Return a folder that makes `hybridfuzz`, and nothing else, importable in another interpreter."""
     folder = cache_folder() / "importable" / sha256(str(OURS).encode()).hexdigest()[:12]
     package = folder / "hybridfuzz"
     package.mkdir(parents=True, exist_ok=True)
     for name in FOLDERS:
         _link(package / name, OURS / name)
-    for library in OURS.parent.glob("*__mypyc.*"):  # what compiled modules share, where they are compiled
+    for library in OURS.parent.glob("*__mypyc.*"):  # shared by compiled modules, in a compiled installation
         _link(folder / library.name, library)
     return folder
 
 
 def _link(place: Path, to: Path) -> None:
-    """A symbolic link; several processes may make the same one."""
+    """Make a symbolic link; several processes may make the same one."""
     if not place.is_symlink():
         temporary = place.with_name(f".{place.name}-{os.getpid()}")
         temporary.symlink_to(to)

@@ -1,4 +1,4 @@
-"""How to start a process that can drive a target."""
+"""Interpreter and environment of a process that can drive a target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Launch(Struct, frozen=True):
-    """An interpreter and what its environment gets on top of ours. `version` is for reports."""
+    """An interpreter, and environment variables to add to the current ones. `version` is for reports."""
 
     python: str
     env: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What a numeric target tells beside its tags: plain tuples of numbers, judged by S6 and S7 as bits and as values."""
+"""Numbers that a numeric target reports beside its tags: plain tuples, compared as bits and as values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class NumericRow(NamedTuple):
-    """One live row of a numeric forward: `row` in the batch, and what the read-out chose after each of `tokens`."""
+    """One live row of a numeric forward: its index in the batch, and the token sampled after each of `tokens`."""
 
     request: str | None
     row: int
@@ -17,10 +17,11 @@ class NumericRow(NamedTuple):
 
 
 class LayerOutput(NamedTuple):
-    """What one layer computed for one numeric row (index into `Numeric.rows`).
+    """The output of one layer for one numeric row.
 
-    values  float32 [tokens, OUTPUT_WIDTH] under NaN poison
-    agree   the same bits under every fill of dead memory
+    row     index into `Numeric.rows`
+    values  float32 [tokens, OUTPUT_WIDTH], with unused memory filled with NaN
+    agree   True if every fill of unused memory gives the same bits
     """
 
     row: int
@@ -31,7 +32,7 @@ class LayerOutput(NamedTuple):
 
 
 class Bytes(NamedTuple):
-    """What one page of a numeric target holds, as float32 arrays: recurrent state and window, or keys and values."""
+    """The content of one page as float32 arrays: recurrent state and window, or keys and values."""
 
     first: Any
     second: Any

@@ -1,9 +1,9 @@
-"""What a target reports. Every record is a plain value; nothing here knows an oracle.
+"""Observations: the records and views that a target reports, as plain values.
 
 `Target.apply` returns an `Effect`: the records of what happened, *in the order in which it happened*. The order
-is itself observed: device work of step 5 before the forward of step 4 is a finding (S8).
+is checked, too: device work of step 5 before the forward of step 4 is a violation (S8).
 
-A scheduling decision is a `Planned`, device work is `Zeroed`, `Copied`, `Loaded` and `Forward`, what the client sees is
+A scheduling decision is a `Planned`; device work is `Zeroed`, `Copied`, `Loaded` and `Forward`; output to the client is
 `Delivered`. Each carries the number of the step that planned it, so a target may plan ahead of execution.
 """
 
@@ -25,14 +25,14 @@ Table = Sequence[Sequence[int]]
 
 
 class StateContent(Struct, frozen=True, gc=False, array_like=True):
-    """What one layer's page of a state block holds."""
+    """The content of one layer's page of a state block: temporal state and convolution window, as tags."""
 
     temporal: int
     window: tuple[int, ...]
 
 
 class SlotContent(Struct, frozen=True, gc=False, array_like=True):
-    """What one layer's page of an attention block holds, slot by slot."""
+    """The content of one layer's page of an attention block: a tag for each slot."""
 
     tags: Sequence[int]
 
@@ -41,18 +41,18 @@ Content = StateContent | SlotContent
 
 
 class View(Struct, frozen=True, gc=False):
-    """The host's metadata at one moment: a snapshot, which later events leave alone.
+    """The host's metadata at one moment: a snapshot, which later events do not change.
 
-    free       free queue, the next to be handed out first
+    free       free queue, the block to be allocated next first
     references reference count by block id
     published  block id -> key, for every block that a lookup can reach, read from the lookup structure
-    labels     the same from the blocks' own fields; equal to `published` in a sound target, None if not observed
+    labels     the same from the blocks' own fields; equal to `published` in a correct target, None if not observed
     tables     request -> the scheduler's table; only requests that hold blocks
-    pins       references that no table explains
+    pins       block id -> references that are not from a table
     waiting, running  names, in queue order
-    parked     sessions between two turns; `tables` and `references` tell what they hold
-    leftovers  sizes of everything that must be empty once no request is alive
-    drained    sizes of everything that must be empty after each step
+    parked     sessions between two turns; `tables` and `references` include what they hold
+    leftovers  name -> size of everything that must be empty once no request is alive
+    drained    name -> size of everything that must be empty after each step
     stored     content outside the pool that a later load may find, one entry per layer of the key's group
     """
 
@@ -73,14 +73,14 @@ class View(Struct, frozen=True, gc=False):
 class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     """One request in a scheduling decision.
 
-    start     first position that this step computes, as the scheduler believes (drafts in flight count as right)
-    count     input tokens, drafts included
-    drafts    how many of them are drafts
-    admitted  True if it came from the waiting queue in this step
-    hit       prefix-hit length in tokens on admission
-    estimated, taken  blocks that the admission check foresaw and that were really taken, -1 if not observed
-    external  tokens behind the hit that are loaded from outside the pool before the step's forward
-    kept      tokens that a session starts its turn from, in blocks which it kept; then nothing is hit
+    start      first position that this step computes, as the scheduler sees it (drafts in flight count as accepted)
+    num_tokens input tokens, drafts included
+    drafts     how many of them are drafts
+    admitted   True if it came from the waiting queue in this step
+    hit        prefix-hit length in tokens on admission
+    estimated, taken  blocks that the admission check estimated and that were really taken, -1 if not observed
+    external   tokens after the hit that are loaded from outside the pool before the step's forward
+    kept       tokens in blocks that a session kept from its last turn and resumes from; `hit` is 0 then
     """
 
     name: str
@@ -96,7 +96,7 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def anew(self) -> bool:
-        """Whether the request got its whole table in this decision."""
+        """True if the request got its whole table in this decision."""
         return self.admitted and not self.kept
 
 
@@ -118,11 +118,11 @@ class Zeroed(Struct, frozen=True, gc=False):
 
 
 class Copied(Struct, frozen=True, gc=False):
-    """A state, or the first `slots` slots of an attention page, moved between two columns of one request's table.
+    """A state, or the first `slots` slots of an attention page, was copied between two columns of a request's table.
 
     source_column, destination_column  -1 where the block belongs to the cache and not to the request
-    source, destination  -1 where the column that the engine named lies outside of the table: nothing moved
-    shift  tokens by which the convolution window was moved on while copying
+    source, destination  -1 where the engine's column is outside of the table: nothing was copied
+    shift  tokens by which the convolution window was shifted while copying
     """
 
     step: int
@@ -140,7 +140,8 @@ class Copied(Struct, frozen=True, gc=False):
 
 
 class Loaded(Struct, frozen=True, gc=False):
-    """Content came from outside the pool into one layer's page of a block: parts of a state, or the first `slots`."""
+    """Content was loaded from outside the pool into one layer's page of a block: parts of a state, or the first `slots`
+    slots."""
 
     step: int
     request: str
@@ -154,7 +155,7 @@ class Loaded(Struct, frozen=True, gc=False):
 
 
 class StateRead(Struct, frozen=True, gc=False, array_like=True):
-    """A kernel took its initial state; `temporal` None or `window` None where it did not read that part."""
+    """A kernel read its initial state; `temporal` or `window` is None if it did not read that part."""
 
     row: int
     group: int
@@ -166,8 +167,8 @@ class StateRead(Struct, frozen=True, gc=False, array_like=True):
 
 
 class StateWrite(Struct, frozen=True, gc=False, array_like=True):
-    """A kernel stored a state; `temporal` None or `window` None where it did not write that part. `depth` tokens are
-    folded in, as the kernel believes: for messages only."""
+    """A kernel stored a state; `temporal` or `window` is None if it did not write that part. `depth` is the number of
+    tokens in the state by the kernel's own metadata, for messages only."""
 
     row: int
     group: int
@@ -180,8 +181,8 @@ class StateWrite(Struct, frozen=True, gc=False, array_like=True):
 
 
 class SlotRead(Struct, frozen=True, gc=False, array_like=True):
-    """Attention read len(tags) positions through whole pages of `blocks`, from column `first_column` on (a sliding
-    window leaves columns out)."""
+    """Attention read len(tags) positions in whole pages of `blocks`, starting at column `first_column` (not 0 with a
+    sliding window)."""
 
     row: int
     group: int
@@ -204,10 +205,10 @@ class SlotWrite(Struct, frozen=True, gc=False, array_like=True):
 
 
 class OutOfRange(Struct, frozen=True, gc=False, array_like=True):
-    """The engine's own metadata sends a kernel to entry `index` of something that has `size` entries, counted from 0.
+    """The engine's own metadata points a kernel at entry `index` of something that has `size` entries, counted from 0.
 
-    Nothing was read or written there, and the row has no other access in this group: what a device would have done
-    is not defined. `what` is "column" (of the row's blocks), "block" (of the pool), "token" (of the batch), ...
+    Nothing was read or written there, and the row has no other access in this group, since the behaviour of a device
+    is undefined. `what` is "column" (of the row's blocks), "block" (of the pool), "token" (of the batch), ...
     """
 
     row: int
@@ -237,7 +238,7 @@ class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Forward(Struct, frozen=True, gc=False):
-    """The model was executed once. `graph` says whether a captured graph was replayed."""
+    """The model was executed once. `graph` is True if a captured graph was replayed."""
 
     step: int
     rows: Sequence[ForwardRow]
@@ -247,11 +248,12 @@ class Forward(Struct, frozen=True, gc=False):
 
 
 class Numeric(Struct, frozen=True, gc=False):
-    """The same forward on bytes; it comes before the `Forward` that tells its tags.
+    """The same forward on bytes; it comes before the `Forward` with its tags.
 
-    model     whose float64 reference says what is right; `accesses` of the `Forward` explain a wrong number
+    model     the model whose float64 reference gives the expected numbers
+    accesses  as in the `Forward`, to explain a wrong number
     guards    guard pages whose bytes were changed
-    failed    moves (copies, zeroing) since the last record that did not arrive bit for bit, of `moves` in all
+    failed    copies and zeroing since the last record that were not bit-exact, of `moves` in all
     """
 
     step: int
@@ -295,7 +297,7 @@ class RealForward(Struct, frozen=True, gc=False):
 
 
 class Delivered(Struct, frozen=True, gc=False):
-    """Tokens that the client got, by request, and requests that ended by themselves (of a session: the turn)."""
+    """Tokens that clients received, by request, and requests that finished (of a session: its turn)."""
 
     step: int
     outputs: Sequence[tuple[str, Sequence[int]]]
@@ -306,7 +308,7 @@ Record = Planned | Zeroed | Copied | Loaded | Numeric | RealForward | Forward | 
 
 
 class Effect(Struct, frozen=True, gc=False):
-    """Everything that one event did; no records for a no-op. `refused`: why an engine does not do it, "" if it does."""
+    """Everything that one event did; no records for a no-op. `refused` is the reason if the engine refused it."""
 
     records: Sequence[Record] = ()
     refused: str = ""

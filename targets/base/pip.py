@@ -1,4 +1,4 @@
-"""Runs pip and says in one line what went wrong, to somebody who did not call pip."""
+"""Runs pip, and explains a failure in one line to users who did not call pip themselves."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Ended:
 
     @property
     def last_line(self) -> str:
-        """The last error, or else the last line that says something."""
+        """The last line that starts with ERROR, else the last line that is not empty."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR:")]
         return (errors or lines or ["no output"])[-1].removeprefix("ERROR: ")
 
 
 def run(command: list[str], on_line: Callable[[str], None] = lambda line: None) -> Ended:
-    """Run a command, both streams together, line by line."""
+    """Run a command, with both output streams merged; call `on_line` for each line."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -62,9 +62,9 @@ def pip(
     *,
     into: Path | None = None,
 ) -> None:
-    """Run an interpreter's pip; TargetError if it fails. `what` is what it is for.
+    """Run an interpreter's pip. TargetError if it fails.
 
-    `into` is another interpreter, for whose environment it acts.
+    `what` names the thing that is installed or downloaded. `into` is the interpreter of another environment to act on.
     """
     tenths = 0
 
@@ -87,7 +87,7 @@ def pip(
 
 
 def _knows_raw(python: Path) -> bool:
-    """pip reports progress in plain numbers from 24.1 on."""
+    """Return True if pip can report progress in plain numbers (24.1 and later)."""
     if str(python) == sys.executable:
         number = version("pip")
     else:
@@ -97,24 +97,24 @@ def _knows_raw(python: Path) -> bool:
 
 
 def explain(ended: Ended, what: str) -> str:
-    """What pip's output means, and the cure."""
+    """Return a line that explains pip's output, with a remedy."""
     found = re.search(r"from versions: (.+)\)", ended.output)
     if NO_SPACE.search(ended.output):
-        return f"no space left for {what}: free some, or set HYBRIDFUZZ_CACHE to a larger disk"
+        return f"no space left for {what}: free some space, or set HYBRIDFUZZ_CACHE to a folder on a larger disk"
     if found and found[1] != "none":
         versions = found[1].split(", ")
-        return f"{what} does not exist for this Python; there is {', '.join(versions[-8:])}"
+        return f"{what} does not exist for this Python; available: {', '.join(versions[-8:])}"
     if _NO_NETWORK.search(ended.output):
         return f"cannot download {what}: no package index can be reached; check the network and `pip config list`"
     if found:
-        return f"cannot download {what}: pip's package index has no wheel of it for this machine"
+        return f"cannot download {what}: the package index has no wheel of it for this machine"
     return f"cannot install {what}: {ended.last_line}"
 
 
 def releases_between(python: Path, name: str, first: str, last: str) -> list[str]:
-    """Final releases of a distribution from `first` to `last`, oldest first, as pip's package index lists them.
+    """Return the final releases of a distribution from `first` to `last` in pip's package index, oldest first.
 
-    TargetError if it cannot be asked, or lists neither of the two.
+    TargetError if the index cannot be reached, or lacks one of the two.
     """
     ended = run([str(python), "-m", "pip", "index", "versions", "--disable-pip-version-check", name])
     if ended.code:
@@ -123,7 +123,7 @@ def releases_between(python: Path, name: str, first: str, last: str) -> list[str
 
 
 def versions_between(listing: str, first: str, last: str) -> list[str]:
-    """The same from what `pip index versions` says. Release candidates and the like are left out."""
+    """Return the same from the output of `pip index versions`. Pre-releases are left out."""
     found = re.search(r"Available versions: (.+)", listing)
     named = re.findall(r"(?<![\w.])\d+(?:\.\d+)*(?=,|$)", found[1]) if found else []
     releases = sorted(named, key=version_numbers)
@@ -131,10 +131,10 @@ def versions_between(listing: str, first: str, last: str) -> list[str]:
         if wanted not in releases:
             raise TargetError(f"there is no release {wanted}; the package index lists {', '.join(releases[-12:])}")
     if version_numbers(first) > version_numbers(last):
-        raise TargetError(f"{first}..{last}: the oldest first, please")
+        raise TargetError(f"{first}..{last}: name the older release first")
     return releases[releases.index(first) : releases.index(last) + 1]
 
 
 def version_numbers(release: str) -> tuple[int, ...]:
-    """What releases are sorted by: 0.5.9, 0.5.12, 0.5.12.post1."""
+    """Return the sort key of a release: 0.5.9, 0.5.12, 0.5.12.post1."""
     return tuple(map(int, re.findall(r"\d+", release)))

@@ -1,4 +1,4 @@
-"""The `Target` protocol, the description of what a target can do, and the registry."""
+"""The `Target` protocol, and the description of what a target can do."""
 
 from __future__ import annotations
 
@@ -14,27 +14,32 @@ from .trace import Config, Event
 
 
 class TargetError(Exception):
-    """A target cannot be had or cannot take a configuration; the message is one line with the cure."""
+    """A target is not available or does not support a configuration; the message is one line with the remedy."""
 
 
 Usual = Literal["chunked-prefill", "preemption", "zeroing"]
+"""Features that a target has unless it lists them in `Capabilities.lacks`."""
 
 
 class Capabilities(Struct, frozen=True):
-    """What the workload may draw and which observations the oracles may use.
+    """What the workload may draw, and which observations the oracles may use.
 
     events       event tags that the target understands ("step" and "arrive" always)
     modes        mamba cache modes; "none" means prefix caching off
     observes     of "pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers",
                  "numeric": each enables the oracles that need it
-    block_sizes  (mamba, attention) pairs to draw from; more than one group of a kind shares its size
+    block_sizes  (mamba, attention) pairs to draw from; all groups of a kind have the same size. Prompt and output
+                 lengths, max_model_len, token budgets and chunk limits are drawn in multiples of the larger one
     group_counts (mamba groups, attention groups) pairs to draw from
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none
     windows      tokens that a sliding-window attention group reaches back, () where a target has none
     options      the target's own switches and their values, drawn per trace
-    accepts      further values of switches, which a trace may have and no draw does
-    traces_per_second  what one core runs, roughly; turns a gate's time budget into a number of traces that is the
+    accepts      further values of switches: a trace may have them, but they are not drawn
+    traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
                  same on every machine
+    features     what else the target has. "padding", "stores", "partial-hits" and "snapshots" make reached states
+                 required; "chunks" makes the workload draw chunk limits for single requests
+    lacks        what nearly every engine does and this one does not: states that need it are not required
     """
 
     events: frozenset[str]
@@ -56,56 +61,54 @@ class Capabilities(Struct, frozen=True):
     options: dict[str, tuple[str, ...]] = {}
     accepts: dict[str, tuple[str, ...]] = {}
     traces_per_second: float = 4.0
-    reaches: frozenset[str] = frozenset()
-    """Further features that make reached states required of the target, e.g. "padding"."""
+    features: frozenset[str] = frozenset()
     lacks: frozenset[Usual] = frozenset()
-    """What nearly every engine does and this one does not: states that need it are not required of it."""
 
 
 class Target(Protocol):
-    """One engine, configured for one trace. Not reusable: one trace, one target."""
+    """One engine, configured for one trace and used for that trace only."""
 
     layout: Layout
 
     def apply(self, event: Event) -> Effect:
-        """Let the event happen. An exception is a finding (the target crashed)."""
+        """Let the event happen; return the records of what it did. Any exception is a finding (CRASH)."""
         ...
 
     def view(self) -> View:
-        """The host's metadata now."""
+        """Return a snapshot of the host's metadata."""
         ...
 
     def read(self, group: int, layer: int, block: int) -> Content:
-        """What a block's page holds now, from the target's own storage."""
+        """Return the content of one layer's page of a block, read from the target's own storage."""
         ...
 
     def close(self) -> None:
-        """Give everything back; called once, also after a crash."""
+        """Release all resources. Called once, also after a crash."""
         ...
 
 
 class NumericTarget(Target, Protocol):
-    """A target that reports `Numeric` records and says so: it observes "numeric"."""
+    """A target that reports `Numeric` records; its capabilities observe "numeric"."""
 
     def read_bytes(self, group: int, layer: int, block: int) -> Bytes:
-        """What a block's page holds now, as numbers."""
+        """Return the content of one layer's page of a block as numbers."""
         ...
 
     def read_stored(self, key: Key, layer: int) -> Bytes | None:
-        """What is kept outside of the pool under a key, as numbers; None if this layer is not."""
+        """Return the content stored outside the pool under a key as numbers; None if this layer is not stored."""
         ...
 
 
 class TargetFactory(Protocol):
-    """A kind of target: knows its capabilities and opens one instance per trace."""
+    """A kind of target: has capabilities and opens one instance per trace."""
 
     name: str
     capabilities: Capabilities
 
     def supports(self, config: Config) -> str:
-        """Empty, or one clause that says why the target cannot take a configuration that it may be offered."""
+        """Return "" if the target supports a configuration, else one clause with the reason."""
         ...
 
     def open(self, config: Config) -> Target:
-        """Build an engine. TargetError if it cannot take the configuration."""
+        """Build an engine. TargetError if it does not support the configuration."""
         ...

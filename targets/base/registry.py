@@ -13,7 +13,7 @@ An engine is a folder beside this one. Its `factory.py` offers `make_factory(var
 are any, `variants()` (slug -> title). If the engine runs in an environment of its own, only the
 worker imports `factory.py` and the coordinator imports `environment.py`, which offers
 `prepare(version, progress) -> Launch`, `available() -> {target string: title}` and, if there is an
-index of them, `between(first, last, progress)` without importing the engine. Nothing else has to know the engine.
+index of them, `between(first, last, progress)` without importing the engine. No other code refers to the engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from types import ModuleType
 from msgspec import Struct
 
 from .launch import Launch
-from .protocol import TargetError, TargetFactory
+from .protocol import Capabilities, TargetError, TargetFactory
 from .repro import Failure, Script
 from .trace import Trace
 
@@ -42,7 +42,7 @@ _SPEC = re.compile(r"(?P<name>[\w-]+)(?::(?P<variant>[\w.-]+))?(?:@(?P<version>.
 
 
 class Spec(Struct, frozen=True):
-    """A target string, taken apart. For `python:MODULE:NAME` the variant is "MODULE:NAME"."""
+    """A parsed target string. For `python:MODULE:NAME` the variant is "MODULE:NAME"."""
 
     name: str
     variant: str = ""
@@ -52,11 +52,11 @@ class Spec(Struct, frozen=True):
 
 
 def parse(spec: str) -> Spec:
-    """Take a target string apart; TargetError if there is no such engine."""
+    """Parse a target string. TargetError if there is no such engine."""
     if spec.startswith("python:"):
         module, _, attribute = spec.removeprefix("python:").partition(":")
         if not (module and attribute):
-            raise TargetError(f"target {spec!r}: write python:MODULE:NAME, say python:my_engine:FACTORY")
+            raise TargetError(f"target {spec!r}: expected python:MODULE:NAME, for example python:my_engine:FACTORY")
         return Spec("python", f"{module}:{attribute}")
     match = _SPEC.fullmatch(spec)
     if match is None or match["name"] not in engines():
@@ -71,7 +71,7 @@ def parse(spec: str) -> Spec:
 
 
 def on_device(spec: str, device: str) -> str:
-    """The target string for a target on a device; "symbolic" is what every target does without one."""
+    """Return the target string of a target on a device; "symbolic" leaves it as it is."""
     if device == "symbolic":
         return spec
     parsed = parse(spec)
@@ -85,25 +85,38 @@ def on_device(spec: str, device: str) -> str:
 
 
 def load_factory(spec: str) -> TargetFactory:
-    """The factory behind a target string, in the interpreter that `prepare` named."""
+    """Return the factory of a target string. Call it in the interpreter that `prepare` returned."""
     parsed = parse(spec)
     if parsed.name == "python":
         return _from_module(spec, *parsed.variant.split(":"))
     module = _module(parsed.name, "factory")
-    variants = _variants(module)
-    if parsed.variant and parsed.variant not in variants:
-        raise _unknown(spec, [f"{parsed.name}:{slug}" for slug in variants] or [parsed.name])
-    # Whoever has an environment gets its version there; for the others it is a device.
+    _check_variant(spec, parsed)
+    # `prepare` has handled the version of an engine with an environment; for other engines it is a device.
     on = parsed.device or (parsed.version if not _has(parsed.name, "environment") else "")
     device = [on] if on else []
     factory: TargetFactory = module.make_factory(parsed.variant, *device)
     return factory
 
 
+def _check_variant(spec: str, parsed: Spec) -> None:
+    """TargetError for a variant that an engine does not have, or a device that its numeric run does not know."""
+    module = _module(parsed.name, "factory")
+    variants = _variants(module) if parsed.variant else {}
+    if parsed.variant and parsed.variant not in variants:
+        raise _unknown(spec, [f"{parsed.name}:{slug}" for slug in variants] or [parsed.name])
+    devices = () if _has(parsed.name, "environment") else _devices(parsed.name)
+    device = parsed.version.removesuffix(getattr(module, "BYTES_ALONE", ""))
+    if device and devices and device not in devices:
+        raise TargetError(f"target {spec!r}: no such device: known: symbolic, {', '.join(devices)}")
+
+
 def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
-    """How to start a worker for a target. Makes the engine's environment if it is missing."""
+    """Return how to start a worker for a target; make the engine's environment if it is missing."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "environment"):
+    if parsed.name == "python":
+        return Launch(sys.executable, {})
+    if not _has(parsed.name, "environment"):
+        _check_variant(spec, parsed)
         return Launch(sys.executable, {})
     device = [parsed.device] if parsed.device else []
     launch: Launch = _module(parsed.name, "environment").prepare(parsed.version, progress, *device)
@@ -111,19 +124,19 @@ def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
 
 
 def check_has_releases(spec: str) -> None:
-    """TargetError unless it names an engine that has releases, and none of them."""
+    """Raise TargetError unless `spec` is an engine that has releases, without naming one of them."""
     parsed = parse(spec)
     if parsed.name == "python" or not _has(parsed.name, "environment"):
         having = ", ".join(name for name in engines() if _has(name, "environment"))
         raise TargetError(f"target {spec!r} has no releases; engines that have: {having}")
     if parsed.version:
         raise TargetError(
-            f"target {spec!r} is one release: say {spec.partition('@')[0]}, --versions names the releases"
+            f"target {spec!r} is one release: give {spec.partition('@')[0]} and name the releases with --versions"
         )
 
 
 def releases_between(name: str, first: str, last: str, progress: Callable[[str], None]) -> Sequence[str]:
-    """Releases of an engine, oldest first. TargetError for one that has none, or if they cannot be listed."""
+    """Return the releases of an engine, oldest first. TargetError if it has none, or if they cannot be listed."""
     check_has_releases(name)
     parsed = parse(name)
     if not hasattr(_module(parsed.name, "environment"), "between"):
@@ -133,7 +146,7 @@ def releases_between(name: str, first: str, last: str, progress: Callable[[str],
 
 
 def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]:
-    """Stand-alone reproducers, the plainest first. TargetError where the engine has none for this failure."""
+    """Return stand-alone reproducers, the simplest first. TargetError if the engine has none for this failure."""
     parsed = parse(spec)
     if parsed.name == "python" or not _has(parsed.name, "repro"):
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
@@ -142,7 +155,7 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
 
 
 def engines() -> list[str]:
-    """Names of all engines."""
+    """Return the names of all engines."""
     return [
         folder.name
         for folder in iter_modules([str(FOLDERS)])
@@ -151,9 +164,7 @@ def engines() -> list[str]:
 
 
 def known_targets() -> dict[str, str]:
-    """Target string -> one line about it; engines in environments of their own say which versions
-    are ready.
-    """
+    """Return target string -> one line about it; of an engine with environments also the releases that are ready."""
     known: dict[str, str] = {}
     for name in engines():
         title = (importlib.import_module(f"{PACKAGE}.{name}").__doc__ or "").partition("\n")[0]
@@ -185,13 +196,13 @@ def _devices(name: str) -> tuple[str, ...]:
 
 
 def missing_devices(name: str) -> dict[str, str]:
-    """Device -> why it cannot be used here, "" if it can."""
+    """Return device -> the reason why it cannot be used here, "" if it can."""
     missing: dict[str, str] = _module(name, "factory").missing_devices()
     return missing
 
 
 def _from_module(spec: str, module: str, attribute: str) -> TargetFactory:
-    """A factory of somebody else's: an instance, or something that makes one when called."""
+    """Return a factory from a user's module: an instance, or a callable that returns one."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -200,7 +211,14 @@ def _from_module(spec: str, module: str, attribute: str) -> TargetFactory:
         raise TargetError(f"target {spec!r}: {error}; is PYTHONPATH right? (now: {_path_now()})") from error
     except AttributeError as error:
         raise TargetError(f"target {spec!r}: {error}") from error
-    factory: TargetFactory = found if hasattr(found, "capabilities") else found()
+    try:
+        factory: TargetFactory = found if hasattr(found, "capabilities") else found()
+    except Exception as error:
+        raise TargetError(f"target {spec!r}: calling it raised {type(error).__name__}: {error}") from error
+    has = isinstance(getattr(factory, "capabilities", None), Capabilities) and hasattr(factory, "name")
+    if not has or not callable(getattr(factory, "open", None)) or not callable(getattr(factory, "supports", None)):
+        kind = type(factory).__name__
+        raise TargetError(f"target {spec!r}: {kind!r} is no TargetFactory (name, capabilities, supports, open)")
     return factory
 
 

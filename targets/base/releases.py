@@ -1,7 +1,7 @@
-"""Where an engine comes from: a release (fetched once), a checkout, or what is installed beside us.
+"""Finds an engine: a release (downloaded once), a checkout, or the one installed in this environment.
 
-All releases of an engine share one venv with whatever its Python code imports (`requirements.txt` beside the
-adapter); a release itself is its unpacked wheel, less the files that nobody needs on a CPU.
+All releases of an engine share one venv with the packages that its Python code imports (`requirements.txt` beside the
+adapter); a release itself is its unpacked wheel, without the files that are not needed on a CPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from .checkout import make_view
 from .environment import STAMP, cache_folder, importable, make_venv, pip_python, unpack_wheel
 from .launch import Launch
 from .pip import Progress, releases_between, version_numbers
@@ -25,13 +26,14 @@ _RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
 
 
 class Engine(Struct, frozen=True):
-    """An engine that can be had from a package index.
+    """An engine that a package index has.
 
-    name       of the distribution, its import package and the target alike
-    title      how people write it
+    name       name of its distribution, its import package and its target
+    title      its name in messages
     example    a release that is known to work
-    unwanted   paths in the wheel that are not unpacked
-    variables  the environment that its worker needs, given a folder of its own
+    unwanted   paths in the wheel that are not unpacked, and hidden in a checkout
+    variables  the environment variables of its worker, given a folder for its files
+    source     the folder of a git checkout that holds the package
     """
 
     name: str
@@ -42,44 +44,49 @@ class Engine(Struct, frozen=True):
     release_gigabytes: float
     unwanted: re.Pattern[str]
     variables: Callable[[Path], dict[str, str]]
+    source: str = "."
 
 
 def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
-    """`wanted` is a release, a path, or "" for the engine installed here."""
+    """Return how to start a worker. `wanted` is a release, a path, or "" for the engine installed here."""
     home = cache_folder() / engine.name
     if not wanted:
         return _installed(engine, home)
-    tree = _tree(engine, wanted, progress)
     if _RELEASE.fullmatch(wanted):
+        tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
         return _launch(engine, tree, wanted, home / wanted, progress)
-    key = sha256(str(tree).encode()).hexdigest()[:12]
-    return _launch(engine, tree, str(tree), home / f"path-{key}", progress)
+    package = _package(engine, wanted)
+    tree = Path(wanted).expanduser().absolute()
+    own = home / f"path-{sha256(str(tree).encode()).hexdigest()[:12]}"
+    return _launch(engine, make_view(package, engine.unwanted, own), str(tree), own, progress)
 
 
 def prepare_tree(engine: Engine, wanted: str, progress: Progress) -> Launch:
-    """A release or a path, with our own interpreter and what is installed for it."""
-    tree = _tree(engine, wanted, progress)
-    home = cache_folder() / engine.name / sha256(str(tree).encode()).hexdigest()[:12]
-    path = f"{importable()}:{tree}"
-    return Launch(sys.executable, {"PYTHONPATH": path, **engine.variables(home)}, wanted)
-
-
-def _tree(engine: Engine, wanted: str, progress: Progress) -> Path:
-    """The folder with the files of a release (fetched once) or a checkout."""
+    """Return how to start a worker for a release or a path with our own interpreter and what is installed for it."""
     if _RELEASE.fullmatch(wanted):
-        return unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
+        tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
+    else:
+        tree = _package(engine, wanted).parent
+    home = cache_folder() / engine.name / sha256(str(tree).encode()).hexdigest()[:12]
+    return Launch(sys.executable, {"PYTHONPATH": f"{importable()}:{tree}", **engine.variables(home)}, wanted)
+
+
+def _package(engine: Engine, wanted: str) -> Path:
+    """The engine's package in a checkout or an unpacked wheel; TargetError if there is none."""
     tree = Path(wanted).expanduser().absolute()
-    if not (tree / engine.name / "__init__.py").is_file():
+    places = [tree / folder / engine.name for folder in (".", engine.source)]
+    package = next((place for place in places if (place / "__init__.py").is_file()), None)
+    if package is None:
         known = ", ".join(available(engine)) or f"{engine.name}@{engine.example}"
         raise TargetError(
             f"target '{engine.name}@{wanted}': neither a release number nor a folder with {engine.name}/__init__.py; "
-            f"say {known}"
+            f"known: {known}"
         )
-    return tree
+    return package
 
 
 def available(engine: Engine) -> dict[str, str]:
-    """Releases that are on this machine."""
+    """Return the releases that are on this machine, as target string -> "ready"."""
     try:
         trees = list((cache_folder() / engine.name).glob("*/tree"))
     except TargetError:
@@ -89,14 +96,14 @@ def available(engine: Engine) -> dict[str, str]:
 
 
 def between(engine: Engine, first: str, last: str, progress: Progress) -> list[str]:
-    """Final releases from `first` to `last`, oldest first. TargetError if the package index cannot be asked."""
+    """Return the final releases from `first` to `last`, oldest first. TargetError if they cannot be listed."""
     return releases_between(pip_python(progress), engine.name, first, last)
 
 
 def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
-    """What to say in a worker where the engine's code does not import, and the cure for where it runs."""
+    """Return the error of a worker that cannot import the engine, with a remedy that fits its interpreter."""
     if not Path(sys.prefix).is_relative_to(cache_folder()):
-        return TargetError(f"{title} cannot be imported here ({error}); say {example} for an environment of its own")
+        return TargetError(f"{title} cannot be imported here ({error}); use {example} for an environment of its own")
     return TargetError(
         f"{title} cannot be imported ({error}): if its files were damaged, remove {sys.prefix} or the release's folder "
         f"in {cache_folder()}; if a checkout needs more, `pip --python {sys.executable} install` it"
@@ -119,4 +126,6 @@ def _installed(engine: Engine, home: Path) -> Launch:
 def _launch(engine: Engine, tree: Path, number: str, home: Path, progress: Progress) -> Launch:
     what = f"the environment for {engine.title}"
     python = make_venv(engine.requirements, what, engine.venv_gigabytes, progress)
-    return Launch(str(python), {"PYTHONPATH": f"{importable()}:{tree}", **engine.variables(home)}, number)
+    # Without PYTHONSAFEPATH a worker that is started in a checkout would import the engine from there.
+    path = {"PYTHONPATH": f"{importable()}:{tree}", "PYTHONSAFEPATH": "1"}
+    return Launch(str(python), {**path, **engine.variables(home)}, number)

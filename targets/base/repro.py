@@ -1,7 +1,7 @@
-"""Stand-alone reproducers: what an engine's folder may offer so that a failure runs where hybridfuzz is not installed.
+"""Stand-alone reproducers: scripts that show a failure without the hybridfuzz harness.
 
-`targets/ENGINE/repro.py` offers `write_scripts(variant, trace, failure) -> Sequence[Script]`, the plainest first: the
-first one that fails as it promises is handed out. `TargetError` for a failure that no script of it can show.
+`targets/ENGINE/repro.py` may offer `write_scripts(variant, trace, failure) -> Sequence[Script]`, the simplest first.
+The first one that fails as it promises is used. `TargetError` for a failure that it cannot write a script for.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from .trace import Event
 
 
 class Failure(Struct, frozen=True):
-    """What a script has to show: a violation, and what the explanation knows beyond it.
+    """The violation that a script has to show, with facts from its history.
 
-    events   everything that happened up to it, draining steps included
-    depth    tokens after which a state is missing, -1 if it is not about one
+    events   all events up to the violation, draining steps included
+    depth    number of tokens of the expected state, -1 if no state is expected
     holder   a request whose state it is
     """
 
@@ -34,12 +34,25 @@ class Failure(Struct, frozen=True):
 class Script(Struct, frozen=True):
     """A Python script that fails where the bug is and passes where it is not.
 
-    promise   what the last line of its standard error contains when it fails as it should
-    needs     what has to be importable
-    places    where to look in the source, most likely first
+    promise   text in the last line of its standard error when it fails as expected
+    needs     the package that has to be importable
+    places    places to look at in the engine's source, most likely first
     """
 
     text: str
     promise: str
     needs: str
     places: tuple[str, ...] = ()
+
+
+def python_comment(text: str) -> str:
+    """Return text for one line of a comment or docstring; it cannot end either."""
+    line = "".join(one if one.isprintable() and one != "\\" else ascii(one)[1:-1] for one in " ".join(text.split()))
+    line = line.replace('"""', "'''")
+    return f"{line[:-1]}'" if line.endswith('"') else line
+
+
+def python_format(text: str) -> str:
+    """Return text that stands for itself in a double-quoted f-string."""
+    escapes = {'"': '\\"', "{": "{{", "}": "}}"}
+    return "".join(escapes.get(one) or ascii(one)[1:-1] for one in text)

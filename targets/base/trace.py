@@ -1,4 +1,4 @@
-"""Traces: a configuration and a list of events. Plain data; the only thing generated, shrunk, stored, replayed.
+"""Traces: a configuration and a list of events. Plain data, which is generated, reduced, stored and replayed.
 
 Requests and documents have names. An event that names a request which is not alive is a no-op in every target
 and in the reference, so every sub-list of a legal trace is a legal trace.
@@ -17,15 +17,20 @@ from ...reference.layout import smallest_pool
 
 SCHEMA_VERSION = 1
 
-Name = Annotated[str, Meta(min_length=1, max_length=64)]
+# Names come from files of strangers, and go into scripts, reports and terminals.
+Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
+Document = Annotated[str, Meta(pattern=r"\A(~|[A-Za-z0-9_.-]{1,64})\Z")]
+Blocks = Annotated[int, Meta(ge=1, le=4096)]
+Rows = Annotated[int, Meta(ge=1, le=4096)]
+Priority = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=1 << 20)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 20)]
 Drafts = Annotated[int, Meta(ge=0, le=16)]
-Prompt = Annotated[tuple[tuple[Name, Positive], ...], Meta(min_length=1, max_length=16)]
+Prompt = Annotated[tuple[tuple[Document, Positive], ...], Meta(min_length=1, max_length=16)]
 
 
 class TraceError(Exception):
-    """A trace or configuration that cannot be used; the message is one line: where, what, and the cure."""
+    """A trace or configuration is invalid; the message is one line: where, what, and the remedy."""
 
 
 class Event(Struct, frozen=True, tag_field="event", forbid_unknown_fields=True, omit_defaults=True):
@@ -38,14 +43,14 @@ class Arrive(Event, frozen=True, tag="arrive"):
     The document "~" stands for the model's own continuation of the path so far, so a multi-turn prompt is
     [("a", 20), ("~", 7), ("b", 5)].
 
-    With `session` it is the first turn of one: when it ends its caches stay, until `Resume` goes on with them or
-    `Abort` closes the session.
+    With `session` it is the first turn of a session: when the turn ends its caches stay, until `Resume` starts the next
+    turn or `Abort` closes the session.
     """
 
     name: Name
     prompt: Prompt
     max_new_tokens: Positive
-    priority: int = 0
+    priority: Priority = 0
     session: bool = False
 
 
@@ -54,36 +59,36 @@ class Step(Event, frozen=True, tag="step"):
 
     budget   tokens that may be scheduled, None for the configured maximum
     chunks   most tokens scheduled for a named request (leftover budgets, encoder limits)
-    drafts   proposals that the drafter makes at the end of this step for each decoding request
-    right    how many of them, from the first, will turn out right
+    drafts   drafts proposed at the end of this step for each decoding request
+    right    how many of them, from the first, will be accepted
     per_request  (drafts, right) of single requests
     pad_to   rows to pad a decode batch to, 0 for the smallest captured graph
     """
 
     budget: Positive | None = None
-    chunks: dict[Name, Positive] = field(default_factory=dict)
+    chunks: Annotated[dict[Name, Positive], Meta(max_length=256)] = field(default_factory=dict)
     drafts: Drafts = 0
     right: Drafts = 0
-    per_request: dict[Name, tuple[Drafts, Drafts]] = field(default_factory=dict)
+    per_request: Annotated[dict[Name, tuple[Drafts, Drafts]], Meta(max_length=256)] = field(default_factory=dict)
     pad_to: Count = 0
 
 
 class Preempt(Event, frozen=True, tag="preempt"):
-    """A running request loses its blocks and waits again; a session that is parked loses what it kept."""
+    """A running request loses its blocks and waits again; a parked session loses the blocks that it kept."""
 
     name: Name
 
 
 class Abort(Event, frozen=True, tag="abort"):
-    """The client gives a request up, or closes a session."""
+    """The client aborts a request, or closes a session."""
 
     name: Name
 
 
 class DummyRun(Event, frozen=True, tag="dummy_run"):
-    """What an idle data-parallel rank executes: `rows` rows of no request, replaying a decode graph if uniform."""
+    """An idle data-parallel rank executes `rows` dummy rows, replaying a decode graph if `uniform_decode`."""
 
-    rows: Positive
+    rows: Rows
     uniform_decode: bool = True
 
 
@@ -100,21 +105,21 @@ class ResetPrefixCache(Event, frozen=True, tag="reset_prefix_cache"):
 class Evict(Event, frozen=True, tag="evict"):
     """Pool pressure: up to `blocks` free blocks lose their keys, oldest first."""
 
-    blocks: Positive
+    blocks: Blocks
 
 
 class Sleep(Event, frozen=True, tag="sleep"):
-    """The pool's bytes are given back to the device (their content is lost)."""
+    """The pool's memory is released to the device; its content is lost."""
 
 
 class Wake(Event, frozen=True, tag="wake"):
-    """The pool's bytes come back, with other content."""
+    """The pool's memory is allocated again, with undefined content."""
 
 
 class ExternalLoad(Event, frozen=True, tag="external_load"):
-    """From now on a KV connector holds the first `length` tokens of `name`; `states` tells whether it also holds the
-    recurrent state at the last block boundary among them, or attention content only. With `breaks_off` the first load
-    for `name` is promised and does not come about."""
+    """From now on a KV connector holds the first `length` tokens of `name`: attention content and, with `states`, the
+    recurrent state at the last block boundary among them. With `breaks_off` the first load for `name` is announced to
+    the scheduler but never completes."""
 
     name: Name
     length: Positive
@@ -123,18 +128,18 @@ class ExternalLoad(Event, frozen=True, tag="external_load"):
 
 
 class Fork(Event, frozen=True, tag="fork"):
-    """`name`, which must be new, becomes a copy of the parked session `parent`: the same tokens, and caches of its own
-    or shared ones, as far as they cannot change. An engine refuses what it has no memory for."""
+    """`name`, which must be new, becomes a copy of the parked session `parent`: the same tokens, in copied blocks or in
+    shared ones that will not be written to. An engine refuses it if it lacks the memory."""
 
     name: Name
     parent: Name
 
 
 class Truncate(Event, frozen=True, tag="truncate"):
-    """A parked session forgets its tokens from position `length` on, at least one stays.
+    """A parked session loses its tokens from position `length` on; at least one stays.
 
-    Attention can be cut anywhere, a state cannot be rolled back: the engine finds a checkpoint at or before `length`
-    and computes the rest again, or refuses and leaves the session as it is.
+    Attention can be cut anywhere, a state cannot be rolled back: the engine resumes from a checkpoint at or before
+    `length` and computes the rest again, or refuses and leaves the session as it is.
     """
 
     name: Name
@@ -142,9 +147,9 @@ class Truncate(Event, frozen=True, tag="truncate"):
 
 
 class Permute(Event, frozen=True, tag="permute"):
-    """Reorder the rows of the batch; `order` lists names, the rest keep their order behind them."""
+    """Reorder the rows of the batch; `order` lists names, the rest follow in their present order."""
 
-    order: tuple[Name, ...]
+    order: Annotated[tuple[Name, ...], Meta(max_length=256)]
 
 
 class Save(Event, frozen=True, tag="save"):
@@ -219,12 +224,12 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     max_num_batched_tokens: Annotated[int, Meta(ge=1, le=4096)] = 48
     long_prefill_token_threshold: Count = 0
     async_depth: Annotated[int, Meta(ge=0, le=2)] = 0
-    graph_sizes: tuple[Positive, ...] = (1, 2, 4, 8)
+    graph_sizes: Annotated[tuple[Rows, ...], Meta(max_length=64)] = (1, 2, 4, 8)
     policy: Literal["fcfs", "priority"] = "fcfs"
-    options: dict[str, str] = field(default_factory=dict)
+    options: Annotated[dict[Name, Name], Meta(max_length=32)] = field(default_factory=dict)
 
     def layout_groups(self) -> tuple[LayoutGroup, ...]:
-        """The groups in the reference's terms."""
+        """Return the groups as the reference's `Group`."""
         return tuple(
             LayoutGroup(group.kind, group.block_size, group.layers, group.draft, group.window) for group in self.groups
         )
@@ -246,16 +251,16 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trace(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that is needed to repeat a run. `origin` says where it came from (seed, reduction, ...)."""
+    """Everything that is needed to repeat a run. `origin` is where it came from (seed, reduction, ...)."""
 
     config: Config
     events: tuple[AnyEvent, ...]
     schema: int = SCHEMA_VERSION
-    origin: str = ""
+    origin: Annotated[str, Meta(max_length=1000)] = ""
 
 
 def check_config(config: Config) -> None:
-    """Raise TraceError if fields contradict each other."""
+    """Raise TraceError if fields contradict each other, or if the pool cannot hold the longest request."""
     if config.enable_prefix_caching == (config.mamba_cache_mode == "none"):
         wanted = "align or all" if config.enable_prefix_caching else "none"
         raise TraceError(
@@ -280,12 +285,12 @@ def check_config(config: Config) -> None:
 
 
 def needed_events(events: Iterable[Event]) -> set[str]:
-    """Tags of the events that a target must know for these: of all of them, and of what a session's end leads to."""
+    """Return the event tags that a target must know to run these events; a session may need "resume"."""
     tags = {str(event.__struct_config__.tag) for event in events}
     return tags | {"resume" for event in events if isinstance(event, Arrive) and event.session}
 
 
 def fits(config: Config, event: Arrive | Resume, known: int = 0) -> bool:
-    """Whether a request, or the next turn of one that has `known` tokens, can be served at all; for a target one that
-    cannot never arrived."""
+    """Return True if a request, or the next turn of a session with `known` tokens, is within `max_model_len`. A target
+    ignores one that is not."""
     return known + sum(length for _, length in event.prompt) + event.max_new_tokens <= config.max_model_len

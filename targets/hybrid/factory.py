@@ -1,4 +1,4 @@
-"""Opens the embedded target or one of its mutants."""
+"""Factories for the embedded target and its mutants, symbolic or with a numeric run."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ CAPABILITIES = Capabilities(
     max_model_len=96,
     traces_per_second=25.0,
     options={"connector_saves": ("no", "no", "yes"), "prefix_match_unit": ("0", "0", "2", "4")},
-    reaches=frozenset({"padding", "chunks", "stores", "partial-hits"}),
+    features=frozenset({"padding", "chunks", "stores", "partial-hits"}),
 )
 
 
 class HybridFactory:
-    """A factory for one class of embedded target."""
+    """Factory for one class of embedded target."""
 
     capabilities = CAPABILITIES
 
@@ -70,19 +70,19 @@ class HybridFactory:
         self._target_class = target_class
 
     def supports(self, config: Config) -> str:
-        """Every sound configuration with drafts that fit a state block."""
+        """Return why a configuration is not supported, "" if it is: drafts must fit into a mamba block."""
         smallest = min((group.block_size for group in config.groups if group.kind == "mamba"), default=99)
         if config.num_speculative_tokens >= smallest:
             return f"num_speculative_tokens must be less than the mamba block size {smallest}"
         return ""
 
     def open(self, config: Config) -> HybridTarget:
-        """One engine for one trace."""
+        """Return a new engine for one trace."""
         return self._target_class(config)
 
 
 def variants() -> dict[str, str]:
-    """Mutants: slug -> one line."""
+    """Return the title of each mutant, by slug."""
     from .mutants import titles
 
     return titles()
@@ -90,7 +90,7 @@ def variants() -> dict[str, str]:
 
 DEVICES = ("cpu", "cuda", "interpreter")
 BYTES_ALONE = "-bytes"
-"""Ending of a device's name: judged by its bytes alone, as if nobody saw block tables and tags."""
+"""Suffix of a device name: the oracles see only the bytes, neither block tables nor tags."""
 NUMERIC_OPTIONS = {
     "kv_dtype": ("fp8", "fp8", "fp16", "bf16"),
     "state_dtype": ("fp32", "fp32", "bf16"),
@@ -99,18 +99,18 @@ NUMERIC_OPTIONS = {
     "kernel_block": ("0", "0", "2", "4", "8"),
 }
 LONG_BLOCKS = ((8, 24), (8, 32), (16, 32))
-"""Sizes of states' and attention's blocks: one of attention's holds a state of any kind."""
+"""(mamba, attention) block sizes where one attention block is large enough for a state of any kind."""
 
 
 def missing_devices() -> dict[str, str]:
-    """Device -> why it cannot be used here, "" if it can."""
+    """Return why each device cannot be used here, "" if it can."""
     from .numeric.backend import missing
 
     return {device: missing(device) for device in DEVICES}
 
 
 class NumericFactory(HybridFactory):
-    """The same class of target, with a numeric run beside the symbolic one. TargetError if the device is missing."""
+    """Factory for targets with a numeric run beside the symbolic one. Raises TargetError if the device is missing."""
 
     def __init__(self, name: str, target_class: type[HybridTarget], device: str) -> None:
         from .numeric.backend import Device
@@ -128,7 +128,7 @@ class NumericFactory(HybridFactory):
         )
 
     def supports(self, config: Config) -> str:
-        """Data types and mixers that exist, pages that can be laid out as asked."""
+        """Return why a configuration is not supported, "" if it is. Options and page layout must exist."""
         from .layout import build_layout
         from .numeric.device_state import build_model
         from .numeric.paging import Paging
@@ -136,14 +136,14 @@ class NumericFactory(HybridFactory):
         for option, values in NUMERIC_OPTIONS.items():
             if config.options.get(option, values[0]) not in values:
                 return f"{option} must be one of {', '.join(dict.fromkeys(values))}"
-        reason = Paging.of(config.options).why_not(build_layout(config), build_model(config))
+        reason = Paging.of(config.options).unsupported(build_layout(config), build_model(config))
         return reason or super().supports(config)
 
 
 def make_factory(slug: str = "", device: str = "") -> HybridFactory:
-    """The clean target for "", else the mutant with this slug; KeyError for an unknown one.
+    """Return the factory of the clean target ("") or of the mutant `slug`. Raises KeyError for an unknown slug.
 
-    `device` adds a numeric run: one of DEVICES, perhaps with the ending BYTES_ALONE. TargetError for others.
+    `device` adds a numeric run: one of DEVICES, optionally with the suffix BYTES_ALONE. Raises TargetError for others.
     """
     target_class, name = HybridTarget, "hybrid"
     if slug:

@@ -1,4 +1,4 @@
-"""What a configuration asks for, in the reference's terms."""
+"""The layout that a configuration describes, in the reference's terms."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ...reference.layout import Layout
 from ..base.trace import Config
 
 NULL_BLOCK = 0
-"""The placeholder in block tables: never handed out, never written by a request."""
+"""Placeholder in block tables: never allocated, never written by a request."""
 
 
 def build_layout(config: Config) -> Layout:
-    """Groups, pool and features of one trace. Keys inside blocks are for mode align."""
+    """Return groups, pool size and features of one trace. Only mode align has keys inside blocks."""
     groups = config.layout_groups()
     unit = int(config.options.get("prefix_match_unit", "0"))
     return Layout(

@@ -1,4 +1,4 @@
-"""What scheduler and worker say to each other: requests as the scheduler knows them, planned steps and their rows."""
+"""Messages between scheduler and worker: requests as the scheduler knows them, planned steps and their rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ..base.observe import PlannedRow, Table
 
 
 class Request(Struct, eq=False, gc=False):
-    """A request as the scheduler knows it. `epoch` changes when its steps in flight no longer count."""
+    """A request as the scheduler knows it. `epoch` changes when results of its steps in flight become invalid.
+
+    `settled`, `low` and `high` count tokens: see `host.block_tables.Span`.
+    """
 
     name: str
     tokens: list[int]
@@ -28,34 +31,34 @@ class Request(Struct, eq=False, gc=False):
     high: int = 0
     in_flight: int = 0
     optimistic: int = 0
-    """Tokens that steps in flight sample if every draft is right."""
+    """Tokens that the steps in flight will sample if every draft is accepted."""
     drafts: int = 0
     epoch: int = 0
     session: bool = False
 
-    def learn(self, tokens: Sequence[int]) -> None:
-        """Token ids that became known."""
+    def append_tokens(self, tokens: Sequence[int]) -> None:
+        """Append token ids and their tags."""
         self.tokens.extend(tokens)
         self.tags.extend(chain(self.tags[-1], tuple(tokens)))
 
     def copy(self, name: str, arrival: int) -> Request:
-        """The same progress under another name: a request that came later."""
+        """Return a copy under another name and arrival index, with the same progress."""
         return replace(self, name=name, arrival=arrival, tokens=self.tokens.copy(), tags=self.tags.copy())
 
     def truncate(self, length: int, settled: int) -> None:
-        """Forget the tokens from `length` on; the content of `settled` ones is in memory."""
+        """Forget the tokens from `length` on; the caches hold the content of the first `settled` ones."""
         del self.tokens[length:], self.tags[length + 1 :]
         self.prompt_length = length
         self.settled = self.low = self.high = settled
 
     def rewind(self) -> None:
-        """Forget all progress; outputs already known stay."""
+        """Reset all progress; known outputs are kept."""
         self.settled = self.low = self.high = self.in_flight = self.optimistic = self.drafts = 0
         self.epoch += 1
 
 
 class Load(NamedTuple):
-    """Content of `key` is to come from outside the pool into `block`, column `column` of its group's table."""
+    """Load of the content of `key` from outside the pool into `block`, at `column` of its group's table."""
 
     group: int
     column: int
@@ -64,7 +67,7 @@ class Load(NamedTuple):
 
 
 class PageCopy(NamedTuple):
-    """A block's page is to be copied before the forward; column -1 for a block of the cache."""
+    """Copy of a block's page before the forward; column -1 (OF_THE_CACHE) for a block that is in no table."""
 
     group: int
     from_column: int
@@ -76,12 +79,12 @@ class PageCopy(NamedTuple):
 class ScheduledRow(Struct, gc=False):
     """One request of a planned step, as sent to the worker.
 
-    end       tokens at which a session's turn ends: no more may be sampled, because states cannot be taken back
-    fresh     tokens, the whole table and the prompt length, set on admission
-    appended  new columns by group otherwise
-    loads     what must come from outside the pool before the forward
-    copies    pages to copy inside the pool before the forward; `pins` are kept until the step has run
-    table     the whole table, for whoever keeps a mirror of it
+    end       tokens at which a session's turn ends: sampling stops there, because states cannot be rolled back
+    fresh     tokens, the whole table and the prompt length; set on admission
+    appended  new columns by group; set otherwise
+    loads     content to load from outside the pool before the forward
+    copies    pages to copy inside the pool before the forward; the blocks `pins` are kept until the step has run
+    table     the whole table, for the connector's mirror
     """
 
     name: str
@@ -101,13 +104,13 @@ class ScheduledRow(Struct, gc=False):
 
     @property
     def anew(self) -> bool:
-        """Whether the worker knows nothing of the request's states yet."""
+        """True if the worker does not know yet where the request's states are."""
         return self.fresh is not None and not self.observed.kept
 
 
 class Plan(Struct, gc=False):
-    """One scheduling decision. Since the last one `finished` have ended, `parked` come to the end of a turn, and
-    `rolled_back` returned to a checkpoint; `removed` leave the batch, for whatever reason."""
+    """One scheduling decision. Since the last one, requests `finished` ended, `parked` reached the end of a turn and
+    `rolled_back` returned to a checkpoint; `removed` left the batch, for any reason."""
 
     step: int
     budget: int

@@ -1,12 +1,12 @@
-"""Sessions, as their clients see them: a turn ends (park), its end is forgotten (truncate), it is copied (fork), and it
-goes on (resume).
+"""Handlers of session events: a turn ends (park), its last tokens are dropped (truncate), the session is copied (fork),
+and its next turn arrives (resume).
 
-A fork copies a parked session. What is no longer written is shared, the rest is copied at once:
+A fork copies a parked session:
 
-    attention   full blocks are shared; a block that is filled in part is copied
-    states      the running state is copied into a block of its own, wherever accepted drafts have left it
+    attention   full blocks are shared; a partly filled block is copied
+    states      the running state is copied into a new block, from the column where accepted drafts left it
 
-Nothing is in flight at that moment, so the copies overtake nothing.
+No step is in flight then, so the copies cannot overtake a forward.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from .host.cache_manager import CacheManager
 from .host.scheduler import Scheduler
 from .layout import NULL_BLOCK
 from .plan import Plan, Request
-from .tag_memory import Memory
-from .worker.input_batch import Batch
-from .worker.model_runner import Runner
-from .worker.state_slots import States
+from .tag_memory import TagMemory
+from .worker.input_batch import InputBatch
+from .worker.model_runner import ModelRunner
+from .worker.state_slots import StateSlots
 
 
 class SessionEngine(Protocol):
-    """What session events need of the engine: its parts, and a way to let everything in flight run."""
+    """The engine as session events see it: its parts, and a way to execute all steps in flight."""
 
     config: Config
     pool: BlockPool
     cache: CacheManager
     scheduler: Scheduler
-    batch: Batch
-    memory: Memory
-    states: States
-    runner: Runner
+    batch: InputBatch
+    memory: TagMemory
+    states: StateSlots
+    runner: ModelRunner
     step: int
     refused: str
     names_seen: set[str]
 
     def drain(self) -> list[Record]:
-        """Execute every planned step; returns what happened."""
+        """Execute every planned step and return its records."""
 
 
 class Forks:
-    """Gives a fork its blocks and fills them."""
+    """Allocates and fills the blocks of forks."""
 
     def __init__(self, engine: SessionEngine) -> None:
         self.cache = engine.cache
@@ -60,11 +60,11 @@ class Forks:
         self.batch = engine.batch
 
     def blocks_needed(self, settled: int) -> int:
-        """Blocks that a copy of a session with `settled` tokens cannot share."""
+        """Return how many blocks a fork of a session with `settled` tokens cannot share."""
         return sum(group.kind == "mamba" or settled % group.block_size > 0 for group in self.cache.groups)
 
     def fill(self, parent: Request, name: str) -> None:
-        """Tables of the fork `name`, and the content of its own blocks."""
+        """Build the tables of the fork `name` and fill its own blocks."""
         for group in self.cache.groups:
             fork = self.fork_state if group.kind == "mamba" else self.fork_attention
             fork(group, parent, name)
@@ -85,7 +85,7 @@ class Forks:
         group.tables[name], group.num_published[name] = table, full
 
     def fork_state(self, group: AttentionGroup, parent: Request, name: str) -> None:
-        """Copy the running state to the column in which one of so many tokens is looked for."""
+        """Copy the running state to the seed column of a request with as many settled tokens."""
         columns = self.states.columns.get(parent.name)
         kept = self.batch.accepted.kept.get(parent.name)
         offset = kept[group.index] if columns and kept else 0
@@ -101,7 +101,7 @@ class Forks:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SessionEvents:
-    """Handlers of one engine's session events, by type in `handlers`."""
+    """Session events of one engine; `handlers` maps event types to methods."""
 
     def __init__(self, engine: SessionEngine) -> None:
         self.engine = engine
@@ -114,7 +114,7 @@ class SessionEvents:
         }
 
     def park(self, event: Park) -> list[Record]:
-        """End the turn of a running session once nothing is in flight."""
+        """Execute all steps in flight, then end the turn of a running session."""
         scheduler = self.engine.scheduler
         request = scheduler.requests.get(event.name)
         if request is None or not request.session or request not in scheduler.running:
@@ -125,7 +125,7 @@ class SessionEvents:
         return records
 
     def truncate(self, event: Truncate) -> list[Record]:
-        """A parked session forgets tokens, or the engine says that it cannot."""
+        """Drop the last tokens of a parked session; refused if no kept state allows it."""
         scheduler = self.engine.scheduler
         request = scheduler.requests.get(event.name)
         if request not in scheduler.sessions.parked or not 0 < event.length < len(request.tokens):
@@ -135,7 +135,7 @@ class SessionEvents:
         return []
 
     def fork(self, event: Fork) -> list[Record]:
-        """A copy of a parked session, once nothing is in flight and the worker has dropped the session's row."""
+        """Copy a parked session, after all steps in flight have run and the worker has dropped the session's row."""
         engine, scheduler = self.engine, self.engine.scheduler
         parent = scheduler.requests.get(event.parent)
         if parent not in scheduler.sessions.parked or event.name in engine.names_seen:
@@ -143,7 +143,7 @@ class SessionEvents:
         records = engine.drain()
         if scheduler.sessions.holds(parent):
             if self.forks.blocks_needed(parent.settled) > len(engine.pool.free):
-                engine.refused = f"there are too few blocks for a copy of {event.parent}"
+                engine.refused = f"too few free blocks for a fork of {event.parent}"
                 return records
             self.drop_rows()
             self.forks.fill(parent, event.name)
@@ -154,14 +154,14 @@ class SessionEvents:
         return records
 
     def drop_rows(self) -> None:
-        """Tell the worker now what it would hear with the next plan."""
+        """Send the worker now the row changes that the next plan would carry."""
         plan = Plan(self.engine.step, 0)
-        self.engine.scheduler.sessions.tell(plan)
+        self.engine.scheduler.sessions.report_changes(plan)
         self.engine.batch.accepted.wait()
         self.engine.runner.update_batch(plan)
 
     def resume(self, event: Resume) -> list[Record]:
-        """The next turn of a parked session."""
+        """Queue the next turn of a parked session."""
         scheduler = self.engine.scheduler
         request = scheduler.requests.get(event.name)
         if request in scheduler.sessions.parked and fits(self.engine.config, event, len(request.tokens)):

@@ -1,4 +1,4 @@
-"""Pages of tags: what the bytes of the pool would hold.
+"""Pages of tags: a symbolic stand-in for the bytes of the pool.
 
 Block b has one page in each layer slot; layer i of every group uses the same page (engines overlay the groups on
 one tensor), so a block that changes from a mamba group to an attention group keeps foreign bytes until they are
@@ -17,11 +17,11 @@ _GARBAGE, _STATE, _SLOTS, _ZERO = range(4)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Memory:
+class TagMemory:
     """`layers` pages for each of `num_blocks` blocks.
 
-    `garbage` is what bytes that nobody wrote read as: POISON where states and keys share the pool, a finite value
-    where all pages have one dtype.
+    Unwritten bytes read as `garbage`: POISON where states and keys share the pool, a finite value where all pages have
+    one dtype.
     """
 
     def __init__(self, num_blocks: int, layers: int, conv_width: int, garbage: int) -> None:
@@ -32,7 +32,7 @@ class Memory:
         self.scramble()
 
     def scramble(self) -> None:
-        """All bytes are lost."""
+        """Lose all content."""
         blocks = self._num_blocks
         self._kind = [[_GARBAGE] * blocks for _ in self._layers]
         self._temporal = [[self._garbage] * blocks for _ in self._layers]
@@ -45,12 +45,12 @@ class Memory:
             self._kind[layer][block] = _ZERO
 
     def temporal(self, layer: int, block: int) -> int:
-        """The recurrent state."""
+        """Return the tag of the recurrent state."""
         kind = self._kind[layer][block]
         return self._temporal[layer][block] if kind == _STATE else (NO_INPUT if kind == _ZERO else self._garbage)
 
     def conv(self, layer: int, block: int) -> tuple[int, ...]:
-        """The convolution buffer: a window, then one more input for each token verified but not yet accepted."""
+        """Return the convolution buffer: a window, then one input for each token verified but not yet accepted."""
         kind, buffer = self._kind[layer][block], self._conv[layer][block]
         if kind == _STATE and buffer:
             return buffer
@@ -75,14 +75,14 @@ class Memory:
         self._conv[layer][block] = window
 
     def slots(self, layer: int, block: int, size: int) -> Sequence[int]:
-        """All `size` attention slots of a page."""
+        """Return the tags of all `size` attention slots of a page."""
         kind, page = self._kind[layer][block], self._slots[layer][block]
         if kind == _SLOTS and len(page) == size:
             return page
         return [NO_INPUT if kind == _ZERO else self._garbage] * size
 
     def store_slots(self, layer: int, block: int, size: int, first: int, tags: Sequence[int]) -> None:
-        """Overwrite attention slots of a page of `size` slots, from slot `first` on."""
+        """Overwrite slots of an attention page of `size` slots, from slot `first` on."""
         page = self._slots[layer][block]
         if self._kind[layer][block] != _SLOTS or len(page) != size:
             page = self._slots[layer][block] = list(self.slots(layer, block, size))

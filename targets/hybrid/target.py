@@ -1,7 +1,7 @@
 """The embedded engine behind the `Target` protocol.
 
-With `async_depth` d the forward of a step runs d steps after it was planned, its results reach the scheduler when
-it has run. Device work keeps the order of planning.
+With `async_depth` d, the forward of a step runs d steps after the step was planned; its results reach the scheduler
+once it has run. Device work keeps the order of planning.
 """
 
 from __future__ import annotations
@@ -49,36 +49,36 @@ from .offload.connector import Connector
 from .offload.external_store import ExternalStore
 from .plan import Plan
 from .session_events import SessionEvents
-from .tag_memory import Memory
+from .tag_memory import TagMemory
 from .worker.drafter import Drafter
-from .worker.input_batch import NULL_INDICES, Batch
-from .worker.model_runner import Runner
-from .worker.state_slots import States
-from .worker.tag_kernels import Kernels
+from .worker.input_batch import NULL_INDICES, InputBatch
+from .worker.model_runner import ModelRunner
+from .worker.state_slots import StateSlots
+from .worker.tag_kernels import TagKernels
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HybridTarget:
-    """One engine for one trace. The parts are class attributes, so that a mutant can replace one of them."""
+    """One engine for one trace. The classes of its parts are class attributes, so that a mutant can replace one."""
 
     pool_class: ClassVar[type[BlockPool]] = BlockPool
     cache_class: ClassVar[type[CacheManager]] = CacheManager
     scheduler_class: ClassVar[type[Scheduler]] = Scheduler
-    batch_class: ClassVar[type[Batch]] = Batch
-    memory_class: ClassVar[type[Memory]] = Memory
-    kernels_class: ClassVar[type[Kernels]] = Kernels
-    states_class: ClassVar[type[States]] = States
+    batch_class: ClassVar[type[InputBatch]] = InputBatch
+    memory_class: ClassVar[type[TagMemory]] = TagMemory
+    kernels_class: ClassVar[type[TagKernels]] = TagKernels
+    states_class: ClassVar[type[StateSlots]] = StateSlots
     drafter_class: ClassVar[type[Drafter]] = Drafter
     store_class: ClassVar[type[ExternalStore]] = ExternalStore
     connector_class: ClassVar[type[Connector]] = Connector
-    runner_class: ClassVar[type[Runner]] = Runner
+    runner_class: ClassVar[type[ModelRunner]] = ModelRunner
     session_events_class: ClassVar[type[SessionEvents]] = SessionEvents
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.layout = layout = build_layout(config)
         self.slots = [group.block_size if group.kind == "attention" else 0 for group in layout.groups]
-        """Slots of a page, by group; none in those of states."""
+        """Attention slots per page, by group; 0 for groups of states."""
         self.pool = self.pool_class(config.num_blocks)
         self.cache = self.cache_class(layout, self.pool)
         self.batch = self.batch_class(layout, config.max_num_seqs, config.longest_span)
@@ -123,12 +123,12 @@ class HybridTarget:
         }
 
     def apply(self, event: Event) -> Effect:
-        """Let the event happen."""
+        """Apply one event and return its effect."""
         self.refused = ""
         return Effect(self._handlers[type(event)](event), self.refused)
 
     def arrive(self, event: Arrive) -> list[Record]:
-        """Queue a request; a name is used once."""
+        """Queue a request. No-op if the name was used before or the request does not fit."""
         if event.name in self.names_seen or not fits(self.config, event):
             return []
         self.names_seen.add(event.name)
@@ -136,7 +136,7 @@ class HybridTarget:
         return []
 
     def run_step(self, event: Step) -> list[Record]:
-        """Plan one step; execute the one that is due."""
+        """Plan one step and execute the steps that are due."""
         if self.asleep or not self.has_work():
             return []
         budget = min(event.budget or self.config.max_num_batched_tokens, self.config.max_num_batched_tokens)
@@ -150,16 +150,16 @@ class HybridTarget:
         return records
 
     def has_work(self) -> bool:
-        """Requests to serve, or rows of ended ones that the worker has not dropped yet."""
+        """Return True if there are requests to serve or rows of ended requests that the worker has not dropped yet."""
         return bool(self.serving or self.scheduler.removed or self.in_flight)
 
     @property
     def serving(self) -> bool:
-        """Whether any request runs or waits; parked sessions do neither."""
+        """True if any request runs or waits; parked sessions do neither."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     def complete(self, records: list[Record]) -> None:
-        """Execute the oldest planned step and hand its results to scheduler and client."""
+        """Execute the oldest planned step and pass its results to scheduler and client."""
         plan, event = self.in_flight.popleft()
         executed = self.runner.execute(plan, event, records)
         for row in plan.rows.values():
@@ -177,30 +177,30 @@ class HybridTarget:
         records.append(Delivered(plan.step, outputs, finished))
 
     def drain(self) -> list[Record]:
-        """Execute everything that is in flight."""
+        """Execute every step in flight."""
         records: list[Record] = []
         while self.in_flight:
             self.complete(records)
         return records
 
     def preempt(self, event: Preempt) -> list[Record]:
-        """Take the blocks of a running request, or of a session that does not run; no-op for others."""
+        """Take the blocks of a running request or of an idle session; no-op for other requests."""
         request = self.scheduler.requests.get(event.name)
         if request is not None and request in self.scheduler.running:
             self.scheduler.preempt(request)
         elif request is not None and self.scheduler.sessions.holds(request):
-            self.scheduler.sessions.lose(request)
+            self.scheduler.sessions.drop_cache(request)
         return []
 
     def abort(self, event: Abort) -> list[Record]:
-        """End a request; results still in flight are dropped."""
+        """End a request; its results still in flight are dropped."""
         request = self.scheduler.requests.get(event.name)
         if request is not None:
             self.scheduler.finish(request)
         return []
 
     def dummy_run(self, event: DummyRun) -> list[Record]:
-        """An idle rank takes part in the others' step. A rank with running requests never does."""
+        """Execute a dummy batch, as an idle data-parallel rank does; no-op for a rank that serves requests."""
         if self.asleep or self.serving:
             return []
         records = self.run_step(Step()) if self.has_work() else []
@@ -210,28 +210,28 @@ class HybridTarget:
         return records
 
     def capture_graphs(self, event: CaptureGraphs) -> list[Record]:
-        """Capturing leaves null indices in the persistent buffers."""
+        """Capture the graphs, which leaves null indices in the persistent buffers."""
         for buffer in self.batch.captured:
             buffer[:] = [NULL_INDICES] * len(buffer)
         return []
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
-        """Forget every key; refused while requests hold blocks, unless they are to be preempted first."""
+        """Forget every key. Without `preempt_running` this is refused while requests hold blocks."""
         records = self.drain() if event.preempt_running else []
         if event.preempt_running:
             for request in list(reversed(self.scheduler.running)):
                 self.scheduler.preempt(request)
-            self.scheduler.sessions.lose_all()
+            self.scheduler.sessions.drop_all_caches()
         self.pool.forget_all()
         return records
 
     def evict(self, event: Evict) -> list[Record]:
-        """Pool pressure."""
+        """Forget the keys of the oldest free blocks, as pool pressure does."""
         self.pool.evict(event.blocks)
         return []
 
     def sleep(self, event: Sleep) -> list[Record]:
-        """Everybody is preempted, the cache is forgotten, the bytes are gone."""
+        """Preempt every request and forget the cache; the bytes of the pool are lost."""
         if self.asleep:
             return []
         records = self.reset_prefix_cache(ResetPrefixCache(preempt_running=True))
@@ -239,14 +239,14 @@ class HybridTarget:
         return records
 
     def wake(self, event: Wake) -> list[Record]:
-        """New bytes with unknown content."""
+        """Allocate the pool again; its content is unknown."""
         if self.asleep:
             self.memory.scramble()
             self.asleep = False
         return []
 
     def external_load(self, event: ExternalLoad) -> list[Record]:
-        """Another engine has computed the beginning of a request."""
+        """Put the first `length` tokens of a request into the external store, as computed by another engine."""
         request = self.scheduler.requests.get(event.name)
         if request is not None:
             self.store.seed(request.tokens[: event.length], event.states)
@@ -255,8 +255,7 @@ class HybridTarget:
         return []
 
     def move_tier(self, event: MoveTier) -> list[Record]:
-        """Carry what is cached of a request's prefix out of the pool, in whole blocks; what nobody holds is forgotten
-        in it."""
+        """Save the cached whole blocks of a request's prefix to the external store; unpublish those not in use."""
         request = self.scheduler.requests.get(event.name)
         if request is None:
             return []
@@ -270,7 +269,7 @@ class HybridTarget:
         return records
 
     def view(self) -> View:
-        """The host's metadata now."""
+        """Return a snapshot of the host's metadata."""
         scheduler, pool, cache = self.scheduler, self.pool, self.cache
         return View(
             free=list(pool.free),
@@ -288,7 +287,7 @@ class HybridTarget:
         )
 
     def count_leftovers(self) -> dict[str, int]:
-        """Sizes of everything that is kept for single requests: all 0 once no request is alive."""
+        """Return the sizes of all per-request containers; all are 0 once no request is alive."""
         groups = self.cache.groups
         return {
             "requests": len(self.scheduler.requests),
@@ -303,11 +302,11 @@ class HybridTarget:
         }
 
     def read(self, group: int, layer: int, block: int) -> Content:
-        """What a page holds."""
+        """Return the content of one page."""
         if size := self.slots[group]:
             return SlotContent(self.memory.slots(layer, block, size))
         window = self.memory.conv(layer, block)[: self.config.conv_width - 1]
         return StateContent(self.memory.temporal(layer, block), window)
 
     def close(self) -> None:
-        """Nothing outside Python is held."""
+        """Do nothing: no resource outside Python is held."""

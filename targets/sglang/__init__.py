@@ -1,5 +1,19 @@
 """SGLang: a radix tree with one state slot per node, real scheduler, tree, pools and allocators, on a CPU.
 
-The scheduler is SGLang's own class without its constructor, the model is replaced by shadow layers that keep tags in
-SGLang's own state and KV tensors. See docs/sglang.md.
+The scheduler is SGLang's own class without its constructor. The model is replaced by shadow layers that keep tags in
+SGLang's own state and KV tensors. See docs/explanation/sglang.md.
+
+    environment  the engine's releases and the environment of its workers
+    factory      capabilities; opens one engine per trace
+    compat       differences between releases, and the construction of SGLang's parts
+    stubs        stands in for modules and features that a CPU run does not need
+    scheduling   SGLang's scheduler without its constructor; one turn of its event loop
+    speculation  SGLang's n-gram worker; kernels are its index kernels in plain Torch
+    sessions     clients of streaming sessions
+    device       shadow layers, executed when SGLang waits for their result
+    batch_rows   the rows of a launched batch; bounds checks their indices
+    snapshots    snapshots beside the working state
+    trees        reads the radix tree
+    views        the host's metadata as a `View`
+    target       the `Target` protocol
 """

@@ -9,8 +9,11 @@ from ..base.observe import OutOfRange
 
 
 class Row(NamedTuple):
-    """One row of a batch. `tokens` is None if the token is the one that the row's last forward sampled; a row that is
-    sent outside of something (`outside`) takes no part."""
+    """One row of a batch.
+
+    `tokens` is None if the token is the one that the row's last forward sampled. A row with an index out of range
+    (`outside`) is not computed.
+    """
 
     name: str | None
     pool_row: int

@@ -1,8 +1,7 @@
-"""Which indices of a launched batch name something. A row with one that does not is noted as `OutOfRange`; nothing is
-computed for it.
+"""Bounds checks for the indices of a launched batch. A row with one out of range is recorded and skipped.
 
-A kernel goes where it is sent; Python would raise for a number that is too large and count a negative one from the
-end. Neither says what the batch said.
+A kernel would access memory out of bounds; Python would raise for an index that is too large and count a negative one
+from the end. Neither reports what the batch contains.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .snapshots import Plan
 
 
 class Bounds:
-    """What there is in one engine: request rows and their columns, state slots, token slots."""
+    """The sizes in one engine: request rows and their columns, state slots, token slots."""
 
     def __init__(self, engine: Engine) -> None:
         self.num_rows, self.num_columns = engine.rows.req_to_token.shape
@@ -24,7 +23,7 @@ class Bounds:
         self.num_locations = len(engine.states.keys[0])
 
     def row(self, index: int, row: Row) -> OutOfRange | None:
-        """The first index of a row of the batch that names nothing."""
+        """Return the first index of a row that is out of range, None if there is none."""
         ends = [end(places) for places in (row.locations, row.written) if len(places) for end in (min, max)]
         return _first(
             index,
@@ -38,7 +37,7 @@ class Bounds:
         )
 
     def snapshots(self, plan: Plan, num_tokens: int) -> Iterable[OutOfRange]:
-        """Of each row that leaves a snapshot, the first index that names nothing: its slot, or a window's input."""
+        """Return, for each row that leaves a snapshot, the first index out of range: its slot, or a window's input."""
         inputs = plan.metadata.track_conv_indices.tolist() if plan.metadata else [()] * len(plan.rows)
         for (index, slot, _), taps in zip(plan.rows, inputs, strict=True):
             tokens = [(STATES, "token", tap, num_tokens) for tap in taps]
@@ -48,7 +47,7 @@ class Bounds:
 
 
 def _first(index: int, entries: list[tuple[int, str, int, int]]) -> OutOfRange | None:
-    """The first of (group, what, number, how many there are) that is outside."""
+    """Return the first of (group, kind, index, size) whose index is out of range."""
     for group, what, number, size in entries:
         if not 0 <= number < size:
             return OutOfRange(index, group, what, number, size)

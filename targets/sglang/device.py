@@ -1,8 +1,8 @@
-"""The device: shadow layers that keep tags in SGLang's own tensors, executed when their result is waited for.
+"""The device: shadow layers that keep tags in SGLang's own tensors, executed when SGLang waits for their result.
 
-A batch is *launched* when the scheduler runs it: then everything that SGLang's forward reads from tables shared with
-the scheduler is read (SGLang fences those reads before the scheduler goes on). It is *executed*, deferred clears and
-copies first, when the result processor waits for it: with overlapped scheduling that is after the next batch was
+A batch is *launched* when the scheduler runs it: at that time everything that SGLang's forward reads from tables shared
+with the scheduler is read (SGLang fences those reads before the scheduler goes on). It is *executed*, deferred clears
+and copies first, when the result processor waits for it: with overlap scheduling that is after the next batch was
 planned and launched.
 
 Snapshots of a prefill are planned and stored by SGLang's own backend code (snapshots.py); those of a decode are
@@ -34,7 +34,7 @@ from ..base.shadow import POISON, POISON_TOKEN, join, run_chain, sample
 from . import snapshots
 from .batch_rows import Row
 from .bounds import Bounds
-from .compat import old_releases, releases, tree_api
+from .compat import old_releases, scheduler_api, tree_api
 from .compat.engine import ATTENTION, STATES, Engine
 from .compat.immediate import Immediate
 
@@ -42,7 +42,7 @@ _PADDING_TOKEN = 0
 
 
 class Launch:
-    """A batch on its way, and the event that SGLang waits for."""
+    """A launched batch, and the event that SGLang waits for."""
 
     def __init__(self, step: int, rows: list[Row], pending: deque[Launch], execute: Callable[[Launch], None]) -> None:
         self.step = step
@@ -59,17 +59,17 @@ class Launch:
         pending.append(self)
 
     def synchronize(self) -> None:
-        """Wait: whatever has not run by then runs now, in order."""
+        """Execute all launches up to this one, in order."""
         while self in self._pending:
             first = self._pending.popleft()
             first.execute(first)
 
     def record(self) -> None:
-        """The event is the launch itself."""
+        """Do nothing: the event is the launch itself."""
 
 
 class Device:
-    """Executes launches in order. `records` gets what happens."""
+    """Executes launches in order and appends observations to `records`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -88,18 +88,18 @@ class Device:
         self.immediate = Immediate(engine.rows, engine.states.clears_what_is_freed)
 
     def drain(self) -> None:
-        """Let everything run that was launched."""
+        """Execute everything that was launched."""
         if self.pending:
             self.pending[-1].synchronize()
 
     def launch(self, batch: Any) -> Any:
-        """Read what is shared, put the rest off."""
+        """Launch a batch: read the shared tables and defer the rest."""
         launch = self.prepare(batch, self.execute)
         old_releases.note_sampled(batch, launch.sampled)
-        return releases.make_result(launch.sampled, launch)
+        return scheduler_api.make_result(launch.sampled, launch)
 
     def prepare(self, batch: Any, execute: Callable[[Launch], None]) -> Launch:
-        """A launch of a batch, with what it reads of tables shared with the scheduler."""
+        """Return the launch of a batch, with the contents of the tables that it shares with the scheduler."""
         verify, extend = batch.forward_mode.is_target_verify(), batch.forward_mode.is_extend()
         tokens = old_releases.prefill_tokens(batch) if extend else None
         rows, first = [], 0
@@ -119,7 +119,7 @@ class Device:
         return launch
 
     def _track(self, batch: Any, launch: Launch) -> None:
-        """Plan snapshots. One that is sent outside is reported, and none is stored."""
+        """Plan snapshots. If the index of one is out of range, it is reported and no snapshot is stored."""
         plan = self.tracker.plan(batch, launch.rows)
         outside = list(self.bounds.snapshots(plan, sum(row.num_tokens for row in launch.rows))) if plan else []
         launch.accesses += outside
@@ -145,15 +145,15 @@ class Device:
         )
 
     def _padding(self) -> Row:
-        """A row of no request: SGLang pads with request row 0, KV location 0, and one token."""
+        """Return a padding row: SGLang pads with request row 0, KV location 0, and one token."""
         slot = int(self.engine.rows.req_index_to_mamba_index_mapping[0])
         return Row(None, 0, 0, 1, (_PADDING_TOKEN,), False, slot, (), [0], [0])
 
     def _defer(self, batch: Any, launch: Launch) -> None:
-        """The clears and copies that SGLang's model runner executes before the forward of an extend batch."""
+        """Defer the clears and copies that SGLang's model runner executes before the forward of an extend batch."""
         pools = self.engine.rows
         launch.clears, launch.copies = self.immediate.take([row.slot for row in launch.rows if row.name])
-        clears, sources, destinations = releases.deferred(batch)
+        clears, sources, destinations = scheduler_api.deferred(batch)
         mode = batch.forward_mode
         if not mode.is_extend() or mode.is_target_verify() or (clears is None and sources is None):
             return
@@ -165,12 +165,12 @@ class Device:
             if clears is not None:
                 pools.mamba_pool.clear_slots(clears)
             if sources is not None:
-                releases.copy_states(pools, sources, destinations)
+                scheduler_api.copy_states(pools, sources, destinations)
 
         launch.moves = moves
 
     def execute(self, launch: Launch) -> None:
-        """Clears, copies, forward."""
+        """Execute a launch: clears, copies, forward."""
         said = self.compute(launch)
         for index, row in enumerate(launch.rows):
             if row.name is not None:
@@ -178,7 +178,7 @@ class Device:
         self.conclude(launch, [said[index][-1:] if row.samples else () for index, row in enumerate(launch.rows)])
 
     def compute(self, launch: Launch) -> list[tuple[int, ...]]:
-        """Clears, copies, layers. By row: what the model says after each token."""
+        """Run clears, copies and layers; return, by row, the token that the model samples after each token."""
         launch.moves()
         if launch.clears:
             self.records.append(Zeroed(launch.step, launch.clears))
@@ -199,7 +199,7 @@ class Device:
         return [tuple([sample(tag) for tag in tags or ()]) for tags in hidden]
 
     def conclude(self, launch: Launch, sampled: Sequence[tuple[int, ...]]) -> None:
-        """Report the forward, with the tokens that each row sampled."""
+        """Record the forward, with the tokens that each row sampled."""
         rows = [
             ForwardRow(row.name, row.prefix, tokens, row.drafts, said)
             for row, tokens, said in zip(launch.rows, launch.inputs, sampled, strict=True)
@@ -216,9 +216,12 @@ class Device:
                 )
 
     def _state_layer(self, layer: int, launch: Launch, inputs: Any, hidden: list[Any]) -> None:
-        """Prefills take the convolution window only if something is computed already, the recurrent state always:
-        it was cleared when the slot was handed out (SGLang's GDN backend). A row with drafts keeps the states after
-        each token beside the working one, whose window alone moves on (`causal_conv1d_update`)."""
+        """Compute one state layer, as SGLang's GDN backend does.
+
+        Prefills load the recurrent state always (it was cleared when the slot was allocated), the convolution window
+        only if tokens are computed already. A row with drafts stores the state after each token beside the working
+        state, of which only the window advances (`causal_conv1d_update`).
+        """
         states, width, accesses = self.states, self.sizes.window + 1, launch.accesses
         chains = []
         for index, row in enumerate(launch.rows):
@@ -247,7 +250,7 @@ class Device:
         self.tracker.store(layer, launch.tracks, chains)
 
     def _snapshot(self, launch: Launch) -> None:
-        """What SGLang's code has put beside the working states."""
+        """Record the snapshots that SGLang's code has stored beside the working states."""
         for index, slot, depth in self.tracker.stored(launch.tracks):
             column = launch.rows[index].slots.index(slot) if slot in launch.rows[index].slots else -1
             for layer in range(self.sizes.state_layers):

@@ -1,4 +1,7 @@
-"""Where SGLang comes from. The Rust tree core is the only compiled part that is kept of a release."""
+"""SGLang's releases and the environment of its workers.
+
+The Rust tree core is the only compiled part that is kept of a release.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from ..base import releases
 
 
 def _variables(home: Path) -> dict[str, str]:
-    """No GPU, no network, no folder shared with another version. TRITON_INTERPRET: kernels are never compiled;
-    NATIVE_MOVE: keys and values are moved by plain Torch."""
+    """Return environment variables: no GPU, no network, no folder shared with another version.
+
+    TRITON_INTERPRET: kernels are never compiled. NATIVE_MOVE: keys and values are moved by plain Torch.
+    RUST_BUILD_MODE: a checkout with Rust sources is not compiled in the middle of a trace.
+    """
     return {
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
@@ -21,6 +27,7 @@ def _variables(home: Path) -> dict[str, str]:
         "TRITON_CACHE_DIR": str(home / "triton"),
         "TRITON_INTERPRET": "1",
         "PYTHONWARNINGS": "ignore",
+        "SGLANG_RUST_BUILD_MODE": "never",
     }
 
 
@@ -33,6 +40,7 @@ ENGINE = releases.Engine(
     release_gigabytes=0.3,
     unwanted=re.compile(r"/rust_extensions/.*\.so$|/multimodal_gen/"),
     variables=_variables,
+    source="python",
 )
 
 prepare = partial(releases.prepare, ENGINE)

@@ -1,5 +1,4 @@
-"""What the SGLang target can do. Importable where SGLang is not: everything else is imported when an engine is
-opened."""
+"""The SGLang target's capabilities. Importable without SGLang: the rest is imported when an engine is opened."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ TREE_CORES = ("python", "rust")
 EVENTS = frozenset({"arrive", "step", "preempt", "abort", "reset_prefix_cache", "evict"})
 SESSIONS = "sessions"
 DRAFTS = 3
-"""Most drafts in a verification, where a release speculates in a way that can be driven."""
+"""Most drafts in a verification, for releases whose speculation the target can drive."""
 
 
 class SglangFactory:
-    """Opens engines of the SGLang that is importable here."""
+    """Opens engines of the SGLang that can be imported in this process."""
 
     def __init__(
         self,
@@ -28,7 +27,7 @@ class SglangFactory:
         tree_cores: tuple[str, ...] = TREE_CORES,
         drafts: int = DRAFTS,
         strategies: tuple[str, ...] = STRATEGIES,
-        reaches: frozenset[str] = frozenset({"padding", "snapshots"}),
+        features: frozenset[str] = frozenset({"padding", "snapshots"}),
         sessions: bool = False,
     ) -> None:
         self.name = name
@@ -43,10 +42,10 @@ class SglangFactory:
             layers_per_group=(1, 2),
             max_speculative_tokens=drafts,
             speculative_modes=("slots", "none"),
-            # Without snapshots there is overlap only where there is no prefix cache, and a delayed token is freed late.
-            max_async_depth=1 if "snapshots" in reaches else 0,
+            # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
+            max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
-            reaches=reaches,
+            features=features,
             options={
                 "strategy": strategies,
                 "tree_core": (tree_core,) if tree_core else tree_cores,
@@ -57,32 +56,33 @@ class SglangFactory:
         )
 
     def supports(self, config: Config) -> str:
-        """Empty, or why this configuration cannot be had; the workload draws another one then."""
+        """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         strategy = config.options.get("strategy", "no_buffer")
         sizes = {group.kind: group.block_size for group in config.groups}
         core = config.options.get("tree_core")
         if core and not self.tree_core and core not in self.capabilities.options["tree_core"]:
-            return f"this release has no tree core {core}"
+            missing = " (its compiled module is missing)" if core == "rust" else ""
+            return f"this SGLang has no tree core {core}{missing}"
         if strategy not in self.capabilities.options["strategy"]:
             return f"strategy {strategy} is not driven on this release"
         if sorted(sizes) != ["attention", "mamba"] or len(config.groups) != 2:
-            return "it has one group of each kind"
+            return "it needs one mamba group and one attention group"
         if config.async_depth > self.capabilities.max_async_depth:
-            return f"at most {self.capabilities.max_async_depth} steps are in flight"
+            return f"async_depth must be at most {self.capabilities.max_async_depth}"
         if config.num_speculative_tokens > self.capabilities.max_speculative_tokens:
-            return f"at most {self.capabilities.max_speculative_tokens} drafts are verified"
+            return f"num_speculative_tokens must be at most {self.capabilities.max_speculative_tokens}"
         if config.mamba_cache_mode == "none":
             return ""  # without its cache neither strategies nor grids matter
         if config.mamba_cache_mode != "slots":
-            return "its states have slots of their own (mamba_cache_mode=slots)"
+            return "its states have a pool of their own: use mamba_cache_mode=slots"
         if strategy == "no_buffer" and (sizes["attention"] > 1 or config.async_depth):
             return "strategy no_buffer needs pages of one token and no overlap"
         if strategy == "extra_buffer_lazy" and not config.async_depth:
             return "strategy extra_buffer_lazy needs overlap (async_depth=1)"
         if sizes["mamba"] % sizes["attention"] or sizes["mamba"] < config.conv_width:
-            return "the grid of snapshots is a multiple of the page and no shorter than the convolution"
+            return "mamba blocks must be a multiple of attention blocks and no smaller than conv_width"
         if config.num_speculative_tokens >= sizes["mamba"]:
-            return "a verification is no longer than the grid of snapshots"
+            return "num_speculative_tokens must be less than the mamba block size"
         return ""
 
     def open(self, config: Config) -> Target:
@@ -98,31 +98,33 @@ class SglangFactory:
 
 
 def variants() -> dict[str, str]:
-    """`sglang:CORE@RELEASE` uses one tree core, whatever a trace says: for comparisons. Sessions are apart because
-    0.5.23 fails in most traces that have them."""
+    """Return the variants. `sglang:CORE@RELEASE` overrides a trace's tree core, for comparisons.
+
+    Sessions are a variant of their own because 0.5.23 fails in most traces that have them.
+    """
     return {core: f"always the {core} tree core" for core in TREE_CORES} | {SESSIONS: "streaming sessions, too"}
 
 
 def make_factory(variant: str) -> SglangFactory:
-    """The factory, for a process that runs in the engine's environment.
+    """Return the factory, in a process of the engine's environment.
 
-    Imports SGLang: ten seconds and more, to be spent before a campaign's clock runs.
+    Imports SGLang: ten seconds or more, before a campaign's clock starts.
     """
     from . import stubs
-    from .compat import old_releases, releases, session_api, tree_api
+    from .compat import old_releases, scheduler_api, session_api, tree_api
 
     try:
         stubs.install()
         from . import target
 
-        tree_cores, strategies, reaches = tree_api.tree_cores(), old_releases.strategies(), old_releases.reaches()
-        drafts = DRAFTS if releases.speculates() else 0
+        tree_cores, strategies, features = tree_api.tree_cores(), old_releases.strategies(), old_releases.features()
+        drafts = DRAFTS if scheduler_api.speculates() else 0
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error
     del target
-    known = tree_cores, drafts, strategies, reaches
+    known = tree_cores, drafts, strategies, features
     if variant != SESSIONS:
         return SglangFactory("sglang", variant, *known)
     if not session_api.has_sessions():
-        raise TargetError("this SGLang has no sessions that can be driven; say sglang:sessions@0.5.23")
+        raise TargetError("this SGLang has no sessions that the target can drive; use sglang:sessions@0.5.23")
     return SglangFactory(f"sglang:{SESSIONS}", "", *known, sessions=True)

@@ -1,8 +1,8 @@
 """Speculation's index kernels on a CPU: the same arguments and results as SGLang's, in plain Torch.
 
-The verify and commit code around them is SGLang's own. Kernels that scatter states have a sibling for CPUs in SGLang
-itself (`HybridLinearAttnBackend._scatter_speculative_state_with_mask`), which stands in for them. Acceptance follows
-the greedy rule: from the root, a child is accepted if it is what the model says after its parent.
+The verify and commit code around them is SGLang's own. The kernels that scatter states have a CPU version in SGLang
+itself (`HybridLinearAttnBackend._scatter_speculative_state_with_mask`), which is used instead. Acceptance is greedy:
+from the root, a child is accepted if it is the token that the model samples after its parent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def install() -> None:
-    """Put them where SGLang's speculation looks for its kernels; any number of times."""
+    """Replace the kernels of SGLang's speculation; may be called repeatedly."""
     from sglang.kernels.ops.mamba import mamba_state_scatter_triton
     from sglang.srt.layers.attention.hybrid_linear_attn_backend import HybridLinearAttnBackend
     from sglang.srt.mem_cache import allocation
@@ -36,11 +36,11 @@ def install() -> None:
 
 
 class OutOfBounds(RuntimeError):
-    """A kernel touches memory that it was not given."""
+    """A kernel accesses memory outside of its arguments."""
 
 
 def _columns(kernel: str, table: Any, row: int, first: int, last: int) -> Any:
-    """Columns first..last of a row. Torch would take a negative number from the end and cut a long slice short."""
+    """Return columns first..last of a row. Torch would accept a negative index and truncate a long slice."""
     rows, width = table.shape
     if not (0 <= row < rows and 0 <= first <= last <= width):
         raise OutOfBounds(f"kernel {kernel}: row {row}, columns {first} to {last} of a table of {rows} x {width}")
@@ -48,7 +48,7 @@ def _columns(kernel: str, table: Any, row: int, first: int, last: int) -> Any:
 
 
 def assign_req_to_token_pool_func(rows: Any, table: Any, start: Any, end: Any, locations: Any, size: int) -> None:
-    """Columns start..end of each request's row get the next of `locations`."""
+    """Fill columns start..end of each request's row with the next of `locations`."""
     taken = 0
     for row, first, last in zip(rows.tolist(), start.tolist(), end.tolist(), strict=True):
         columns = _columns("assign_req_to_token_pool", table, row, first, last)
@@ -59,7 +59,7 @@ def assign_req_to_token_pool_func(rows: Any, table: Any, start: Any, end: Any, l
 def assign_extend_cache_locs_func(
     req_pool_indices: Any, req_to_token: Any, start_offset: Any, end_offset: Any, **sizes: Any
 ) -> Any:
-    """Where the tokens start..end of each request are stored, one request after the other."""
+    """Gather the locations of tokens start..end of each request, one request after the other."""
     spans = zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True)
     name = "assign_extend_cache_locs"
     return torch.cat([_columns(name, req_to_token, row, first, last).to(torch.int64) for row, first, last in spans])
@@ -68,7 +68,7 @@ def assign_extend_cache_locs_func(
 def reconstruct_indices_from_tree_mask_func(
     mask: Any, lengths: Any, positions: Any, index: Any, next_token: Any, next_sibling: Any, batch: int, count: int
 ) -> None:
-    """Position, number and links of every draft; the links by SGLang's host version."""
+    """Fill position, index and links of every draft; the links by SGLang's host version."""
     from sglang.srt.speculative.ngram_worker import _derive_tree_links
 
     depths = mask.reshape(batch, count, count).sum(-1) - 1
@@ -83,7 +83,7 @@ def verify_tree_greedy_func(
     predicts: Any, accept_index: Any, accept_token_num: Any, candidates: Any, retrieve_index: Any,
     retrieve_next_token: Any, retrieve_next_sibling: Any, target_predict: Any, topk: int = -1,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """Walk down from each root as long as a child is what the model says."""
+    """Accept drafts from each root as long as a child is the token that the model samples."""
     said = target_predict.flatten()
     for row in range(candidates.shape[0]):
         index, accepted, node = retrieve_index[row].tolist(), 0, 0
@@ -103,7 +103,7 @@ def verify_tree_greedy_func(
 
 
 def fill_front_out_cache_loc_func(counts: Any, locations: Any, front: Any) -> None:
-    """The first `counts[i]` locations of each request, one request after the other."""
+    """Copy the first `counts[i]` locations of each request, one request after the other."""
     window = locations.view(counts.numel(), -1)
     name = "fill_front_out_cache_loc"
     packed = torch.cat([_columns(name, window, row, 0, count) for row, count in enumerate(counts.tolist())])
@@ -111,7 +111,7 @@ def fill_front_out_cache_loc_func(counts: Any, locations: Any, front: Any) -> No
 
 
 def fill_accept_out_cache_loc_func(accept_index: Any, locations: Any, accepted: Any, size: int) -> None:
-    """The locations of accepted drafts, packed."""
+    """Pack the locations of accepted drafts."""
     chosen = accept_index.flatten()
     packed = locations[chosen[chosen >= 0].long()]
     accepted[: packed.numel()] = packed

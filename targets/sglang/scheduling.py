@@ -1,9 +1,9 @@
 """SGLang's own `Scheduler` without its constructor, which would load a model and open sockets.
 
-Its methods plan, admit, chunk, retract, abort and process results; its result processor finishes requests and
-publishes checkpoints. Replaced are the model (`run_batch`: see device.py) and the way out to the client
-(`stream_output`, `send_abort_output`). What it asks for beyond the attributes set here is a feature that is switched
-off. The two event loops are endless in SGLang; `Skeleton.step` is one turn of them, in the same order.
+Its methods plan, admit, chunk, retract, abort and process results; its result processor finishes requests and publishes
+checkpoints. Replaced are the model (`run_batch`: see device.py) and the output to the client (`stream_output`,
+`send_abort_output`). Any attribute that is not set here is a feature that is switched off. SGLang's two event loops are
+endless; `Skeleton.turn` is one iteration of them, in the same order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 
-from .compat import parts, releases
+from .compat import parts, scheduler_api
 from .compat.engine import Engine
 from .stubs import OFF
 
 
 class Client:
-    """What the clients of all requests have got."""
+    """The outputs that the clients of all requests have received."""
 
     def __init__(self) -> None:
         self.sent: dict[str, int] = {}
@@ -32,12 +32,12 @@ class Client:
         """Turns that ended: a result that was in flight then may name them once more."""
 
     def stream_output(self, requests: Any, return_logprob: Any = False, skip: Any = None) -> None:
-        """New tokens of a processed batch."""
+        """Receive the new tokens of a processed batch."""
         for request in requests:
             name = request.hybridfuzz_name
             if request is skip or name in self._over or id(request) in self._past:
                 continue
-            tokens = list(releases.client_tokens(request))
+            tokens = list(scheduler_api.client_tokens(request))
             if len(tokens) > self.sent.get(name, 0):
                 self.outputs.append((name, tokens[self.sent.get(name, 0) :]))
                 self.sent[name] = len(tokens)
@@ -46,18 +46,18 @@ class Client:
                 self._past[id(request)] = request
 
     def begin(self, name: str) -> None:
-        """The client of a session asks for the next turn."""
+        """Begin the next turn of a session's client."""
         self._over.discard(name)
         self.sent[name] = 0
 
     def end(self, name: str) -> None:
-        """The request is over, one way or the other."""
+        """Note that a request has ended or was aborted."""
         if name not in self._over:
             self._over.add(name)
             self.ended.append(name)
 
     def take(self) -> tuple[list[tuple[str, list[int]]], list[str]]:
-        """What came since the last call."""
+        """Return what was received since the last call."""
         taken = self.outputs, self.ended
         self.outputs, self.ended = [], []
         return taken
@@ -95,11 +95,11 @@ class Skeleton(Scheduler):
         self.retract_next: list[str] = []
         self.output_streamer = self.client
         self.stream_output = self.client.stream_output
-        releases.complete(self, sizes)
+        scheduler_api.complete(self, sizes)
         self.model_worker: Any = self._speculate(engine) if sizes.drafts else None
 
     def _speculate(self, engine: Engine) -> Any:
-        """Speculation's worker, and what `Scheduler.run_batch` needs to launch it."""
+        """Set up speculation's worker, and what `Scheduler.run_batch` needs to launch it."""
         from .speculation import Worker
 
         device = self.device_model
@@ -107,17 +107,17 @@ class Skeleton(Scheduler):
         self.device_module = SimpleNamespace(Event=lambda: device.last)
         self.batch_record_buf, self.batch_record_ct = [None, None], 0
         self.future_map = self.spec_algorithm.create_future_map(self.device, engine.rows)
-        # Every forward publishes its new lengths: who waits for them waits for the forward.
+        # Every forward publishes its new lengths: waiting for them is waiting for the forward.
         self.future_map.publish_ready = SimpleNamespace(wait=device.drain, synchronize=device.drain, record=int)
         return Worker(engine, device, self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return None if name in releases.ABSENT else OFF
+        return None if name in scheduler_api.ABSENT else OFF
 
     def run_batch(self, batch: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Hand a batch to the device; with speculation SGLang does."""
+        """Pass a batch to the device; with speculation SGLang's own method does."""
         if self.model_worker is not None:
             return super().run_batch(batch, *arguments, **keywords)
         self.forward_ct += 1
@@ -125,29 +125,29 @@ class Skeleton(Scheduler):
         return self.device_model.launch(batch)
 
     def send_abort_output(self, abort: Any, request: Any) -> None:
-        """A request ends outside of the output stream."""
+        """Note that a request has ended outside of the output stream."""
         self.client.end(request.hybridfuzz_name)
 
     def process_batch_result(self, batch: Any, result: Any, *arguments: Any) -> None:
-        """Scheduler.process_batch_result without its reports."""
-        releases.process_result(self, batch, result)
+        """Process a result, as Scheduler.process_batch_result without its metrics."""
+        scheduler_api.process_result(self, batch, result)
 
     def update_running_batch(self, batch: Any) -> Any:
-        """Before the next decode is prepared, retract whom the trace names, as if memory had run out there."""
+        """Retract the requests that the trace names before the next decode is prepared, as if memory had run out."""
         wanted, self.retract_next = self.retract_next, []
-        # SGLang retracts nobody while the token in flight ends a row: that will give memory back.
-        if wanted and not releases.finishing(self, batch):
+        # SGLang retracts no request while the token in flight ends a row, since that frees memory.
+        if wanted and not scheduler_api.finishing(self, batch):
             for name in wanted:
                 batch = self._retract(batch, name)
         return super().update_running_batch(batch)
 
     def _retract(self, batch: Any, name: str) -> Any:
-        """One turn of `ScheduleBatch.retract_decode`'s loop, for a chosen request. The last row stays."""
+        """Run one iteration of `ScheduleBatch.retract_decode`'s loop for a given request. The last row stays."""
         if sum(not request.finished() for request in batch.reqs) < 2:
             return batch
         for index, request in enumerate(batch.reqs):
             if request.hybridfuzz_name == name and not request.finished():
-                batch.release_req(index, len(batch.reqs) - 1, *releases.release_arguments(self))
+                batch.release_req(index, len(batch.reqs) - 1, *scheduler_api.release_arguments(self))
                 batch.filter_batch(keep_indices=[other for other in range(len(batch.reqs)) if other != index])
                 batch.batch_is_full = False
                 self._add_request_to_queue(request, is_retracted=True)
@@ -155,18 +155,18 @@ class Skeleton(Scheduler):
         return batch
 
     def plan(self) -> Any:
-        """The next batch, None if there is none."""
-        return releases.plan(self)
+        """Return the next batch, None if there is none."""
+        return scheduler_api.plan(self)
 
     def turn(self, batch: Any) -> None:
-        """One turn of `event_loop_normal` or `event_loop_overlap`, from behind the plan on."""
+        """Run the rest of an iteration of `event_loop_normal` or `event_loop_overlap`, after planning."""
         self.cur_batch = batch
         if not self.enable_overlap:
             if batch:
                 self.process_batch_result(batch, self.run_batch(batch))
             self.last_batch = batch
             return
-        early = releases.waits(self, batch)
+        early = scheduler_api.waits(self, batch)
         if early:
             self._process_oldest()
         if batch:
@@ -181,14 +181,14 @@ class Skeleton(Scheduler):
         self.process_batch_result(batch, result)
 
     def expected(self, request: Any) -> int:
-        """Tokens of a request that are computed once what is in flight has run, if all its drafts are right."""
+        """Return the computed tokens of a request after everything in flight has run, if all its drafts are right."""
         verifying = [batch for batch, _ in self.result_queue if batch.forward_mode.is_decode()]
         in_flight = sum(request in batch.reqs for batch in verifying)
         expected: int = request.kv.kv_committed_len + in_flight * self.model_worker.draft_token_num
         return expected
 
     def live(self) -> list[Any]:
-        """Unfinished requests that are not waiting, in batch order."""
+        """Return the unfinished requests that are not waiting, in batch order."""
         batches = [self.running_batch.reqs]
         batches += [self.last_batch.reqs] if self.last_batch else []
         batches += [[self.chunked_req]] if self.chunked_req else []
@@ -198,7 +198,7 @@ class Skeleton(Scheduler):
 
     @property
     def busy(self) -> bool:
-        """Whether another turn would do anything."""
+        """Return True if another turn has work to do."""
         return bool(
             self.waiting_queue or self.chunked_req or self.last_batch or self.result_queue or self.running_batch.reqs
         )

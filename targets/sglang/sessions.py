@@ -1,9 +1,9 @@
 """Clients that talk in turns: SGLang's streaming sessions, on `SessionController`, `Session` and `StreamingSession`.
 
 A session owns the KV record of its turns (request row, pages, state slots, tree lock) from its first admission until
-it is closed; a turn borrows the record. The server has no way to take it back but a timeout, so clients that stay
-away time out, the one that has been away longest first, as soon as their records would not leave room for one request
-of full length. Whoever comes back after that opens a session anew and says everything again.
+it is closed; a turn borrows the record. The server can reclaim it only by a timeout, so idle clients time out, the
+longest idle first, as soon as their records would not leave room for one request of full length. A client that returns
+after that opens a new session and sends its whole history again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sglang.srt.session.session_controller import SessionController
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from ..base.trace import Arrive, Resume
-from .compat import releases, session_api
+from .compat import scheduler_api, session_api
 from .compat.engine import SPARE_PAGES, Engine
 
 TIMED_OUT = -1.0
@@ -24,7 +24,7 @@ TIMED_OUT = -1.0
 
 
 class Sessions:
-    """Every session of one engine; a session is called like its request."""
+    """The sessions of one engine; a session has the name of its request."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -36,16 +36,16 @@ class Sessions:
         self._time = 0.0
 
     def begin(self, event: Arrive, truth: Truth) -> Any:
-        """The first turn of a session."""
+        """Return the first turn of a new session."""
         self.truths[event.name] = truth
         return self._turn(event.name, truth.tokens[: truth.prompt_length], event.max_new_tokens)
 
     def known(self, name: str) -> int:
-        """Tokens that a parked session's client knows."""
-        return len(self.requests[name].origin_input_ids) + len(releases.client_tokens(self.requests[name]))
+        """Return the number of tokens that a parked session's client has."""
+        return len(self.requests[name].origin_input_ids) + len(scheduler_api.client_tokens(self.requests[name]))
 
     def go_on(self, event: Resume) -> Any:
-        """The next turn of a parked session."""
+        """Return the next turn of a parked session."""
         name, known = event.name, self.known(event.name)
         truth = self.truths[name] = self.truths[name].continued(known, event.prompt)
         start = known if name in self.controller else 0
@@ -55,29 +55,29 @@ class Sessions:
         if name not in self.controller:
             self.controller.open(session_api.open_session(name))
         request = session_api.make_turn(self.controller.get(name), name, tokens, max_new_tokens)
-        # The pop keeps the order of parking: oldest first.
+        # Removed and inserted again, so that sessions are in the order of their last turn, oldest first.
         self.requests.pop(name, None)
         self.requests[name] = request
         return request
 
     def close(self, name: str) -> None:
-        """The client is done. A turn that still runs ends first."""
+        """Close a session; a turn that still runs is ended first."""
         self.requests.pop(name, None)
         if name in self.controller:
             self.controller.close(session_api.close_session(name))
 
     def parked(self) -> list[str]:
-        """Sessions between two turns."""
+        """Return the sessions between two turns."""
         return [name for name, request in self.requests.items() if request.finished()]
 
     def owner(self, request: Any) -> Any:
-        """Who has the request's KV record: its session, or itself."""
+        """Return the owner of a request's KV record: its session, or itself."""
         slot = self._slots.get(request.hybridfuzz_name)
         apart = slot is not None and slot.kv is not request.kv and (request.kv.holds_kv or request.kv.holds_mamba)
         return request if slot is None or apart else slot
 
     def apart(self, requests: Mapping[str, Any]) -> dict[str, Any]:
-        """Records that no turn runs on, although one runs: SGLang may take a request out of its session."""
+        """Return records that the running turn does not use: SGLang may take a request out of its session."""
         turns = {name: requests.get(name) for name in self._slots}
         return {
             f"{name}'s session": slot
@@ -86,7 +86,7 @@ class Sessions:
         }
 
     def records(self) -> dict[str, Any]:
-        """Records of sessions that have one."""
+        """Return the records of sessions that have one."""
         return {name: slot.kv for name, slot in self._slots.items() if slot.kv.holds_kv}
 
     @property
@@ -95,7 +95,7 @@ class Sessions:
         return slots
 
     def tick(self, running: set[str]) -> None:
-        """Time passes: closes that had to wait are carried out, and clients time out for lack of room."""
+        """Carry out closes that had to wait, and time out clients for lack of room."""
         self._reap()
         for name in self.parked():
             if self._roomy(running):

@@ -1,8 +1,8 @@
 """Snapshots beside the working state (strategies extra_buffer and extra_buffer_lazy).
 
 A prefill's snapshots are planned by SGLang's own attention backend (`MambaAttnBackendBase._forward_metadata`) and its
-recurrent states are stored by it (`_track_mamba_state_extend`), from per-chunk states that hold our tags. Two lines
-that SGLang has inside of a forward with kernels are written again here: the gather of convolution windows
+recurrent states are stored by it (`_track_mamba_state_extend`), from per-chunk states that hold tags. Two lines that
+are part of a forward with kernels in SGLang are reimplemented here: the gather of convolution windows
 (`GDNAttnBackend.forward_extend`) and the masked copy after a decode (`track_mamba_states_if_needed`).
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .compat import parts, releases, tree_api
+from .compat import parts, scheduler_api, tree_api
 from .compat.engine import Engine
 
 Chain = tuple[int, tuple[int, ...]]
@@ -40,21 +40,21 @@ class Tracker:
         self.backend: Any = parts.make_backend(engine.rows, engine.sizes) if self.tracks else None
 
     def plan(self, batch: Any, rows: Sequence[Any]) -> Plan | None:
-        """At launch: which rows leave a snapshot, and where."""
+        """Return the rows that leave a snapshot and its slots, at launch."""
         if not self.tracks or batch.mamba_track_mask is None:
             return None
         mask, slots = batch.mamba_track_mask.tolist(), batch.mamba_track_indices.tolist()
         depths = [row.prefix + row.num_tokens for row in rows]
         metadata = seen = None
         if batch.forward_mode.is_extend():
-            seen = releases.backend_batch(batch)
+            seen = scheduler_api.backend_batch(batch)
             metadata = self.backend._forward_metadata(seen)
             depths = [tree_api.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
         tracked = [(index, slots[index], depths[index]) for index, marked in enumerate(mask) if marked]
         return Plan(tracked, [row.slot for row in rows], metadata, seen) if tracked else None
 
     def store(self, layer: int, plan: Plan | None, chains: Sequence[Chain]) -> None:
-        """After a layer's working states were written."""
+        """Store the snapshots of a layer whose working states were written."""
         if plan is None:
             return
         if plan.metadata is None:
@@ -72,5 +72,5 @@ class Tracker:
         self.backend._track_mamba_state_extend(plan.batch, chunks, self.pool.mamba_cache.temporal[layer], plan.metadata)
 
     def stored(self, plan: Plan | None) -> list[tuple[int, int, int]]:
-        """(row, slot, depth) of every snapshot."""
+        """Return (row, slot, depth) of every snapshot."""
         return plan.rows if plan else []

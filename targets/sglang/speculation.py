@@ -1,10 +1,10 @@
-"""Speculation: SGLang's n-gram worker verifies a chain of drafts that the trace names, and commits what is right.
+"""Speculation: SGLang's n-gram worker verifies the trace's chain of drafts and commits the accepted ones.
 
-`NGRAMWorker` needs no model of its own for drafts, so all of it is SGLang's: staging, acceptance, the commit of the
-states after the last accepted draft and of snapshots on the track grid, the relay to the next step (`FutureMap`).
-Replaced are the corpus that proposes, the target model, and kernels (kernels.py).
+`NGRAMWorker` needs no draft model, so all of it is SGLang's: staging, acceptance, the commit of the states after the
+last accepted draft and of snapshots on the track grid, the relay to the next step (`FutureMap`). Replaced are the
+corpus that proposes, the target model, and kernels (kernels.py).
 
-A batch is prepared, and reads the tables that it shares with the scheduler, when it is launched. The rest is done when
+A batch is prepared, and reads the tables that it shares with the scheduler, when it is launched. The rest runs when
 SGLang waits for it: for the new lengths when the next verification is launched, or for the result.
 """
 
@@ -27,7 +27,7 @@ from ...reference.tokens import VOCABULARY, Truth, draft_tokens
 from ..base.observe import OutOfRange, StateWrite
 from ..base.trace import Step
 from . import kernels
-from .compat import parts, releases
+from .compat import parts, scheduler_api
 from .compat.engine import STATES, Engine
 from .device import Device, Launch
 
@@ -35,7 +35,7 @@ RESULTS = ("logits_output", "next_token_ids", "accept_lens", "new_seq_lens", "ne
 
 
 class Corpus:
-    """Proposes what the trace says, in place of a corpus of n-grams."""
+    """Proposes the trace's drafts, in place of a corpus of n-grams."""
 
     def __init__(self, drafts: int) -> None:
         self.drafts = drafts
@@ -46,7 +46,7 @@ class Corpus:
         """Tokens of each request of the batch that have been computed; one more is known."""
 
     def batch_get(self, names: list[str], contexts: list[list[int]], totals: list[int]) -> tuple[Any, Any]:
-        """Per request its last token and drafts behind it, and which of them see each other."""
+        """Return, per request, its last token and the drafts after it, and the attention mask between them."""
         tokens: list[int] = []
         for marked, context, length in zip(names, contexts, self.lengths, strict=True):
             name = marked.removesuffix(".")
@@ -57,17 +57,17 @@ class Corpus:
         return np.array(tokens, dtype=np.int64), np.tile(chain.flatten(), len(names))
 
     def synchronize(self) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: the corpus works synchronously."""
 
     def batch_put(self, contexts: list[list[int]]) -> None:
-        """Nothing is learnt."""
+        """Do nothing: the corpus does not learn."""
 
     def erase_match_state(self, names: list[str]) -> None:
-        """Nothing was kept."""
+        """Do nothing: the corpus keeps no state."""
 
 
 class Commit(HybridLinearAttnBackend):
-    """SGLang's backend without its constructor, for the commit of accepted states; reports what it writes."""
+    """SGLang's backend without its constructor, for the commit of accepted states; records its writes."""
 
     def __init__(self, engine: Engine) -> None:
         self.linear_attn_backend = parts.make_backend(engine.rows, engine.sizes)
@@ -142,7 +142,7 @@ class Worker(NGRAMWorker):
         launch = self.device_model.prepare(
             pinned, lambda launch: self.scheduler.launch_batch_sample_if_needed(result, pinned)
         )
-        verify = releases.verify_batch(batch) if batch.forward_mode.is_target_verify() else None
+        verify = scheduler_api.verify_batch(batch) if batch.forward_mode.is_target_verify() else None
         metadata = verify and self.commit.linear_attn_backend._forward_metadata(verify)
         result.delay_sample_func = partial(self._forward, result, launch, metadata, pinned, on_publish)
         if not self.enable_overlap:
@@ -152,14 +152,14 @@ class Worker(NGRAMWorker):
         return result
 
     def _promised(self, batch: Any) -> NgramVerifyInput:
-        """What the next verification starts from: the relay fills it in."""
+        """Return placeholders for the inputs of the next verification, which the relay fills in."""
         nothing = torch.zeros(len(batch.reqs), dtype=torch.int64)
         return NgramVerifyInput(
             draft_token_num=self.draft_token_num, new_seq_lens=nothing, accept_tokens=nothing, accept_lens=nothing
         )
 
     def _forward(self, result: Any, launch: Launch, metadata: Any, batch: Any, on_publish: Any) -> Any:
-        """Forward, acceptance, commit: SGLang's own method. The batch is staged already, which it sees by its mode."""
+        """Run forward, acceptance and commit by SGLang's own method. The batch's mode says that it is staged."""
         self._launch = self.commit.launch = launch
         self.commit.linear_attn_backend.forward_metadata = metadata
         done = super().forward_batch_generation(batch, on_publish)
@@ -175,7 +175,7 @@ class Worker(NGRAMWorker):
         return result
 
     def _forward_target(self, batch: Any, pp_proxy_tensors: Any = None, is_verify: bool = False) -> Any:
-        """The model: logits after every draft, or the token after every prompt."""
+        """Return the model's logits after every draft, or the token after every prompt."""
         said = self.device_model.compute(self._launch)
         logits = None
         if is_verify:

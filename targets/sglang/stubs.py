@@ -1,7 +1,7 @@
-"""Stands in for what SGLang asks for and a CPU does not need: modules at import, switched-off features later.
+"""Stand-ins for what SGLang needs only off a CPU: modules at import, switched-off features at run time.
 
-`OFF` answers everything with itself and is false, empty and nothing. A stub module hands out classes and `OFF`.
-Modules that are installed are never replaced.
+`OFF` returns itself for every attribute, call and item, and is false and empty. A stub module provides classes and
+`OFF`. Modules that are installed are never replaced.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Answer imports of what is missing, once per process. Transformers looks around before it is told tales."""
+    """Provide stubs for missing modules, once per process. Transformers looks for optional modules first."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     from transformers.models.auto import configuration_auto

@@ -8,7 +8,7 @@ from typing import Any
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
-from .compat import releases, session_api, tree_api
+from .compat import scheduler_api, session_api, tree_api
 from .compat.engine import STATES, Engine
 from .device import Device
 from .scheduling import Skeleton
@@ -40,7 +40,7 @@ class SglangTarget:
         }
 
     def _sessions(self) -> Any:
-        """None where a release has no sessions that own their records."""
+        """None for a release without sessions that own their records."""
         if not session_api.has_sessions():
             return None
         from .sessions import Sessions
@@ -48,11 +48,11 @@ class SglangTarget:
         return Sessions(self.engine)
 
     def apply(self, event: Event) -> Effect:
-        """Let the event happen."""
+        """Apply an event."""
         return Effect(self._handlers[type(event)](event))
 
     def arrive(self, event: Arrive) -> list[Record]:
-        """Queue a request; a name is used once."""
+        """Queue a request; no-op for a name that was used before."""
         if event.name in self._names or not fits(self.config, event):
             return []
         self._names.add(event.name)
@@ -61,7 +61,7 @@ class SglangTarget:
             self._queue(event.name, truth, self.sessions.begin(event, truth))
         else:
             tokens = truth.tokens[: truth.prompt_length]
-            self._queue(event.name, truth, releases.make_request(event.name, tokens, event.max_new_tokens))
+            self._queue(event.name, truth, scheduler_api.make_request(event.name, tokens, event.max_new_tokens))
         return []
 
     def resume(self, event: Resume) -> list[Record]:
@@ -80,14 +80,14 @@ class SglangTarget:
         self.scheduler._add_request_to_queue(request)
 
     def run_step(self, event: Step) -> list[Record]:
-        """Plan, execute, process: with overlap, the batch that is processed is the one before."""
+        """Plan, execute, process. With overlap, the processed batch is the previous one."""
         scheduler = self.scheduler
         if not scheduler.busy:
             self._tick()
             return []
         most = self.config.max_num_batched_tokens
         page = self.engine.sizes.page
-        # The server insists on a multiple of the page.
+        # The server requires a multiple of the page size.
         budget = max(min(event.budget or most, most) // page, 1) * page
         scheduler.chunked_prefill_size = budget
         records = self.device.records = []
@@ -105,7 +105,7 @@ class SglangTarget:
         scheduler.turn(batch)
         outputs, ended = scheduler.client.take()
         if self.sessions is not None and not self.sessions.requests.keys().isdisjoint(ended):
-            # A step takes less time than a client: what is in flight ends before the next turn comes.
+            # A client is slower than a step: whatever is in flight ends before the next turn arrives.
             self.device.drain()
         if outputs or ended:
             records.append(Delivered(self.step, outputs, ended))
@@ -138,32 +138,32 @@ class SglangTarget:
         return []
 
     def abort(self, event: Abort) -> list[Record]:
-        """A client gives up. A waiting request ends at once, a running one with its next result."""
+        """Abort a request: a waiting one ends at once, a running one with its next result."""
         if event.name in self.host.requests:
-            self.scheduler.abort_request(releases.abort_message(event.name))
+            self.scheduler.abort_request(scheduler_api.abort_message(event.name))
             self.scheduler.client.take()
-        # A session that timed out holds nothing any more, but its client could still come back.
+        # A session that timed out holds nothing, but its client could still come back.
         if self.sessions is not None:
             self.sessions.close(event.name)
         return []
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
-        """SGLang flushes its cache only when it is idle."""
+        """Flush the cache, which SGLang does only when it is idle."""
         if not self.scheduler.busy:
-            releases.flush(self.scheduler)
+            scheduler_api.flush(self.scheduler)
         return []
 
     def evict(self, event: Evict) -> list[Record]:
-        """Pool pressure: so many pages' worth of tokens, and as many states."""
+        """Evict the given number of pages of tokens, and as many states."""
         tree_api.evict(self.engine.cache, event.blocks * self.engine.sizes.page, event.blocks)
         return []
 
     def view(self) -> View:
-        """The host's metadata now."""
+        """Return the host's metadata."""
         return self.host.view()
 
     def read(self, group: int, layer: int, block: int) -> Content:
-        """What a slot or page holds."""
+        """Return the content of a slot or page."""
         states, sizes = self.engine.states, self.engine.sizes
         if group == STATES:
             window = tuple(states.window[layer, block].tolist())
@@ -172,4 +172,4 @@ class SglangTarget:
         return SlotContent(states.keys[layer][start : start + sizes.page].tolist())
 
     def close(self) -> None:
-        """Everything is garbage."""
+        """Do nothing: the engine is garbage-collected."""

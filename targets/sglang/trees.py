@@ -2,7 +2,7 @@
 
 A node's path of tokens has a tag for every depth: each KV page is published at the depth where it ends, the state
 slot at the end of its node. The Python core shows its nodes. The Rust core shows which slots it owns and whether they
-are locked, but no tokens: `OpaqueTree` remembers under which key each slot was handed to it.
+are locked, but no tokens: `OpaqueTree` records the key under which each slot was inserted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HIDDEN = -2
 
 
 class Owned(NamedTuple):
-    """A block of the tree: number, key, lock count, and the id of the node that has it."""
+    """A block of the tree: number, key, lock count, and the id of its node."""
 
     block: int
     key: Key
@@ -31,7 +31,7 @@ class Owned(NamedTuple):
 
 
 def tree_of(engine: Engine) -> NodeTree | OpaqueTree | NoTree:
-    """The reader for an engine's tree."""
+    """Return the reader for an engine's tree."""
     if not engine.sizes.caching:
         return NoTree()
     return OpaqueTree(engine) if engine.sizes.tree_core == "rust" else NodeTree(engine)
@@ -67,10 +67,10 @@ class NodeTree:
 
 
 class NoTree:
-    """Without prefix caching: whatever requests and free lists do not have is lost."""
+    """No prefix caching: every block belongs to a request or to a free list."""
 
     def owned(self) -> Iterator[Owned]:
-        """Nothing."""
+        """Return nothing."""
         return iter(())
 
 

@@ -1,7 +1,7 @@
 """The host's metadata: SGLang's rows, free lists and tree as a `View`.
 
-A node's lock counts are the references of what it owns; tables that borrow its pages, and the receipts of live
-requests, say how many there should be.
+A node's lock counts are the reference counts of what it owns. Their expected values follow from the tables that borrow
+its pages and from the lock receipts of live requests.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..base.observe import Table, View
-from .compat import old_releases, releases, tree_api
+from .compat import old_releases, scheduler_api, tree_api
 from .compat.engine import STATES, Engine
 from .trees import HIDDEN, SOME, Owned, tree_of
 
 
 class Host:
-    """Reads everything."""
+    """Reads the metadata of one engine."""
 
     def __init__(self, engine: Engine, scheduler: Any, sessions: Any) -> None:
         self.engine = engine
@@ -28,8 +28,11 @@ class Host:
         """Every request that may hold anything."""
 
     def table(self, request: Any) -> Table:
-        """Slots by role, pages by column. A finished request that gave its row back owns nothing, whatever it still
-        names: it may have given its working slot to the tree."""
+        """Return slots by role and pages by column.
+
+        A finished request that has freed its row owns nothing, even if it still names slots: its working slot may
+        belong to the tree.
+        """
         owner = self.owner(request)
         if request.finished() and tree_api.row_of(owner) is None:
             return ((), ())
@@ -44,7 +47,7 @@ class Host:
         return (tree_api.slots_of(owner), tuple(pages))
 
     def owner(self, request: Any) -> Any:
-        """Who has a request's KV record and lock: itself, or its session."""
+        """Return the owner of a request's KV record and lock: itself, or its session."""
         return request if self.sessions is None else self.sessions.owner(request)
 
     def _tables(self) -> dict[str, Table]:
@@ -60,12 +63,12 @@ class Host:
         return tables
 
     def view(self) -> View:
-        """The host's metadata now."""
+        """Return the host's metadata."""
         engine, sizes = self.engine, self.engine.sizes
         tables = self._tables()
         owned = list(self.tree.owned())
         free = old_releases.free_slots(engine.rows)
-        free += [sizes.first_page + page for page in releases.free_pages(engine.allocator)]
+        free += [sizes.first_page + page for page in scheduler_api.free_pages(engine.allocator)]
         pins = self._pins(owned)
         return View(
             free=free,
@@ -81,8 +84,10 @@ class Host:
         )
 
     def _references(self, tables: dict[str, Table], owned: list[Owned], pins: Counter[int]) -> list[int]:
-        """Lock counts; what belongs to one request has one reference. Where the tree does not show a count, what it
-        shows is compared: locked at all, or nothing."""
+        """Return lock counts; a block of one request has one reference.
+
+        A tree without lock counts shows at most whether a block is locked, which is compared instead.
+        """
         size = self.engine.layout.num_blocks
         owners = Counter(block for table in tables.values() for blocks in table for block in blocks)
         references = [min(owners[block], 1) for block in range(size)]
@@ -94,7 +99,7 @@ class Host:
         return references
 
     def _pins(self, owned: list[Owned]) -> Counter[int]:
-        """Locks on states: a request locks the state of the node that its prefix ends at, and holds no slot of it."""
+        """Return locks on states: a request locks the state of the node at which its prefix ends."""
         states = {one.node: one.block for one in owned if one.key.group == STATES}
         pins: Counter[int] = Counter()
         owners = [self.owner(request) for request in self.requests.values()]

@@ -3,19 +3,25 @@
 Replaced are the layers (they compute tags, `layers`), the drafter (`drafter`) and the interpreter of the runner's
 small Triton kernels (`interpreter`). Everything that moves block ids around is vLLM's own.
 
-    factory   what the target can do; opens one engine per trace
-    compat    every difference between vLLM releases, found by looking at what is there
-    configuration  what the platform would choose for a small GPU
-    bringup   runner, cache allocation, captured graphs, scheduler
-    graphs    full decode graphs: what a replay bakes in, and what it reads anew
-    layers    shadow layers: tags in vLLM's own KV tensors, at the places that vLLM's own metadata names
-    state_layers  those with a recurrent state; contracts: gated delta net or Mamba 2
-    metadata  reads that metadata into plain rows, as the real kernels do
-    worker    the two model runners (V1 and V2) behind one interface
-    drafter   proposes what the trace asks for
-    hooks     sees zeroing, copies and the forward go by, and records them
-    views     the host's metadata as a `View`
-    target    the `Target` protocol on top
+    environment     the engine's releases and the environment of its workers
+    factory         capabilities; opens one engine per trace
+    options         the options of a trace
+    compat          every difference between vLLM releases, found by feature detection
+    configuration   a trace's configuration as a `VllmConfig`
+    bringup         runner, cache allocation, captured graphs, scheduler
+    graphs          full decode graphs: capture and replay on a CPU
+    layers          shadow layers: tags in vLLM's own KV tensors, at the places that vLLM's own metadata names
+    state_layers    shadow layers with a recurrent state
+    contracts       the metadata of a state layer: gated delta net or Mamba 2
+    metadata        reads metadata into plain rows (`layer_rows`), as the real kernels do
+    bounds          checks that indices in metadata name something
+    runner_adapter  the two model runners (V1 and V2) behind one interface
+    drafter         proposes the drafts that the trace specifies
+    hooks           record zeroing, copies and the forward
+    interpreter     a fast interpreter for the runner's Triton kernels
+    views           the host's metadata as a `View`
+    target          the `Target` protocol
+    repro           stand-alone reproducers; repro_engine is the engine that they inline
 
 Only `factory` may be imported where vLLM is not installed.
 """

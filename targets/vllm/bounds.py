@@ -1,7 +1,7 @@
-"""Which indices in vLLM's metadata name something. A row with one that does not is noted as `OutOfRange`, and left out.
+"""Bounds checks for indices in vLLM's metadata. A row with one out of range is recorded as `OutOfRange` and skipped.
 
-A kernel goes where it is sent; Python would raise for a number that is too large and count a negative one from the
-end. Neither says what the metadata said.
+A kernel would access memory out of bounds; Python would raise for an index that is too large and count a negative one
+from the end. Neither reports what the metadata contains.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from .layer_rows import StateRow
 
 
 class Bounds:
-    """What there is for one group in one forward: blocks in the pool, rows and tokens in the batch; `found` is what
-    lay outside."""
+    """The sizes for one group in one forward: blocks in the pool, rows and tokens in the batch.
+
+    `found` collects the indices that lie outside.
+    """
 
     def __init__(self, group: int, num_blocks: int, num_rows: int, num_tokens: int) -> None:
         self.found: list[OutOfRange] = []
@@ -24,20 +26,20 @@ class Bounds:
         self._num_tokens = num_tokens
 
     def has(self, row: int, what: str, index: int, size: int) -> bool:
-        """Whether there is an entry `index` among `size`."""
+        """Return True if `index` is within `size` entries; otherwise record it."""
         if 0 <= index < size:
             return True
         self.found.append(OutOfRange(row, self._group, what, index, size))
         return False
 
     def blocks(self, row: int, blocks: Sequence[int]) -> bool:
-        """Whether the pool has all of these blocks."""
+        """Return True if the pool has all of these blocks."""
         if not blocks or (min(blocks) >= 0 and max(blocks) < self._num_blocks):
             return True
         return all(self.has(row, "block", block, self._num_blocks) for block in blocks)
 
     def span(self, row: int, tokens: Sequence[int], start: int, stop: int) -> Sequence[int]:
-        """Those of `tokens` that belong to a row; none where its boundaries lie outside."""
+        """Return the part of `tokens` that belongs to a row; empty if the row's boundaries lie outside."""
         if start >= stop:
             return ()
         inside = 0 <= start < stop <= len(tokens)
@@ -46,7 +48,7 @@ class Bounds:
         return tokens[start:stop] if inside else ()
 
     def state_row(self, row: StateRow) -> bool:
-        """Whether a row, its tokens and its blocks exist."""
+        """Return True if a row, its tokens and its blocks exist."""
         first, last = min(row.tokens), max(row.tokens)
         if not (0 <= row.row < self._num_rows and first >= 0 and last < self._num_tokens):
             return (

@@ -1,7 +1,7 @@
 """Builds one real engine: runner with shadow model, caches, captured graphs, scheduler.
 
-What a GPU worker would do around these parts (loading weights, profiling memory) is left out; what
-`EngineCore` does between runner and scheduler is done here in the same order.
+The rest of a GPU worker's start-up (loading weights, profiling memory) is left out; the steps of `EngineCore` between
+runner and scheduler are done here in the same order.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import tempfile
 import types
 from collections.abc import Sequence
 from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -38,28 +40,45 @@ _CPU = torch.device("cpu")
 _MEMORY = 1 << 30
 
 
+def _check_triton() -> None:
+    """Raise TargetError where vLLM has disabled Triton: its placeholders crash in every trace, in vLLM's own code."""
+    from vllm.triton_utils import HAS_TRITON
+
+    if HAS_TRITON:
+        return
+    try:
+        number = version("vllm")
+        why = f"its version {number} is that of a CPU build" if "cpu" in number else "vllm/triton_utils/importing.py"
+    except PackageNotFoundError:
+        why = "its package metadata (vllm-*.dist-info) is missing"
+    if find_spec("triton") is None:
+        why = f"there is no triton for {sys.executable}"
+    raise TargetError(f"vLLM cannot be driven here: it has disabled Triton ({why})")
+
+
 @cache
 def prepare_process() -> None:
-    """Once per process: patches, one-process "distributed" setup."""
+    """Patch vLLM and set up its "distributed" environment of one process, once. Raises TargetError without Triton."""
     from vllm.v1.sample.sampler import Sampler
     from vllm.v1.worker import mamba_utils
 
     from .interpreter import install as install_interpreter
 
+    _check_triton()
     torch.set_num_threads(1)
     logging.getLogger("vllm").setLevel(logging.ERROR)
     install_interpreter()
     hooks.install()
     graphs.prepare_process()
-    # Tiles spread a copy of megabytes over a GPU; ours is 8 bytes, and each tile is a call of the interpreter.
+    # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.
     mamba_utils._TEMPORAL_TILES = 1
-    # The only compiled operator that the greedy path of the V1 runner meets.
+    # The only compiled operator on the greedy path of the V1 runner.
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
-    # Nobody else will come to the rendezvous, and a worker may be killed at any time: nothing of it stays.
+    # The rendezvous has one participant. Its file is deleted now, since a worker may be killed at any time.
     with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig()):
         init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
         ensure_model_parallel_initialized(1, 1)
-    # What is imported stays: not to be scanned in each collection.
+    # Modules live as long as the process: garbage collections need not scan them.
     gc.collect()
     gc.freeze()
 
@@ -75,7 +94,7 @@ class Engine:
         prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
         self.vllm_config = vllm_config = configure(config, self.is_v2)
-        # vLLM collects garbage to measure the memory of a loaded model: most of the time of a bring-up.
+        # vLLM collects garbage to measure the memory of a loaded model, which would take most of the start-up time.
         with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
@@ -115,7 +134,7 @@ class Engine:
             kind: sum(one.layers for one in self.config.groups if one.kind == kind) for kind in ("mamba", "attention")
         }
         mamba, attention = layers["mamba"], layers["attention"]
-        # Interleaved, as real hybrids are: so many state layers, then an attention layer.
+        # Interleaved, as in real hybrid models: a number of state layers, then an attention layer.
         each = cdiv(mamba, attention)
         pattern = "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
         return ShadowModel(
@@ -153,12 +172,12 @@ class Engine:
             runner = cpu_model_runner.CPUModelRunner(self.vllm_config, _CPU)
             runner.load_model()
         if drafts_on_device(self.config):
-            # vLLM leaves these counts as memory was, and reads them where no batch has fitted its drafter yet.
+            # vLLM leaves this buffer uninitialized, and reads it before the first batch that its drafter handles.
             runner._num_valid_draft_tokens_cpu.fill_(self.config.num_speculative_tokens)
         return runner
 
     def _drafting_on_device(self) -> Sequence[tuple[Any, str, Any]]:
-        """What has to be exchanged for a drafter on the device."""
+        """Return the replacements that a drafter on the device needs, as for `compat.replaced`."""
         if not drafts_on_device(self.config):
             return ()
         from vllm.v1.worker import gpu_model_runner
@@ -173,7 +192,7 @@ class Engine:
                 layers[name].attach(group, index)
 
     def _fill_pool(self, model: ShadowModel) -> None:
-        """Random bytes, the same in every run: in zeroed memory real bugs are invisible."""
+        """Fill the caches with random bytes, the same in every run: zeroed memory hides bugs."""
         generator = torch.Generator().manual_seed(1)
         filled: set[int] = set()
         for layer in model.layers:
@@ -184,7 +203,7 @@ class Engine:
                 torch.empty(0, dtype=torch.uint8).set_(storage).random_(0, 256, generator=generator)
 
     def _layout(self, cache_config: Any) -> Layout:
-        """What vLLM built, in the reference's terms and in vLLM's order of groups."""
+        """Return the layout that vLLM built, in the reference's terms and with vLLM's order of groups."""
         config = self.config
         groups = []
         for one in cache_config.kv_cache_groups:
@@ -192,10 +211,10 @@ class Engine:
             kind = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
             inner = kind == "mamba" and getattr(spec, "num_prefill_checkpoint_blocks", 0) > 0
             groups.append(Group(kind, spec.block_size, len(one.layer_names), inner_states=inner))  # type: ignore[arg-type]
-        asked = sorted((group.kind, group.layers) for group in config.groups)
-        if asked != sorted((group.kind, group.layers) for group in groups):
+        wanted = sorted((group.kind, group.layers) for group in config.groups)
+        if wanted != sorted((group.kind, group.layers) for group in groups):
             raise TargetError(
-                f"vllm forms groups {[(one.kind, one.layers) for one in groups]} out of the layers of {asked}; "
+                f"vllm forms groups {[(one.kind, one.layers) for one in groups]} out of the layers of {wanted}; "
                 "use the group counts that the target lists"
             )
         speculation = self.vllm_config.speculative_config

@@ -1,7 +1,7 @@
 """Every difference between the vLLM releases that the target drives (0.28 to 0.33).
 
-A difference is found by looking at what is there, never by comparing version numbers, so that a checkout between
-two releases works as well.
+Differences are found by feature detection, never by comparing version numbers, so that a checkout between two releases
+works as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..base.trace import TraceError
 
 
 class CachePlan(NamedTuple):
-    """What vLLM decided about groups and blocks: the worker's and the scheduler's copy, and two block sizes."""
+    """vLLM's plan of groups and blocks: `KVCacheConfig` of worker and scheduler, and two block sizes in tokens."""
 
     worker: Any
     scheduler: Any
@@ -31,13 +31,13 @@ _signature = functools.cache(inspect.signature)
 
 
 def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Names and kinds of a function's parameters, those of a bound method with `self`."""
+    """Return a function's parameters by name; those of a bound method include `self`."""
     return _signature(getattr(function, "__func__", function)).parameters
 
 
 @contextlib.contextmanager
 def too_small_is_a_refusal() -> Iterator[None]:
-    """Newer releases check the pool against the longest request: an answer to the configuration, not a crash."""
+    """Turn the check of newer releases that the pool fits the longest request into a TraceError: it is not a crash."""
     try:
         yield
     except ValueError as error:
@@ -47,7 +47,7 @@ def too_small_is_a_refusal() -> Iterator[None]:
 
 
 def _resolved_layout(config: VllmConfig, specs: dict[str, Any]) -> str:
-    """The memory layout, for releases that choose one (0.29 on); "" for older ones."""
+    """Return the memory layout for releases that choose one (0.29 and later), "" for older ones."""
     try:
         from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
     except ImportError:
@@ -82,7 +82,7 @@ def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CacheP
         resolved["cache_hit_alignment_tokens"] = kv_cache_utils.resolve_cache_hit_alignment_tokens(
             scheduler, config, block_size, hash_block_size
         )
-    # The planner tells worker and scheduler; the worker keeps it in its own configuration.
+    # vLLM's planner sends these to worker and scheduler; the worker keeps them in its own configuration.
     for one in (*workers, scheduler, config.cache_config):
         for name, value in resolved.items():
             if hasattr(one, name):
@@ -91,7 +91,7 @@ def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CacheP
 
 
 def block_hasher(config: VllmConfig, hash_block_size: int) -> Callable[[Any], list[Any]]:
-    """vLLM's own prefix hasher: request -> hashes of its new full blocks."""
+    """Return vLLM's own prefix hasher: a function from a request to the hashes of its new full blocks."""
     from vllm.utils.hashing import get_hash_fn_by_name
 
     function = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
@@ -104,19 +104,19 @@ def block_hasher(config: VllmConfig, hash_block_size: int) -> Callable[[Any], li
 
 
 def is_v2_drafting_as_eagle() -> bool:
-    """Whether the V2 runner refuses the n-gram method, so that a drafter must pass as MTP, with EAGLE's rules."""
+    """Return True if the V2 runner refuses the n-gram method: the drafter then passes as MTP, with EAGLE's rules."""
     from vllm.v1.worker.gpu import model_runner
 
     return "req_states" not in parameters(model_runner.init_speculator)
 
 
 def has_lookahead_hashes() -> bool:
-    """Whether EAGLE's drop can be replaced by hashes that look ahead (and that be switched off)."""
+    """Return True if lookahead block hashes can take the place of EAGLE's block drop, and can be disabled."""
     return "disable_lookahead_block_hashes" in SpeculativeConfig.__dataclass_fields__
 
 
 def drops_eagle_block(speculation: Any) -> bool:
-    """Whether the last matched block of a hit is given up."""
+    """Return True if the last matched block of a hit is dropped."""
     drops = getattr(speculation, "use_eagle_block_drop", speculation.use_eagle)
     return bool(drops())
 
@@ -124,7 +124,7 @@ def drops_eagle_block(speculation: Any) -> bool:
 def retain_every_boundary(cache_config: Any) -> None:
     """Publish the state at each block boundary, as older releases always do.
 
-    Newer ones publish by default only where prompts end or fork: then nothing that decoding wrote is ever hit.
+    By default, newer ones publish only where prompts end or fork, so that a state written by decoding is never hit.
     """
     if hasattr(cache_config, "prefix_cache_retention_interval"):
         cache_config.prefix_cache_retention_interval = None
@@ -132,7 +132,7 @@ def retain_every_boundary(cache_config: Any) -> None:
 
 @contextlib.contextmanager
 def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Attributes replaced while the block runs: (object, name, value) each."""
+    """Replace attributes while the block runs: (object, name, value) each."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)
@@ -144,7 +144,7 @@ def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
 
 
 def without_pinning(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A maker of tensors, where the V1 runner asks for pinned memory without asking whether there is any."""
+    """Wrap a tensor constructor to ignore `pin_memory`, which the V1 runner passes without checking for support."""
 
     def make(*arguments: Any, pin_memory: bool = False, **keywords: Any) -> Any:
         return function(*arguments, **keywords)
@@ -153,14 +153,14 @@ def without_pinning(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_v2_model(runner: Any, model: Any) -> None:
-    """Give a ready model to the V2 runner."""
+    """Give the V2 runner a model instead of a checkpoint to load."""
     if "model" in parameters(type(runner).load_model):
         runner.load_model(model=model)
         return
     from vllm.v1.worker.gpu import model_runner
 
     class Loader:
-        """Stands in for the loader of checkpoints."""
+        """A checkpoint loader that returns the given model."""
 
         def load_model(self, vllm_config: Any, model_config: Any) -> Any:
             return model
@@ -170,7 +170,7 @@ def load_v2_model(runner: Any, model: Any) -> None:
 
 
 def kernel_block_sizes() -> Callable[..., list[Any]]:
-    """`get_supported_kernel_block_sizes` of a backend that takes any block size; its parameters changed."""
+    """Return `get_supported_kernel_block_sizes` for a backend that takes any block size (its parameters differ)."""
     from vllm.v1.attention.backend import MultipleOf
 
     def any_size(*_: Any, **__: Any) -> list[Any]:
@@ -182,30 +182,30 @@ def kernel_block_sizes() -> Callable[..., list[Any]]:
 def kv_cache_shape(
     num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, cache_dtype_str: str = "auto"
 ) -> tuple[int, ...]:
-    """The logical shape of an attention cache; older releases ask the backend, which refuses small blocks."""
+    """Return the logical shape of an attention cache. Older releases call the backend, which refuses small blocks."""
     return num_blocks, num_kv_heads, block_size, 2 * head_size
 
 
 def dummy_run(runner: Any) -> None:
-    """What `Worker.execute_dummy_batch` does on an idle data-parallel rank: one decode row."""
+    """Run one decode row, as `Worker.execute_dummy_batch` does on an idle data-parallel rank."""
     runner._dummy_run(query_length(runner), uniform_decode=True)
 
 
 def query_length(runner: Any) -> int:
-    """Tokens of a decode row."""
+    """Return the number of tokens of a decode row."""
     return getattr(runner, "uniform_decode_query_len", 0) or getattr(runner, "decode_query_len", 1)
 
 
 def waiting_queues(scheduler: Any) -> list[str]:
-    """Attributes that are queues of requests that wait, in the order in which the scheduler looks at them."""
+    """Return the names of the scheduler's queues of waiting requests, in the order in which it visits them."""
     names = ("kv_holding_waiting", "waiting", "skipped_waiting")
     return [name for name in names if getattr(scheduler, name, None) is not None]
 
 
 def copy_table(context: Any, group: int, by_slot: Any, by_row: Any, slot: int, row: int) -> list[int]:
-    """The row of a block table that a fused align copy looks at.
+    """Return the row of a block table that a fused align copy reads.
 
-    Newer releases index the table of request slots, older ones the batch-ordered copy: the context holds the address.
+    Newer releases index the table of request slots, older ones its batch-ordered copy: the context holds the address.
     """
     pointer = int(context.block_table_ptrs[context.mamba_group_ids.index(group)])
     table = by_slot[slot] if pointer == by_slot.data_ptr() else by_row[row]
@@ -214,14 +214,14 @@ def copy_table(context: Any, group: int, by_slot: Any, by_row: Any, slot: int, r
 
 
 def drain_drafts(runner: Any, scheduler: Any) -> None:
-    """Synchronous speculation: hand the proposals to the scheduler."""
+    """Pass the runner's proposals to the scheduler (synchronous speculation)."""
     drafts = runner.take_draft_token_ids()
     if drafts is not None:
         scheduler.update_draft_token_ids(drafts)
 
 
 def request_arguments(hasher: Any, priority: int, arrival: float) -> dict[str, Any]:
-    """Keyword arguments of `Request` besides id, prompt and parameters."""
+    """Return the keyword arguments of `Request` besides id, prompt and sampling parameters."""
     from vllm.v1.request import Request
 
     known = parameters(Request.__init__)
@@ -236,16 +236,16 @@ def request_arguments(hasher: Any, priority: int, arrival: float) -> dict[str, A
 
 
 def client_outputs(outputs: Any) -> Sequence[Any]:
-    """The `EngineCoreOutput`s of all clients."""
+    """Return the `EngineCoreOutput`s of all clients."""
     if isinstance(outputs, dict):
         return [one for client in outputs.values() for one in client.outputs]
     return list(outputs.outputs)
 
 
 def apart_buffers(wanted: bool) -> list[tuple[Any, str, Any]]:
-    """Changes under which the V1 runner keeps host and "device" copies of its buffers apart.
+    """Return the replacements under which the V1 runner has separate host and "device" copies of its buffers.
 
-    Its CPU subclass aliases them, which is right without asynchronous scheduling only.
+    Its CPU subclass aliases them, which is correct only without asynchronous scheduling.
     """
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 

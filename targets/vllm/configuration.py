@@ -1,7 +1,7 @@
-"""A trace's configuration as a `VllmConfig`, as the platform would choose it for a small GPU.
+"""Translates a trace's configuration to a `VllmConfig`, as the platform would choose it for a small GPU.
 
-vLLM derives block sizes, padding and graph sizes from a model's and a device's real sizes; here the trace says them, so
-they are set after vLLM has checked the rest. Not here: which releases differ (`compat`).
+vLLM derives block sizes, padding and graph sizes from the model and the device. Here they come from the trace, and are
+set after vLLM has validated the rest. Differences between releases are in `compat`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ smallest blocks, its vocabulary is the reference's `VOCABULARY`."""
 
 
 def configure(config: Config, is_v2: bool) -> VllmConfig:
-    """The configuration of one engine."""
+    """Return the configuration of one engine."""
     k = config.num_speculative_tokens
-    # A step's budget is set before each schedule(); here only the size of the buffers.
+    # The size of the buffers. The budget of a step is set before each schedule().
     tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))
     model = ModelConfig(
         model=str(MODEL),
@@ -62,7 +62,8 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
         device_config=DeviceConfig("cpu"),
         speculative_config=_speculation(config, model, is_v2) if k else None,
     )
-    # The CPU platform switches these off or elsewhere; a hybrid model on a GPU has them like this.
+    # The CPU platform has disabled asynchronous scheduling and graphs and chosen block sizes of its own: restore what a
+    # hybrid model has on a GPU.
     vllm_config.scheduler_config.async_scheduling = config.async_depth > 0
     _set_block_sizes(config, vllm_config.cache_config)
     if has_graphs(config):
@@ -71,19 +72,19 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
 
 
 def block_size(config: Config, kind: str) -> int:
-    """Tokens per block of a kind of group."""
+    """Return the tokens per block of the groups of a kind."""
     return next(group.block_size for group in config.groups if group.kind == kind)
 
 
 def head_size(config: Config) -> int:
-    """Words per key, so that an attention page is large enough for a state."""
+    """Return the 8-byte words per key with which an attention page is large enough for a state."""
     state = config.conv_width + config.num_speculative_tokens
     return cdiv(state, 2 * block_size(config, "attention"))
 
 
 def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
     as_eagle = config.eagle_block_drop or (is_v2 and compat.is_v2_drafting_as_eagle())
-    # Hashes that cover tokens behind their block replace the drop by a condition that keys do not show.
+    # Lookahead hashes cover tokens behind their block: they replace the drop by a condition that no key shows.
     legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
     return SpeculativeConfig(
         **legacy,
@@ -97,7 +98,7 @@ def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
 
 
 def _set_block_sizes(config: Config, cache_config: Any) -> None:
-    """What `Platform._align_hybrid_block_size` does from the sizes of a real model's states."""
+    """Set what `Platform._align_hybrid_block_size` derives from the sizes of a real model's states."""
     size = block_size(config, "attention")
     cache_config.block_size = size
     prefix_caching = config.mamba_cache_mode != "none"
@@ -110,7 +111,7 @@ def _set_block_sizes(config: Config, cache_config: Any) -> None:
 
 
 def _set_graph_sizes(config: Config, compilation: Any) -> None:
-    """Full graphs for decode batches only: all that a state layer's backend supports (`UNIFORM_BATCH`)."""
+    """Request full graphs for decode batches: all that the backend of a state layer supports (`UNIFORM_BATCH`)."""
     from vllm.config import CUDAGraphMode
 
     query = config.num_speculative_tokens + 1

@@ -18,8 +18,12 @@ from .metadata import NULL, Columns, speculative_row, state_rows
 
 
 class Contract(NamedTuple):
-    """A kind of state layer: which builder makes its metadata, how rows are read from it, and whether its chunks may
-    leave a state inside them."""
+    """The metadata of a kind of state layer.
+
+    backend  the attention backend, whose builder makes the metadata
+    rows     reads the rows of one layer from it
+    exports  True if a chunk may leave a state at a boundary inside it
+    """
 
     backend: Any
     rows: Callable[[Any, Columns], list[StateRow]]
@@ -27,7 +31,7 @@ class Contract(NamedTuple):
 
 
 def contract(name: str, conv_width: int) -> Contract:
-    """The contract of the option `mixer`."""
+    """Return the contract for the option `mixer`."""
     from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
     if name == "mamba2":
@@ -36,7 +40,10 @@ def contract(name: str, conv_width: int) -> Contract:
 
 
 def mamba2_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
-    """The rows of a Mamba 2 layer, in the order in which the kernels process them; `window` inputs are kept."""
+    """Return the rows of a Mamba 2 layer in the order in which the kernels process them.
+
+    `window` is the number of inputs that a convolution state holds.
+    """
     rows: list[StateRow] = []
     if metadata.num_prefills > 0:
         rows += _prefill_rows(metadata, columns, window)
@@ -80,17 +87,17 @@ def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow
 
 
 def _chunk_end(ends: Sequence[int], row: int, chunk: int, bounds: Bounds) -> int:
-    """Tokens of all prompts up to the end of a chunk; 0 for one that does not exist."""
+    """Return the number of tokens of all prompts up to the end of a chunk, 0 for a chunk that does not exist."""
     return ends[chunk + 1] if bounds.has(row, "chunk", chunk, len(ends) - 1) else 0
 
 
 def _inner_states(
     metadata: Any, starts: Sequence[int], prompts: range, window: int, bounds: Bounds
 ) -> list[Inner | None]:
-    """Each row's state inside its chunk, None where there is none.
+    """Return each row's state inside its chunk, None where there is none.
 
-    The window is found by the offset and the recurrent state by the chunk's number: in a sound batch both mean the
-    same token. The window is taken from the batch's inputs, whosever they are.
+    The kernels locate the window by the offset and the recurrent state by the chunk's number: in a correct batch both
+    name the same token. The window is taken from the inputs of the batch, even if they belong to another row.
     """
     chunks = getattr(metadata, "checkpoint_chunk_idx", None)
     if chunks is None:
@@ -115,14 +122,14 @@ def _speculative_rows(metadata: Any, columns: Columns) -> list[StateRow]:
     for row, blocks in enumerate(metadata.state_indices_tensor_d.tolist()):
         own = columns.bounds.span(row, tokens, starts[row], starts[row + 1])
         if own:
-            # Of a row that is left alone, the count is looked at all the same, but not below one (`maximum`).
+            # The kernels also load the count of a row that they skip, clamped to at least 1 (`maximum`).
             offset = max(accepted[row] - 1, 0) if blocks[0] == NULL else accepted[row] - 1
             rows.append(speculative_row(row, own, blocks, offset, columns))
     return [row for row in rows if row]
 
 
 def _decode_rows(metadata: Any, columns: Columns) -> list[StateRow]:
-    """Rows without accepted counts: kernels read and write the first column, however many there are (0.28: 1 + k)."""
+    """Return rows without accepted counts: kernels use the first column only, even of several (0.28 has 1 + k)."""
     rows = []
     for row, (block, *_) in enumerate(metadata.state_indices_tensor_d[: metadata.num_decode_tokens].tolist()):
         column = columns.of(row, 0, block)

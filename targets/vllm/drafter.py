@@ -1,8 +1,8 @@
-"""The drafter: proposes as many and as right tokens as the trace asks for.
+"""The drafter: proposes as many tokens as the trace specifies, of which the specified number is right.
 
-It stands where vLLM's own drafters stand (V2: a speculator with device tensors, always k proposals; V1: an n-gram
-proposer with lists of any length, with asynchronous scheduling one with device tensors). It knows what the model will
-say, and the last known length of each request; it never looks at the caches.
+It takes the place of vLLM's own drafters (V2: a speculator with device tensors, always k proposals; V1: an n-gram
+proposer with lists of any length, with asynchronous scheduling one with device tensors). It knows the tokens that the
+model will sample and the last known length of each request; it never reads the caches.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ class Drafter:
     def __init__(self, most: int, longest: int) -> None:
         self.most = most
         self.longest = longest
-        """Tokens of any request at most."""
+        """Most tokens of a request."""
         self.truths: dict[str, Truth] = {}
         self.event = Step()
 
     def propose(self, name: str, known: int, count: int) -> list[int]:
-        """`count` proposals after the first `known` tokens, as right as the event says; nonsense for a request or a
-        length that cannot be."""
+        """Return `count` proposals after the first `known` tokens, of which the event's number is right.
+
+        For an unknown request or an impossible length all of them are wrong.
+        """
         _, right = self.event.per_request.get(name, (self.event.drafts, self.event.right))
         truth = self.truths.get(name)
         possible = truth is not None and 0 <= known <= self.longest
         return draft_tokens(truth.tag(known), count, right) if truth and possible else [0] * count
 
     def wanted(self, name: str) -> int:
-        """How many proposals the event asks for."""
+        """The number of proposals that the event specifies."""
         count, _ = self.event.per_request.get(name, (self.event.drafts, self.event.right))
         return min(count, self.most)
 
 
 class Speculator:
-    """The drafter as the V2 runner sees it."""
+    """The drafter with the interface of the V2 runner."""
 
     num_query_per_req = 1
     num_extra_query_per_req = 0
@@ -60,7 +62,7 @@ class Speculator:
         """No graphs."""
 
     def propose(self, input_batch: Any, *_: Any, dummy_run: bool = False, **__: Any) -> torch.Tensor:
-        """[requests, k] token ids. The total length of a request already counts what this step accepted."""
+        """Return [requests, k] token ids. The total length of a request includes the tokens that this step accepted."""
         count = self.drafter.most
         if dummy_run:
             return torch.zeros((len(input_batch.req_ids), count), dtype=torch.int64)
@@ -72,19 +74,19 @@ class Speculator:
 
 
 def ngram_proposer(drafter: Drafter, engine: Any) -> type:
-    """The drafter as the V1 runner sees it: a class that takes the place of `NgramProposer`."""
+    """Return a class with the interface of the V1 runner, in place of `NgramProposer`."""
 
     class Proposer:
         """Proposes lists of any length, for sampled rows only."""
 
         def __init__(self, *_: Any, **__: Any) -> None:
-            """Takes a VllmConfig and ignores it."""
+            """Ignore the VllmConfig that vLLM passes."""
 
         def load_model(self, *_: Any, **__: Any) -> None:
             """No weights."""
 
         def propose(self, *arguments: Any, **_: Any) -> list[list[int]]:
-            """Called with (sampled, lengths, ...), in newer releases after the number of drafts."""
+            """Return lists of token ids. Called with (sampled, lengths, ...); newer releases put k first."""
             sampled, lengths = arguments[1:3] if isinstance(arguments[0], int) else arguments[:2]
             names: Sequence[str] = engine.runner.input_batch.req_ids
             return [
@@ -96,10 +98,10 @@ def ngram_proposer(drafter: Drafter, engine: Any) -> type:
 
 
 def device_proposer(drafter: Drafter, engine: Any, real: type) -> type:
-    """The same on the device, for asynchronous scheduling: vLLM's own `NgramProposerGPU`, with another kernel."""
+    """Return a class for asynchronous scheduling: vLLM's own `NgramProposerGPU` with another kernel."""
 
     class Proposer(real):
-        """Always k proposals for each row; how long a row is says vLLM's bookkeeping on the device."""
+        """Proposes k tokens for each row; the length of a row comes from vLLM's bookkeeping on the device."""
 
         def __init__(self, vllm_config: Any, device: Any, *_: Any) -> None:
             speculation = vllm_config.speculative_config
@@ -110,7 +112,7 @@ def device_proposer(drafter: Drafter, engine: Any, real: type) -> type:
             """No weights."""
 
         def kernel(self, lengths: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            """[rows, k] token ids and how many of each row count."""
+            """Return [rows, k] token ids and the number of valid ones in each row."""
             names: Sequence[str] = engine.runner.input_batch.req_ids
             rows = [drafter.propose(name, length, self.k) for name, length in zip(names, lengths.tolist(), strict=True)]
             return torch.tensor(rows, dtype=torch.int32), torch.full((len(rows),), self.k, dtype=torch.int32)

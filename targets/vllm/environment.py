@@ -1,4 +1,7 @@
-"""Where vLLM comes from. Nothing compiled is needed, so a release is its unpacked wheel without the binaries."""
+"""vLLM's releases and the environment of its workers.
+
+Nothing compiled is needed: a release is its unpacked wheel without the binaries.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,10 @@ from .gpu.devices import DEVICES
 
 
 def _variables(home: Path) -> dict[str, str]:
-    """No GPU, no network, no usage statistics; and no file shared with another version.
+    """Return environment variables: no GPU, no network, no usage statistics, no files shared with another version.
 
-    vLLM inspects the model's architecture in a process of its own and keeps the answer under
-    VLLM_CACHE_ROOT, where two versions would overwrite each other's. TRITON_INTERPRET: kernels are
-    never compiled.
+    vLLM inspects the model's architecture in a process of its own and caches the result under VLLM_CACHE_ROOT, where
+    two versions would overwrite each other's. TRITON_INTERPRET: kernels are never compiled.
     """
     return {
         "CUDA_VISIBLE_DEVICES": "",

@@ -1,17 +1,17 @@
-"""What the vLLM target can do. Importable where vLLM is not: everything else is imported when an engine is opened."""
+"""The vLLM target's capabilities. Importable without vLLM: the rest is imported when an engine is opened."""
 
 from __future__ import annotations
 
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
-from ..base.trace import Config
+from ..base.trace import Config, Group
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
 
 class VllmFactory:
-    """Opens engines of the vLLM that is importable here."""
+    """Opens engines of the vLLM that can be imported in this process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,31 +31,31 @@ class VllmFactory:
             eagle_block_drop=True,
             policies=("fcfs", "priority"),
             conv_widths=(4,),
-            # Which boundaries' states are published: all of them, or what the engine does by default.
-            # Decode batches padded to the trace's graph sizes and replayed, or everything eager.
+            # retention: the state of every boundary is published, or of those that vLLM chooses by default.
+            # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
             options={
                 "runner": ("v2", "v1"),
                 "retention": ("dense", "default"),
                 "graphs": ("decode", "none"),
                 "mixer": ("gdn", "mamba2"),
             },
-            reaches=frozenset({"padding"}),
+            features=frozenset({"padding"}),
         )
 
     def supports(self, config: Config) -> str:
-        """Empty, or why this configuration cannot be had; the workload draws another one then."""
+        """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         if {group.kind for group in config.groups} != {"mamba", "attention"}:
-            return "its shadow model has layers of both kinds"
+            return "it needs groups of both kinds, mamba and attention"
         if config.conv_width not in self.capabilities.conv_widths:
-            return f"its convolution has {self.capabilities.conv_widths[0]} taps"
+            return f"conv_width must be {self.capabilities.conv_widths[0]}"
         if config.mamba_cache_mode not in self.capabilities.modes:
-            return f"its shadow model has no mamba_cache_mode={config.mamba_cache_mode}"
+            return f"mamba_cache_mode={config.mamba_cache_mode} is not supported"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
-            return "the V1 runner would load a drafter"
+            return "the V1 runner would load a real drafter for eagle_block_drop"
         if config.options.get("mixer") == "mamba2":
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:
-                return "a chunk of a Mamba 2 layer may keep one state more: raise num_blocks"
+                return "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"
         return ""
 
     def open(self, config: Config) -> Target:
@@ -69,10 +69,11 @@ class VllmFactory:
 
 
 def make_factory(variant: str, device: str = "") -> TargetFactory:
-    """The factory, for a process that runs in the engine's environment; with a device, one for real models there. There
+    """Return the factory, in a process of the engine's environment; with a device, the one for real models there. There
     are no variants.
 
-    Imports vLLM: half a minute on a busy machine, to be spent before a campaign's clock runs.
+    Imports vLLM: half a minute on a busy machine, before a campaign's clock starts. Opens one engine, so that a vLLM
+    that the adapter does not fit is refused here once, instead of being reported as a crash by every trace.
     """
     try:
         if device:
@@ -83,4 +84,6 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
     except ImportError as error:
         raise cannot_import("vLLM", "vllm@0.33.0", error) from error
     prepare_process()
-    return VllmFactory(variant or "vllm")
+    factory = VllmFactory(variant or "vllm")
+    factory.open(Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)))).close()
+    return factory

@@ -1,9 +1,9 @@
-"""Full decode graphs without a GPU: what a graph bakes in is kept, what lies in persistent buffers is read anew.
+"""Full decode graphs without a GPU: arguments of the capture are kept, persistent buffers are read at replay.
 
 A CUDA graph replays the kernels of its capture with the pointers and scalars of its capture; only the memory behind the
-pointers is new. So the capture, which is vLLM's own up to the model's call, keeps what the kernels would have been
-given (attention metadata, slot mappings, input buffers), and a replay runs the shadow model on exactly that: rows of
-nobody included, and with whatever a step failed to put into the persistent buffers.
+pointers is new. So the capture, which is vLLM's own up to the model's call, keeps the arguments of the kernels
+(attention metadata, slot mappings, input buffers), and a replay runs the shadow model on exactly these: padding rows
+included, and with stale values wherever a step failed to update a persistent buffer.
 
 Only decode graphs; piecewise graphs pad tokens and leave attention outside.
 """
@@ -22,18 +22,18 @@ from .hooks import Recorder
 
 
 class Padding:
-    """How many rows the other data-parallel ranks run: a decode batch is padded to a graph of as many."""
+    """The number of rows on the other data-parallel ranks: a decode batch is padded to a graph of that size."""
 
     rows = 0
 
 
 def prepare_process() -> None:
-    """The CPU platform has no pool for graphs; what stands for one is never looked at."""
+    """Give the CPU platform a dummy memory pool for graphs, which it lacks."""
     type(current_platform).graph_pool_handle = lambda _: object()
 
 
 def capture(runner: Any, recorder: Recorder, is_v2: bool) -> Padding:
-    """Capture all decode graphs of a runner; returns what widens them."""
+    """Capture all decode graphs of a runner; return the padding that applies when they are chosen."""
     padding = Padding()
     query = compat.query_length(runner)
     if is_v2:
@@ -46,7 +46,7 @@ def capture(runner: Any, recorder: Recorder, is_v2: bool) -> Padding:
 
 
 def _widen(owner: Any, mode: Callable[[Any], Any], padding: Padding, query: int) -> None:
-    """Choose graphs as among data-parallel ranks: where all replay one, by the largest rank's number of tokens."""
+    """Choose graphs as among data-parallel ranks: if all replay one, by the number of tokens on the largest rank."""
     dispatch = owner.dispatch
     names = list(compat.parameters(dispatch))[1:]
 
@@ -70,13 +70,13 @@ class _Graph:
         self._recorder = recorder
 
     def replay(self) -> None:
-        """Run it again."""
+        """Run the captured forward again."""
         self._recorder.is_graph = True
         self._forward(CUDAGraphMode.NONE)
 
 
 def _capture_v2(runner: Any, recorder: Recorder) -> None:
-    """vLLM prepares the inputs of each capture and says what is to be captured; the loop around it is ours."""
+    """Capture the V2 runner's graphs: vLLM chooses them and prepares their inputs, only the loop is hybridfuzz's."""
     from vllm.v1.worker.gpu import cudagraph_utils
 
     def capture_all(manager: Any, create_forward: Callable[..., Any], *_: Any, **__: Any) -> None:
@@ -101,7 +101,7 @@ def _capture_v2(runner: Any, recorder: Recorder) -> None:
 
 
 class _ReplayedModel:
-    """Stands where the V1 runner has its `CUDAGraphWrapper`: the first call with a batch descriptor is its capture."""
+    """Takes the place of the V1 runner's `CUDAGraphWrapper`: the first call with a batch descriptor captures."""
 
     def __init__(self, model: Any, recorder: Recorder) -> None:
         self._model = model
@@ -126,7 +126,7 @@ class _ReplayedModel:
 
 
 def _capture_v1(runner: Any, recorder: Recorder) -> None:
-    """Dummy runs capture, as in `GPUModelRunner._capture_cudagraphs`, the largest batch first."""
+    """Capture by dummy runs, the largest batch first, as in `GPUModelRunner._capture_cudagraphs`."""
     runner.model = _ReplayedModel(runner.model, recorder)
     for mode, descriptors in runner.cudagraph_dispatcher.get_capture_descs():
         for descriptor in descriptors:

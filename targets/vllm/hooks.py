@@ -1,8 +1,8 @@
-"""Sees the device work of a step go by and records it in the order in which it happens.
+"""Records the device work of a step in the order in which it happens.
 
-Zeroing and copies are seen at vLLM's own functions, wrapped once per process (`install`). The wrappers report to the
-recorder of the engine that is open (one at a time) and compute nothing that vLLM does not hand them: which columns a
-fused copy moves is read from the very arrays that its kernel reads.
+vLLM's own functions for zeroing and copies are wrapped once per process (`install`). The wrappers report to the
+recorder of the engine that is open (one at a time). They derive nothing themselves: the columns that a fused copy moves
+are read from the arrays that its kernel reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .metadata import Batch, Columns, slot_rows, writing_order
 
 
 class Recorder:
-    """What the device does for one engine; `records` belongs to the event that is being applied."""
+    """Records the device work of one engine; `records` belongs to the event that is being applied."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -29,7 +29,7 @@ class Recorder:
         self.group_layers: Sequence[int] = ()
         self.attention_layers: Sequence[Any] = ()
         self.aligned_block_size: int | None = None
-        """Size of mamba blocks in align mode, None in the other modes."""
+        """Tokens per mamba block in align mode, None in the other modes."""
         self._batch = Batch((), (), ())
         self._context: Any = None
         self._ids: Sequence[int] = ()
@@ -37,15 +37,15 @@ class Recorder:
         self._slots: dict[int, tuple[list[SlotRow], Sequence[int]]] = {}
         self._place: int | None = None
         self.is_graph = False
-        """The forward under way replays a graph."""
+        """True while a forward replays a graph."""
 
     def begin_step(self, step: int, records: list[Record]) -> None:
-        """Device work from now on belongs to `step`."""
+        """Attribute device work to `step` from now on."""
         self.step, self.records, self.is_graph = step, records, False
         self.log, self._place = [], None
 
     def begin_forward(self, context: Any, ids: Sequence[int]) -> bool:
-        """The model runs; False where the engine gives it no metadata (profiling) or only captures it."""
+        """Begin a forward of the model. Return False if it has no metadata (profiling) or is only captured."""
         metadata = self._attention_metadata(context)
         if metadata is None or self.worker is None:
             return False
@@ -57,27 +57,27 @@ class Recorder:
         return True
 
     def end_forward(self) -> None:
-        """The model ran; what vLLM built for it is vLLM's to drop."""
+        """End a forward of the model and drop the references to vLLM's metadata."""
         self._context = None
 
     def _attention_metadata(self, context: Any) -> Any:
-        """Metadata of any attention layer: row boundaries and lengths are the same in all of them."""
+        """Return the metadata of any attention layer: row boundaries and lengths are the same in all of them."""
         for metadata in context.attn_metadata.values():
             if hasattr(metadata, "query_start_loc") and hasattr(metadata, "seq_lens"):
                 return metadata
         return None
 
     def position(self, row: int) -> int:
-        """First position that a row computes."""
+        """Return the first position that a row computes."""
         batch = self._batch
         return batch.lengths[row] - (batch.starts[row + 1] - batch.starts[row])
 
     def is_dead(self, row: int) -> bool:
-        """Whether a row belongs to no request."""
+        """Return True if a row belongs to no request."""
         return self._batch.names[row] is None
 
     def state_rows(self, layer: Any) -> list[StateRow]:
-        """Rows of a state layer; read from the metadata once per group and forward."""
+        """Return the rows of a state layer, read from the metadata once per group and forward."""
         rows = self._states.get(layer.group)
         if rows is None:
             bounds, batch = self._bounds(layer, len(layer.temporal)), self._batch
@@ -93,7 +93,7 @@ class Recorder:
         return Bounds(layer.group, num_blocks, len(self._batch.lengths), len(self._ids))
 
     def slot_rows(self, layer: Any) -> tuple[list[SlotRow], Sequence[int]]:
-        """Rows of an attention layer and the order in which they may store."""
+        """Return the rows of an attention layer and the order in which they may store."""
         found = self._slots.get(layer.group)
         if found is None:
             metadata = self._context.attn_metadata[layer.layer_name]
@@ -106,7 +106,7 @@ class Recorder:
         return found
 
     def end_step(self, drafts: dict[str, int], sampled: dict[str, Sequence[int]], dummy: bool = False) -> None:
-        """The step's results are known: put its forward where the model ran."""
+        """Insert the record of the forward at the place where the model ran, now that the step's results are known."""
         batch = self._batch
         if dummy:
             rows = [ForwardRow(None, 0, (), 0, ())] * (len(batch.names) if self._place is not None else 1)
@@ -126,7 +126,7 @@ class Recorder:
         self.log, self._place = [], None
 
     def copied(self, name: str | None, group: int, columns: tuple[int, int], offset: int, table: Sequence[int]) -> None:
-        """An align copy: the temporal state from column source + offset, the window shifted by `offset`."""
+        """Record an align copy: the temporal state from column source + offset, the window shifted by `offset`."""
         source, destination = columns
 
         def block(column: int) -> int:
@@ -142,13 +142,13 @@ class Recorder:
                 )  # fmt: skip
 
     def zeroed(self, blocks: Sequence[int]) -> None:
-        """Blocks were to be zeroed; what counts is what their pages hold now."""
+        """Record the zeroing of blocks, as far as their pages really hold zeros."""
         done = [block for block in blocks if all(layer.is_zero(block) for layer in self.attention_layers)]
         if done:
             self.records.append(Zeroed(self.step, done))
 
     def block_copied(self, source: int, destination: int) -> None:
-        """Copy on write: a whole page, all layers, for the request whose table now names the destination."""
+        """Record a copy on write: a whole page in all layers, for the request whose table names the destination."""
         for name, tables in self.worker.planned_tables().items():
             for group, table in enumerate(tables):
                 if destination not in table:
@@ -164,7 +164,7 @@ _open: list[Recorder] = []
 
 
 def activate(recorder: Recorder | None) -> None:
-    """From now on the wrappers report to `recorder`, or to nobody."""
+    """Make the wrappers report to `recorder` (None: to no recorder)."""
     _open[:] = [recorder] if recorder else []
 
 
@@ -177,7 +177,7 @@ def _fused_precopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> No
 
 
 def _fused_postcopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> None:
-    """Both forms of the post-step copy: V2 hands the computed count after the step, V1 what it is made of."""
+    """Record the post-step copy in both forms: V2 passes the computed count after the step, V1 its summands."""
     accepted = call["num_accepted_tokens_gpu"].tolist()
     states = (call["state_idx_gpu"] if "state_idx_gpu" in call else call["mamba_state_idx_gpu"]).tolist()
     for row, slot in _rows(call, len(states)):
@@ -196,8 +196,10 @@ def _fused_postcopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> N
 
 
 def _rows(call: dict[str, Any], size: int) -> list[tuple[int, int]]:
-    """(batch row, index into the per-request arrays, `size` long) of a fused copy. Beyond the arrays the launch itself
-    is out of bounds, and says so."""
+    """Yield (batch row, index into the per-request arrays of length `size`) of a fused copy.
+
+    Indices beyond the arrays are left out: the launch itself reports them as out of bounds.
+    """
     mapping = call.get("idx_mapping")
     if mapping is None:
         return [(row, row) for row in range(min(call["num_reqs"], size))]
@@ -214,7 +216,7 @@ def _copied(recorder: Recorder, context: Any, row: int, slot: int, columns: tupl
 def _observed(
     function: Callable[..., Any], note: Callable[[Recorder, Any, dict[str, Any]], None]
 ) -> Callable[..., Any]:
-    """`function`, a method, with its arguments shown to `note` before it runs."""
+    """Wrap a method: `note` is called with its arguments before it runs."""
     names = list(compat.parameters(function))[1:]
 
     @functools.wraps(function)
@@ -249,7 +251,7 @@ def install() -> None:
 
 
 def _observed_scalar_copy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """V1 without speculation plans its align copies one by one on the host."""
+    """Record the align copies that V1 without speculation plans one by one on the host."""
     names = list(compat.parameters(function))
 
     @functools.wraps(function)
@@ -267,7 +269,7 @@ def _observed_scalar_copy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _observed_block_copy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy on write of whole blocks."""
+    """Record copies on write of whole blocks."""
 
     @functools.wraps(function)
     def wrapper(caches: Any, num_blocks: Any, copies: Any, *rest: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the metadata of one layer says, row by row."""
+"""The metadata of one layer as plain rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StateRow(NamedTuple):
     temporal   block of the initial temporal state
     columns    of `conv`, `temporal` and of each of `outputs`; -1 where unknown
     outputs    blocks to write: one per token (speculative), else one for the last
-    has_conv, has_temporal  whether there is an initial window and state
+    has_conv, has_temporal  True if there is an initial window, an initial state
     prefill    True if the recurrence runs in the prefill kernel
     folded     tokens in the state that a prefill stores, None for all
     inner      a state inside a prefill
@@ -59,8 +59,8 @@ class SlotRow(NamedTuple):
     tokens   positions of the row's tokens in the batch
     pages    blocks that hold the row's whole context, own tokens included
     context  number of positions in the context
-    blocks, slots  where each token's key and value go; only stored tokens
-    stored   which tokens are stored (a slot of -1 drops one)
+    blocks, slots  destination of the key and value of each stored token
+    stored   indices of the tokens that are stored (a slot of -1 drops one)
     """
 
     row: int

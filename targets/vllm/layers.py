@@ -1,9 +1,9 @@
 """Shadow layers: a hybrid model whose arithmetic is tags, kept in vLLM's own KV tensors.
 
-Every layer (state layers: `state_layers`) walks its own chain of tags over the input token ids, from what it finds in
-its own memory at the place that vLLM's metadata names. Where the caches of a request are sound all layers agree; one
-wrong block id in one of them shows as a tag that belongs to somebody else. An attention page holds, per slot, key = tag
-and value = minus tag (so that zeroed memory is consistent, foreign bytes are not).
+Every layer (state layers: `state_layers`) computes its own chain of tags over the input token ids, starting from the
+contents of its own memory at the place that vLLM's metadata names. If the caches of a request are correct, all layers
+agree; a wrong block id in one of them shows as a tag of another prefix. An attention page holds, per slot, key = tag
+and value = minus tag: zeroed memory is consistent, arbitrary bytes are not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Tags = tuple[int, ...]
 
 
 class ShadowBackend(TritonAttentionBackend):
-    """The real backend, and so the real metadata, for 64-bit words."""
+    """The real backend, hence the real metadata, for 64-bit words."""
 
     supported_dtypes = (torch.int64,)
     get_supported_kernel_block_sizes = staticmethod(compat.kernel_block_sizes())
@@ -41,7 +41,7 @@ class ShadowBackend(TritonAttentionBackend):
 
 
 class _Implementation:
-    """What older releases look up on an attention layer's `impl`."""
+    """The attributes that older releases read from an attention layer's `impl`."""
 
     num_heads = 1
     need_to_return_lse_for_decode = False
@@ -64,11 +64,11 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         config.compilation_config.static_forward_context[name] = self
 
     def get_attn_backend(self) -> type[ShadowBackend]:
-        """Whose metadata builder vLLM uses for this layer."""
+        """Return the backend whose metadata builder vLLM uses for this layer."""
         return ShadowBackend
 
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
-        """Pages of `block_size` slots of one key and one value."""
+        """Return the spec of pages with `block_size` slots of one key and one value."""
         return FullAttentionSpec(
             block_size=vllm_config.cache_config.block_size,
             num_kv_heads=1,
@@ -78,7 +78,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         )
 
     def attach(self, group: int, index: int) -> None:
-        """The caches are allocated; this is layer `index` of `group`."""
+        """Note that the caches are allocated and that this is layer `index` of `group`."""
         self.group, self.index = group, index
         cache = self.kv_cache.numpy()
         self.pages = cache[:, 0]
@@ -110,7 +110,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         return tuple(out)
 
     def _start(self, row: SlotRow) -> int:
-        """Tag of everything before the row's first token: the slot of the position before it."""
+        """Return the tag of everything before the row's first token, from the slot of the position before it."""
         if row.start <= 0:
             return EMPTY
         column, slot = divmod(row.start - 1, self.block_size)
@@ -119,15 +119,15 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         return key if key == -value else combine(key, -value)
 
     def is_zero(self, block: int) -> bool:
-        """Whether there is such a page, and it is all zeros."""
+        """Return True if the page exists and is all zeros."""
         if not 0 <= block < len(self.pages):
             return False
         return not any(self.read(block).tags)
 
     def read(self, block: int) -> SlotContent:
-        """What a page holds: where key and value of a slot disagree, a tag that belongs to nobody.
+        """Return the content of a page; a slot whose key and value disagree gets a tag of no prefix.
 
-        Pages are asked for in every step and after every event, and rarely change.
+        Cached, since pages are read in every step and after every event, and rarely change.
         """
         words = self.pages[block].tobytes()
         content = self._contents.get(words)
@@ -161,16 +161,16 @@ class ShadowModel(nn.Module):
 
     @classmethod
     def get_mamba_state_copy_func(cls) -> Any:
-        """How a state moves between blocks: vLLM's own functions."""
+        """Return vLLM's own functions for moving a state between blocks."""
         return MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
 
     @classmethod
     def get_mamba_state_copy_funcs(cls, types: Any) -> dict[Any, Any]:
-        """The same for newer releases, by kind of layer."""
+        """Return the same for newer releases, by kind of layer."""
         return {kind: cls.get_mamba_state_copy_func() for kind in types}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
-        """Hidden states: one tag per token."""
+        """Return the hidden states: one tag per token."""
         ids = input_ids.tolist()
         hidden: Tags | None = None
         context = get_forward_context()
@@ -181,6 +181,6 @@ class ShadowModel(nn.Module):
         return torch.from_numpy(np.array(hidden or (0,) * len(ids), dtype=np.int64)[:, None])
 
     def compute_logits(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
-        """All on the token that the tag says."""
+        """Return logits whose maximum is the token that follows from the tag."""
         tokens = [next_token(tag) for (tag,) in hidden.tolist()]
         return torch.from_numpy(self._one_hot.take(tokens, axis=0))

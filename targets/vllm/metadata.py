@@ -6,9 +6,9 @@ calls (`causal_conv1d_fn`, `causal_conv1d_update`, `fused_sigmoid_gating_delta_r
     speculative rows  temporal state at index accepted - 1, one state written per token at index t;
                       one convolution buffer, at index 0, read at offset accepted - 1
     decode rows       one index for everything
-    prefill rows      the initial state is taken only where the metadata says that there is one
+    prefill rows      the initial state is loaded only if the metadata has one
 
-Index 0 is the null block: the kernels leave such a row alone, except a prefill's recurrence, which has no check.
+Index 0 is the null block: the kernels skip such a row, except for a prefill's recurrence, which has no check.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NULL = 0
 
 
 class Batch(NamedTuple):
-    """One forward as the worker sees it. Rows are in batch order."""
+    """One forward from the worker's point of view. Rows are in batch order."""
 
     names: Sequence[str | None]
     starts: Sequence[int]
@@ -32,11 +32,11 @@ class Batch(NamedTuple):
 
 
 class Columns:
-    """Finds the columns of state blocks, the way the metadata builder found the blocks.
+    """Finds the columns of state blocks in the way in which the metadata builder finds the blocks.
 
     tables   the group's block table by row, only the valid columns
     lengths  of the rows' contexts
-    bounds   knows which blocks exist
+    bounds   checks that blocks exist
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Columns:
         self._block_size = block_size
 
     def of(self, row: int, index: int, block: int) -> int:
-        """Column of entry `index` of the gathered indices of `row`: block-aligned in align mode (with a block size)."""
+        """Return the column of entry `index` of a row's gathered indices: block-aligned in align mode."""
         if row >= len(self._tables):
             return -1
         table = self._tables[row]
@@ -62,7 +62,7 @@ class Columns:
 def speculative_row(
     row: int, tokens: Sequence[int], blocks: Sequence[int], offset: int, columns: Columns
 ) -> StateRow | None:
-    """A row that verifies drafts; `offset` (accepted - 1) says where its state is. None where a column is missing."""
+    """Return a row that verifies drafts, its state at `offset` (accepted - 1); None if a column is missing."""
     bounds, width = columns.bounds, len(blocks)
     if not (bounds.has(row, "column", offset, width) and bounds.has(row, "column", len(tokens) - 1, width)):
         return None
@@ -76,7 +76,7 @@ def speculative_row(
 
 
 def state_rows(metadata: Any, columns: Columns) -> list[StateRow]:
-    """The rows of a GDN layer, in the order in which the kernels process them."""
+    """Return the rows of a GDN layer in the order in which the kernels process them."""
     tokens: Sequence[int] = range(metadata.num_actual_tokens)
     rows: list[StateRow] = []
     others: Sequence[int] | None = None
@@ -91,7 +91,7 @@ def state_rows(metadata: Any, columns: Columns) -> list[StateRow]:
 
 
 def _split_tokens(metadata: Any, tokens: Sequence[int]) -> tuple[Sequence[int], Sequence[int], list[int] | None]:
-    """(tokens of speculative rows, of the others, batch rows of the others or None if there are none)."""
+    """Return (tokens of speculative rows, tokens of the others, batch rows of the others or None)."""
     if metadata.num_prefills == 0 and metadata.num_decodes == 0:
         return tokens, (), None
     masks = metadata.spec_sequence_masks.tolist()
@@ -122,7 +122,7 @@ def _prefill_rows(
     starts = metadata.non_spec_query_start_loc.tolist()
     blocks = metadata.non_spec_state_indices_tensor.tolist()
     has_conv = metadata.has_initial_state.tolist()
-    # Decodes in front of the prefills go to the decode kernel, unless speculative rows are in the batch.
+    # Decodes ahead of the prefills go to the decode kernel, unless there are speculative rows in the batch.
     decodes = metadata.num_decodes if metadata.spec_sequence_masks is None else 0
     has_temporal = [True] * decodes + metadata.prefill_has_initial_state.tolist()
     temporal = blocks[:decodes] + metadata.prefill_state_indices.tolist()
@@ -159,7 +159,7 @@ def _decode_rows(
 
 
 def slot_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds) -> list[SlotRow]:
-    """The rows of an attention layer, in batch order."""
+    """Return the rows of an attention layer in batch order."""
     starts = metadata.query_start_loc.tolist()
     lengths = metadata.seq_lens.tolist()
     tables = metadata.block_table.tolist()
@@ -190,7 +190,7 @@ def slot_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds)
 
 
 def _padding_row(starts: Sequence[int], slots: Sequence[int], block_size: int) -> SlotRow:
-    """Padding tokens with slots outside the null block: keys are stored wherever a slot is named, rows or not."""
+    """Return padding tokens with slots outside the null block: keys are stored at any slot, even without a row."""
     tokens = range(max(starts[-1], 0), len(slots))
     stored = [token for token, slot in enumerate(slots[tokens.start :]) if slot >= block_size]
     own = [slots[tokens.start + token] for token in stored]
@@ -200,8 +200,11 @@ def _padding_row(starts: Sequence[int], slots: Sequence[int], block_size: int) -
 
 
 def writing_order(rows: Sequence[SlotRow], block_size: int) -> Sequence[int]:
-    """Order in which rows may store: one whose last cached position is stored by another row in this very step
-    (a prefix hit on a block that is being filled) comes after that row."""
+    """Return the order in which rows may store.
+
+    A row whose last cached position is stored by another row in the same step (a prefix hit on a block that is being
+    filled) comes after that row.
+    """
     if len(rows) < 2:
         return range(len(rows))
     writer = {

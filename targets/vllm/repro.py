@@ -1,7 +1,7 @@
 """Writes stand-alone reproducers for vLLM: calls to an inlined small engine, one after the other, and an assertion.
 
-The script needs vLLM, torch and nothing of ours. It can show what a state layer finds, what a block holds, and which
-block has a key; other failures are refused, never approximated.
+The script needs vLLM and torch only. It can show the initial state of a state layer, the content of a block, and the
+block of a key; other failures are refused, never approximated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from ...reference.tokens import Truth
 from ..base.protocol import TargetError
-from ..base.repro import Failure, Script
+from ..base.repro import Failure, Script, python_comment, python_format
 from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Step, Trace
 from .options import drafts_on_device, has_graphs
 
@@ -48,7 +48,7 @@ PLACES = {
 
 
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
-    """The reproducer. TargetError where a failure cannot be shown without hybridfuzz."""
+    """Return the reproducer. Raises TargetError for a failure that cannot be shown without hybridfuzz."""
     del variant
     if has_graphs(trace.config):
         raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
@@ -64,13 +64,13 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     imports += sorted({line for part, _ in parts for line in part if line.startswith("from ")})
     text = "\n".join(
         [
-            f'"""{failure.message}\n\n{ABOUT}"""\n',
+            f'"""{python_comment(failure.message)}\n\n{ABOUT}"""\n',
             "import os\n",
             ENVIRONMENT,
             *(f"{line}  # noqa: E402" for line in imports if line != "import os"),
             "",
             *(body for _, body in parts),
-            "\n# ---- What happens, call by call.\n",
+            "\n# ---- The trace, call by call.\n",
             _opening(trace.config),
             *calls,
             "",
@@ -83,7 +83,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
 
 
 def _source(name: str) -> tuple[list[str], str]:
-    """(imports of others' packages, one a line; everything behind the imports) of an inlined file."""
+    """Return (imports of third-party packages, one per line; everything after the imports) of an inlined file."""
     text = (files(__package__) / "repro_engine" / f"{name}.py").read_text(encoding="utf-8")
     lines, imports, last = text.splitlines(), [], 0
     for node in ast.parse(text).body[1:]:
@@ -143,7 +143,7 @@ def _calls(event: Event, config: Config) -> Iterator[str]:
 
 
 def _assertion(failure: Failure) -> tuple[str, str]:
-    """(the last lines of the script, the beginning of what they say when they fail)."""
+    """Return (the last lines of the script, the beginning of their error message)."""
     if failure.oracle in ("S2", "S3", "S4") and failure.field in ("temporal", "phantom-state") and failure.depth >= 0:
         return _state_assertion(failure)
     if failure.oracle == "S1" and failure.field == "temporal" and failure.holder:
@@ -151,18 +151,18 @@ def _assertion(failure: Failure) -> tuple[str, str]:
         lines = [
             f"expected = engine.state({failure.holder!r}, {failure.depth})",
             f"for state in engine.content({failure.group}, {failure.block}):",
-            f'    assert state == expected, f"{promise}, but holds {{engine.describe(state)}}"',
+            f'    assert state == expected, f"{python_format(promise)}, but holds {{engine.describe(state)}}"',
         ]
         return "\n".join(lines), f"AssertionError: {promise}"
     if (failure.oracle, failure.field) == ("M2", "key"):
-        promise = f"block {failure.block} can be hit, but nobody has computed what its key says"
+        promise = f"block {failure.block} can be hit, but the content of its key was never computed"
         lines = [
             f"block = engine.scheduler.kv_cache_manager.block_pool.blocks[{failure.block}]",
-            f'assert block.block_hash is None, f"{promise} ({{block.ref_cnt}} references)"',
+            f'assert block.block_hash is None, f"{python_format(promise)} ({{block.ref_cnt}} references)"',
         ]
         return "\n".join(lines), f"AssertionError: {promise}"
     if failure.oracle == "CRASH":
-        return "# It must get here without an exception.", ""
+        return "# The script must get here without an exception.", ""
     raise TargetError(f"no stand-alone script can show {failure.oracle} ({failure.field}) on vLLM yet")
 
 
@@ -170,17 +170,19 @@ def _state_assertion(failure: Failure) -> tuple[str, str]:
     name, step, depth = failure.request, failure.step, failure.depth
     found = f"found = engine.initial_states(step={step}, name={name!r}, group={failure.group})"
     if not depth:
-        promise = f"step {step} starts {name} from a state, and nothing of it is computed yet"
-        lines = [found, f'assert not found, f"{promise}: {{engine.describe(found[0][2])}} in block {{found[0][1]}}"']
+        promise = f"step {step} starts {name} from a state although no token of it is computed"
+        shown = python_format(promise)
+        lines = [found, f'assert not found, f"{shown}: {{engine.describe(found[0][2])}} in block {{found[0][1]}}"']
     else:
         promise = f"step {step} continues {name} from the wrong state"
+        shown = python_format(promise)
         lines = [
-            f"# {depth} tokens of {name} are computed before step {step}.",
+            f"# {depth} tokens of {python_comment(name)} are computed before step {step}.",
             found,
             f"expected = engine.state({name!r}, {depth})",
             "for layer, block, state in found:",
             "    was, wanted = engine.describe(state), engine.describe(expected)",
-            f'    assert state == expected, f"{promise}: {{layer}} finds {{was}} in block {{block}}, not {{wanted}}"',
+            f'    assert state == expected, f"{shown}: {{layer}} finds {{was}} in block {{block}}, not {{wanted}}"',
             'assert found, "no state layer took any state"',
         ]
     return "\n".join(lines), f"AssertionError: {promise}"

@@ -1,4 +1,4 @@
-"""The two model runners of vLLM behind one interface: who is in which row, what its table holds, run a step.
+"""vLLM's two model runners behind one interface: requests by row, block tables, execution of a step.
 
 V2 gives a request a *slot* for life and gathers batch-ordered copies of its tables before each forward; V1 keeps the
 tables in batch order and moves rows.
@@ -17,7 +17,7 @@ Rows = Sequence[Sequence[int]]
 
 
 class RunnerAdapter:
-    """What both runners have in common."""
+    """The part that both runners share."""
 
     def __init__(self, runner: Any, recorder: Recorder) -> None:
         self.runner = runner
@@ -27,7 +27,7 @@ class RunnerAdapter:
         self.padding = Padding()
 
     def execute(self, plan: Any, pad_to: int) -> Any:
-        """Run one planned step, beside ranks that run `pad_to` rows; returns the output, sampled tokens on the host."""
+        """Run one planned step beside ranks with `pad_to` rows; return the output, with sampled tokens on the host."""
         self.padding.rows = pad_to
         output = self.runner.execute_model(plan)
         if output is None:
@@ -35,7 +35,7 @@ class RunnerAdapter:
         return output.get_output() if hasattr(output, "get_output") else output
 
     def dummy_run(self, rows: int) -> None:
-        """A step for nobody beside ranks that run `rows` rows: where they replay a graph, so does this one."""
+        """Run a step without requests beside ranks with `rows` rows: if they replay a graph, so does this one."""
         self.is_dummy, self.padding.rows = True, rows
         try:
             compat.dummy_run(self.runner)
@@ -43,29 +43,29 @@ class RunnerAdapter:
             self.is_dummy = False
 
     def names(self, count: int) -> Sequence[str | None]:
-        """Requests of the first `count` rows of the batch; None for rows of nobody."""
+        """Return the requests of the first `count` rows of the batch, None for padding rows."""
         raise NotImplementedError
 
     def table(self, group: int, names: Sequence[str | None]) -> Rows:
-        """Block table of a group by row of the batch, as the forward reads it; only rows of requests."""
+        """Return a group's block table as the forward reads it, by row of the batch, without padding rows."""
         raise NotImplementedError
 
     def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
-        """The row of the table that a fused align copy looks at."""
+        """Return the row of the table that a fused align copy reads."""
         raise NotImplementedError
 
     def leftovers(self) -> dict[str, int]:
-        """Sizes of what the worker remembers of requests."""
+        """Return the sizes of the worker's per-request state, by name."""
         raise NotImplementedError
 
     def planned_tables(self) -> Mapping[str, Rows]:
-        """The scheduler's tables now."""
+        """Return the scheduler's tables."""
         tables: Mapping[str, Rows] = self.manager.tables()
         return tables
 
 
 def padded(names: Sequence[str], count: int) -> Sequence[str | None]:
-    """Exactly `count` rows: the requests', then rows of nobody."""
+    """Return exactly `count` rows: those of requests, then padding rows (None)."""
     return [*names[:count], *[None] * (count - len(names))]
 
 
@@ -93,11 +93,11 @@ class RunnerV2(RunnerAdapter):
             zeroer.zero_block_ids = zero_block_ids
 
     def names(self, count: int) -> Sequence[str | None]:
-        """From the input batch of the step."""
+        """Read the input batch of the step."""
         return padded([] if self.is_dummy else self._batch.req_ids, count)
 
     def table(self, group: int, names: Sequence[str | None]) -> Rows:
-        """From the batch-ordered copy; its valid lengths are known per slot."""
+        """Read the batch-ordered copy; valid lengths are kept per slot."""
         if self.is_dummy:
             return ()
         tables = self.runner.block_tables
@@ -107,13 +107,13 @@ class RunnerV2(RunnerAdapter):
         return [row[: lengths.item(slot)] for row, slot in zip(rows, slots, strict=True)]
 
     def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
-        """By slot or by batch row, depending on the release."""
+        """Read the table by slot or by batch row, depending on the release."""
         tables = self.runner.block_tables
         by_slot, by_row = tables.block_tables[group].gpu, tables.input_block_tables[group]
         return compat.copy_table(context, group, by_slot, by_row, slot, batch_row)
 
     def leftovers(self) -> dict[str, int]:
-        """Slots in use."""
+        """Return the number of slots in use."""
         return {"worker rows": len(self.runner.req_states.req_id_to_index)}
 
 
@@ -131,11 +131,11 @@ class RunnerV1(RunnerAdapter):
         runner._zero_block_ids = zero_block_ids
 
     def names(self, count: int) -> Sequence[str | None]:
-        """From the persistent batch."""
+        """Read the persistent batch."""
         return padded([] if self.is_dummy else self.runner.input_batch.req_ids, count)
 
     def table(self, group: int, names: Sequence[str | None]) -> Rows:
-        """From the device side of the persistent table."""
+        """Read the device side of the persistent table."""
         if self.is_dummy:
             return ()
         count = len(names) - names.count(None)
@@ -145,13 +145,13 @@ class RunnerV1(RunnerAdapter):
         return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
     def copy_table(self, context: Any, group: int, slot: int, batch_row: int) -> Sequence[int]:
-        """V1 indexes everything by batch row."""
+        """Read the table by batch row, as V1 does everywhere."""
         table = self.runner.input_batch.block_table[group]
         columns: list[int] = table.get_device_tensor(batch_row + 1)[batch_row].tolist()
         return columns
 
     def leftovers(self) -> dict[str, int]:
-        """Rows and remembered requests. (Running columns are dropped with the next step that computes something.)"""
+        """Return the numbers of rows and requests kept. (Running columns are dropped in the next step with tokens.)"""
         return {
             "worker rows": len(self.runner.input_batch.req_id_to_index),
             "worker requests": len(self.runner.requests),

@@ -1,7 +1,7 @@
 """Shadow state layers: tags in vLLM's own state pages, at the places that vLLM's own metadata names.
 
-One class for every contract between a model's state layers and their metadata builder (`contracts`): a contract says
-which builder it is, and turns what that builds into rows. Layout of a page, 64-bit words: a convolution buffer of
+One class serves every contract between a model's state layers and their metadata builder (`contracts`): a contract
+names the builder and turns its metadata into rows. Layout of a page in 64-bit words: a convolution buffer of
 width - 1 + k tags, then the temporal state, one tag.
 """
 
@@ -44,33 +44,33 @@ class ShadowMamba(nn.Module, MambaBase):
         config.compilation_config.static_forward_context[name] = self
 
     def get_state_shape(self) -> tuple[tuple[int, ...], ...]:
-        """Convolution buffer, temporal state."""
+        """Return the shapes of convolution buffer and temporal state."""
         return (self.buffer, 1), (1,)
 
     def get_state_dtype(self) -> tuple[torch.dtype, ...]:
-        """Tags."""
+        """Return the dtypes of both: 64-bit tags."""
         return torch.int64, torch.int64
 
     @property
     def mamba_type(self) -> Any:
-        """Selects the real metadata builder."""
+        """The name by which vLLM selects the real metadata builder."""
         return self.contract.backend
 
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
-        """Blocks of states; whether a chunk may leave one more at a boundary inside it."""
+        """Return the spec of the state's blocks, including the one for a state at a boundary inside a chunk."""
         spec = super().get_kv_cache_spec(vllm_config)
         if not self.contract.exports or not hasattr(spec, "num_prefill_checkpoint_blocks"):
             return spec
         return replace(spec, num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=1)
 
     def attach(self, group: int, index: int) -> None:
-        """The caches are allocated; this is layer `index` of `group`."""
+        """Note that the caches are allocated and that this is layer `index` of `group`."""
         self.group, self.index = group, index
         self.conv = self.kv_cache[0].numpy()[..., 0]
         self.temporal = self.kv_cache[1].numpy()[..., 0]
 
     def run(self, ids: Sequence[int]) -> Tags:
-        """All rows, in the order of the kernels; prefills take their initial states before any of them is stored."""
+        """Run all rows in the order of the kernels. Prefills load their initial states before any state is stored."""
         out = [0] * len(ids)
         for prefill, rows in groupby(self.recorder.state_rows(self), _prefill):
             if prefill:
@@ -92,7 +92,7 @@ class ShadowMamba(nn.Module, MambaBase):
         return tuple(out)
 
     def _export(self, rows: Sequence[StateRow], tags: Sequence[int]) -> None:
-        """States at a boundary inside a chunk.
+        """Store the states at a boundary inside a chunk.
 
         The kernels store in this order: last windows, windows and states inside chunks, last states.
         """
@@ -103,11 +103,11 @@ class ShadowMamba(nn.Module, MambaBase):
             inner, block = row.inner, row.inner.block
             temporal, window = tags[inner.last], tuple(tags[token] for token in inner.inputs)
             self.temporal[block], self.conv[block, : self.window] = last.get(block, temporal), window
-            if block != NULL:  # where no block is set aside, the kernel writes into the null block
+            if block != NULL:  # without a block for it, the kernel writes to the null block
                 self._wrote(row, inner.column, block, inner.folded, temporal, window)
 
     def _initial(self, row: StateRow) -> int | None:
-        """The initial temporal state; None where the kernel leaves the row alone."""
+        """Return the initial temporal state, None if the kernel skips the row."""
         if not row.has_temporal:
             return EMPTY
         if row.temporal == NULL and not row.prefill:
@@ -116,7 +116,7 @@ class ShadowMamba(nn.Module, MambaBase):
         return tag
 
     def _window(self, row: StateRow) -> Tags | None:
-        """The last inputs of the convolution; None where the kernel leaves the row alone."""
+        """Return the last inputs of the convolution, None if the kernel skips the row."""
         if row.conv == NULL:
             return None
         if not row.has_conv:
@@ -124,7 +124,7 @@ class ShadowMamba(nn.Module, MambaBase):
         return tuple(self.conv[row.conv, row.offset : row.offset + self.window].tolist())
 
     def _starts_from(self, row: StateRow, start: int | None, window: Tags | None) -> None:
-        """Log what was read of these two: one record where both lie in one page."""
+        """Record the reads of both: one record if they lie in one page."""
         temporal = start if row.has_temporal else None
         inputs = window if row.has_conv else None
         log, where = self.recorder.log, (row.row, self.group, self.index)
@@ -136,13 +136,13 @@ class ShadowMamba(nn.Module, MambaBase):
             log.append(StateRead(*where, row.conv_column, row.conv, None, inputs))
 
     def _row(self, row: StateRow, start: int | None, window: Tags | None, ids: Sequence[int], out: list[int]) -> None:
-        """Convolution and recurrence of one row."""
+        """Compute convolution and recurrence of one row."""
         tokens = tuple([ids[token] for token in row.tokens])
         tags = chain(EMPTY if start is None else start, tokens)
         stored = None if window is None else self._convolve(row, window + tags)
         if start is not None:
             self._recur(row, tags, stored)
-            # The convolution is the second account of the prefix: its last input is the last state.
+            # The window identifies the prefix, too: its last input is the tag of the last state.
             if window is not None and window[-1] != (NO_INPUT if start == EMPTY else start):
                 tags = chain(combine(window[-1], start), tokens)
             for token, tag in zip(row.tokens, tags, strict=True):
@@ -157,7 +157,7 @@ class ShadowMamba(nn.Module, MambaBase):
         self.recorder.log.append(StateWrite(row.row, self.group, self.index, column, block, depth, temporal, window))
 
     def _recur(self, row: StateRow, tags: Tags, stored: Tags | None) -> None:
-        """Store the temporal states; the log shows both parts of a page that the kernels write in one row as one."""
+        """Store the temporal states. Both parts of a page that the kernels write in one row make one record."""
         if stored is not None and row.conv != row.outputs[0]:
             self._wrote(row, row.conv_column, row.conv, len(tags), None, stored)
             stored = None
@@ -167,16 +167,16 @@ class ShadowMamba(nn.Module, MambaBase):
             if block != NULL or row.prefill:
                 self.temporal[block] = tags[count - 1]
                 if block == NULL and self.recorder.is_dead(row.row):
-                    continue  # the null block is there for rows of nobody to write to
+                    continue  # padding rows write to the null block
                 self._wrote(row, row.output_columns[index], block, count, tags[count - 1], None if index else stored)
 
     def _convolve(self, row: StateRow, history: Tags) -> Tags:
-        """Roll the buffer; `history` is the window and what came after it. Returns what was stored."""
-        # A speculative row shifts by one only: the next step reads at the offset of what was accepted.
+        """Roll the buffer, given the window and the inputs after it (`history`); return the stored window."""
+        # A speculative row shifts by one only: the next step reads at the offset of the accepted tokens.
         stored = history[1:] if row.speculative else history[-self.window :]
         self.conv[row.conv, : len(stored)] = stored
         return stored
 
     def read(self, block: int) -> Content:
-        """What a page holds."""
+        """Return the content of a page."""
         return StateContent(self.temporal.item(block), tuple(self.conv[block, : self.window].tolist()))

@@ -1,4 +1,4 @@
-"""The real engine behind the `Target` protocol: what `EngineCore` does between scheduler and runner, step by step.
+"""The real engine behind the `Target` protocol: the loop of `EngineCore` between scheduler and runner, step by step.
 
 With `async_depth` 1 a step is executed, and its results reach the scheduler, after the next step was scheduled, as in
 `EngineCore.step_with_batch_queue` with a worker in another process.
@@ -43,7 +43,7 @@ class VllmTarget:
         self.admissions = Admissions(engine.scheduler.kv_cache_manager)
         self.step = 0
         self.in_flight: deque[tuple[int, Any, Any, int]] = deque()
-        """Step, its plan, the copy that the worker gets, and how many rows other ranks run beside it."""
+        """Step, its plan, the worker's copy of the plan, and the number of rows on the other ranks."""
         self._arrivals = 0
         self._scheduling = False
         self._preempted: list[str] = []
@@ -71,11 +71,11 @@ class VllmTarget:
         self.scheduler._preempt_request = preempt_request
 
     def apply(self, event: Event) -> Effect:
-        """Let the event happen."""
+        """Apply an event."""
         return Effect(self._handlers[type(event)](event))
 
     def arrive(self, event: Arrive) -> list[Record]:
-        """Queue a request; a name is used once."""
+        """Queue a request; no-op for a name that was used before."""
         truths = self.engine.drafter.truths
         if event.name in truths or not fits(self.config, event):
             return []
@@ -93,11 +93,11 @@ class VllmTarget:
         return []
 
     def has_work(self) -> bool:
-        """Requests to serve, ended ones that the worker has not dropped yet, or results still under way."""
+        """Return True if there are requests, ended ones that the worker has not dropped yet, or results in flight."""
         return bool(self.scheduler.has_requests() or self.in_flight)
 
     def run_step(self, event: Step) -> list[Record]:
-        """Plan and execute one step, and hand over the results that are due."""
+        """Schedule and execute one step, and process the results that are due."""
         if not self.has_work():
             return []
         budget = min(event.budget or self.config.max_num_batched_tokens, self.config.max_num_batched_tokens)
@@ -105,8 +105,8 @@ class VllmTarget:
         self.engine.drafter.event = event
         plan = self._schedule()
         records: list[Record] = [self._planned(plan, budget)]
-        # Results come back after the next plan, so the worker gets its own copy, as from another process: what the
-        # scheduler learns in between must not reach it.
+        # Results are processed after the next schedule(), so the worker gets a copy, as in a process of its own: later
+        # changes by the scheduler must not reach it.
         sent = pickle.loads(pickle.dumps(plan)) if self.config.async_depth else plan
         self.in_flight.append((self.step, plan, sent, event.pad_to))
         self.step += 1
@@ -135,13 +135,13 @@ class VllmTarget:
         return Planned(self.step, tuple(rows), tuple(self._preempted), budget, self.view())
 
     def _complete(self, records: list[Record]) -> None:
-        """Execute the oldest planned step and hand its results to the scheduler; what comes out is the client's."""
+        """Execute the oldest planned step, pass its results to the scheduler and record the client's outputs."""
         step, plan, sent, pad_to = self.in_flight.popleft()
         recorder = self.engine.recorder
         recorder.begin_step(step, records)
         output = self.engine.worker.execute(sent, pad_to)
         drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
-        # Copied: the scheduler cuts these lists at the end of a request.
+        # Copied: the scheduler truncates these lists at the end of a request.
         sampled: dict[str, Sequence[int]] = {}
         for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True):
             sampled[name] = tuple(tokens)
@@ -158,7 +158,7 @@ class VllmTarget:
             compat.drain_drafts(self.engine.runner, self.scheduler)
 
     def preempt(self, event: Preempt) -> list[Record]:
-        """Take a running request's blocks between two steps; no-op for others."""
+        """Preempt a running request between two steps; no-op for others."""
         request = self.scheduler.requests.get(event.name)
         if request is not None and request in self.scheduler.running:
             self.scheduler.running.remove(request)
@@ -166,13 +166,13 @@ class VllmTarget:
         return []
 
     def abort(self, event: Abort) -> list[Record]:
-        """End a request; results still in flight are dropped."""
+        """Abort a request; its results in flight are dropped."""
         if event.name in self.scheduler.requests:
             self.scheduler.finish_requests([event.name], RequestStatus.FINISHED_ABORTED)
         return []
 
     def dummy_run(self, event: DummyRun) -> list[Record]:
-        """An idle data-parallel rank takes part in the others' step; first it drops the rows of ended requests."""
+        """Take part in the other data-parallel ranks' step while idle, after dropping the rows of ended requests."""
         if self.scheduler.has_unfinished_requests() or not event.uniform_decode:
             return []
         records: list[Record] = []
@@ -186,25 +186,25 @@ class VllmTarget:
         return records
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
-        """Forget every key; refused by the engine while requests hold blocks, unless they are preempted first."""
+        """Reset the prefix cache; vLLM refuses while requests hold blocks, unless they are preempted first."""
         self.scheduler.reset_prefix_cache(reset_running_requests=event.preempt_running)
         return []
 
     def evict(self, event: Evict) -> list[Record]:
-        """Pool pressure."""
+        """Evict free blocks that have keys."""
         pool = self.host.pool
         pool.evict_blocks(free_labelled(pool, event.blocks))
         return []
 
     def view(self) -> View:
-        """The host's metadata now."""
+        """Return the host's metadata."""
         return self.host.view()
 
     def read(self, group: int, layer: int, block: int) -> Content:
-        """What a page holds."""
+        """Return the content of a page."""
         content: Content = self._layers[group, layer].read(block)
         return content
 
     def close(self) -> None:
-        """Nobody watches any more; everything else is garbage."""
+        """Stop recording; the rest is garbage-collected."""
         hooks.activate(None)

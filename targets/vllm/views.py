@@ -1,6 +1,6 @@
 """The host's metadata: vLLM's block pool, tables and queues as a `View`.
 
-Block hashes become keys: the hasher tells which request it hashed, and so of which depth and tokens every hash is.
+Block hashes become keys: the wrapped hasher knows the request, hence the depth and the tokens, of every hash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNKNOWN_DEPTH = -1
 
 
 class KeyBook:
-    """Knows of which prefix every block hash is."""
+    """Maps every block hash to its prefix."""
 
     def __init__(self, hash_block_size: int) -> None:
         self._size = hash_block_size
@@ -26,7 +26,7 @@ class KeyBook:
         self._tags: dict[str, list[int]] = {}
 
     def recording(self, hasher: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
-        """The hasher, with every hash that it makes noted down."""
+        """Wrap the hasher to record every hash that it makes."""
 
         def hash_blocks(request: Any) -> list[Any]:
             first = len(request.block_hashes)
@@ -46,13 +46,13 @@ class KeyBook:
         return tags
 
     def key(self, group: int, block_hash: bytes) -> Key:
-        """The key that a hash stands for in a group."""
+        """Return the key that a hash stands for in a group."""
         depth, tag = self._prefixes.get(block_hash, (_UNKNOWN_DEPTH, 0))
         return Key(group, depth, tag)
 
 
 class Host:
-    """Reads the scheduler and everything below it."""
+    """Reads the metadata of the scheduler and of its cache managers."""
 
     def __init__(self, scheduler: Any, worker: Any, keys: KeyBook) -> None:
         from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
@@ -77,7 +77,7 @@ class Host:
         worker.manager = self
 
     def tables(self) -> dict[str, Table]:
-        """Block ids of every request that holds blocks."""
+        """Return the block ids of every request that holds blocks."""
         tables = [group.req_to_blocks for group in self.groups]
         return {
             name: tuple([tuple([block.block_id for block in table.get(name, ())]) for table in tables])
@@ -85,25 +85,25 @@ class Host:
         }
 
     def _learn(self, label: Any) -> Key:
-        """The key of a label that is met for the first time."""
+        """Return the key of a label that was not seen before."""
         block_hash, group_id = self._split
         key = self._known[label] = self._keys.key(group_id(label), block_hash(label))
         return key
 
     def published(self) -> dict[int, Key]:
-        """What lookups reach."""
+        """Return the blocks that lookups can reach."""
         found: dict[int, Key] = {}
         known = self._known.get
         for label, blocks in self.pool.cached_block_hash_to_block._cache.items():
             key = known(label) or self._learn(label)
             for block in blocks if isinstance(blocks, dict) else (blocks.block_id,):
-                # A block may have keys of partial depths as well; the deepest one names all of its content.
+                # A block may also have keys of partial depths; the deepest one covers all of its content.
                 if block not in found or found[block].depth < key.depth:
                     found[block] = key
         return found
 
     def view(self) -> View:
-        """Everything, now."""
+        """Return all of the host's metadata."""
         scheduler, blocks, known = self.scheduler, self.pool.blocks, self._known.get
         labels = [(block.block_id, label) for block in blocks if (label := block.block_hash) is not None]
         return View(
@@ -119,7 +119,7 @@ class Host:
         )
 
     def leftovers(self) -> Mapping[str, int]:
-        """Sizes of what is kept per request, by holder."""
+        """Return the sizes of per-request state, by holder."""
         sizes = {"requests": len(self.scheduler.requests), **self.worker.leftovers()}
         for title, group, name in self._per_request:
             sizes[title] = len(getattr(group, name))
@@ -127,7 +127,7 @@ class Host:
 
 
 class Admissions:
-    """Watches allocation: what the check foresaw and what was then taken from the free queue, by request."""
+    """Records, by request, the blocks that the admission check estimates and those taken from the free queue."""
 
     def __init__(self, manager: Any) -> None:
         self.counts: dict[str, tuple[int, int]] = {}
@@ -148,13 +148,13 @@ class Admissions:
         self._foreseen.clear()
         blocks = self._allocate(request, *arguments, **keywords)
         if blocks is not None and self._foreseen:
-            # The last check counts; an earlier one is about the whole sequence.
+            # The last check counts; an earlier one is for the whole sequence.
             estimate, free = self._foreseen[-1]
             self.counts[request.request_id] = estimate, free - self._manager.block_pool.get_num_free_blocks()
         return blocks
 
 
 def free_labelled(pool: Any, count: int) -> set[int]:
-    """Up to `count` free blocks that have keys, oldest first."""
+    """Return up to `count` free blocks that have keys, oldest first."""
     blocks: Iterable[Any] = pool.free_block_queue.get_all_free_blocks()
     return {block.block_id for block in [one for one in blocks if one.block_hash is not None][:count]}

@@ -47,7 +47,7 @@ def test_clean_target_passes(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What a run on a mutant says, and where its trace is."""
+    """Return the failure text of a run on a mutant, and its trace's path."""
     folder = tmp_path_factory.mktemp("findings")
     said = failure(machine(folder, MUTANT, **SHOWS_IT))
     [path] = folder.glob("*.json")
@@ -57,7 +57,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 def test_mutant_fails_with_a_replay_line(report: tuple[str, Path]) -> None:
     said, path = report
     assert ViolationError.__name__ in said
-    assert "M9: the list of blocks to zero holds" in said
+    assert "M9: the list of blocks to zero has" in said
     assert re.search(rf"^\s+replay: hybridfuzz replay {path} --target {MUTANT}$", said, re.MULTILINE)
 
 
@@ -110,7 +110,7 @@ def test_hypothesis_does_not_shrink() -> None:
 
 
 def settings_under_ci(environment: dict[str, str]) -> dict[str, object]:
-    """What a machine's settings are in a process where a CI service announces itself."""
+    """Return a machine's settings in a process with $CI set."""
     script = (
         "import json; from hybridfuzz.harness.machine import HybridCacheMachine as M; import hypothesis; "
         "s = M.for_target('hybrid').settings; d = hypothesis.settings.default; "

@@ -1,4 +1,4 @@
-"""Per block: who owns it and what was written since it was handed out."""
+"""The owner of each block, and what was written since it was allocated."""
 
 import pytest
 from hybridfuzz.reference.ledger import Ledger
@@ -15,7 +15,7 @@ def ledger() -> Ledger:
 
 def test_nothing_is_known_of_a_block_before_it_is_handed_out(ledger: Ledger) -> None:
     assert ledger.cell(7, 0) is None
-    assert ledger.describe(7) == "never handed out"
+    assert ledger.describe(7) == "never allocated"
     ledger.zero(7)
     ledger.write_state(7, 0, "r0", 4, True, True)
     ledger.write_slots([7], [0], 0, "r0", 4)
@@ -115,7 +115,7 @@ def test_history_in_words(ledger: Ledger) -> None:
     assert ledger.describe(5, 1) == "zeroed, not written since r0 got it in step 3"
 
 
-def test_a_copy_of_what_nobody_was_handed_is_unwritten(ledger: Ledger) -> None:
+def test_a_copy_of_an_unallocated_block_is_unwritten(ledger: Ledger) -> None:
     ledger.write_state(5, 0, "r0", 4, True, True)
     ledger.inherit(5, 7)
     for layer in (0, 1):

@@ -47,7 +47,7 @@ def test_planning_changes_nothing_entering_does(reference: Reference) -> None:
 
 
 def test_a_step_planned_ahead_waits_for_its_turn(reference: Reference) -> None:
-    """What is in flight is judged by the tables of its own plan."""
+    """A step in flight is checked against the tables of its own plan."""
     plan(reference, 0, {"r0": ((1,), (2,))}, r0=0)
     plan(reference, 1, {"r0": ((1,), (2,)), "r1": ((3,), (4,))}, r0=None, r1=0)
     assert reference.enter(0) is reference.pending[0]
@@ -113,7 +113,7 @@ def test_hit_columns_are_not_handed_out(reference: Reference) -> None:
     assert reference.lives["r1"].settled == 16
 
 
-def test_the_null_block_is_handed_to_nobody(reference: Reference) -> None:
+def test_the_null_block_is_never_allocated(reference: Reference) -> None:
     plan(reference, 0, {"r0": ((0, 0, 1), (2, 3, 4))}, r0=0)
     reference.enter(0)
     assert not owner(reference, 0)
@@ -223,7 +223,7 @@ def test_loaded_columns_are_new_and_count_as_computed(reference: Reference) -> N
 
 
 def test_what_is_certain_of_a_request(reference: Reference) -> None:
-    """What it has settled, or what the last admission whose step has not run starts it from."""
+    """Its settled tokens, or those that it starts from in an admission whose step has not run."""
     reference.lives["r0"].settled = 5
     assert reference.certain("r0") == 5
     plan(reference, 0, {"r0": ((1,), (2,))}, r0=16)
@@ -257,7 +257,7 @@ def test_what_a_cache_owns_is_borrowed(reference: Reference) -> None:
 
 
 def test_a_block_of_a_hit_that_changes_its_column_becomes_the_requests_own(reference: Reference) -> None:
-    """Also where nobody is known to have had it before."""
+    """Also if no earlier owner is known."""
     plan(reference, 0, {"r0": ((1,), (2,))}, r0=8)
     reference.enter(0)
     reference.executed(0)

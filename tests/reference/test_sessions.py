@@ -81,7 +81,7 @@ def test_a_truncation_that_leaves_nothing_or_cuts_nothing_is_refused(parked: Ref
 
 
 def test_a_checkpoint_of_the_cache_is_borrowed(parked: Reference) -> None:
-    """What a truncated session goes back to was written by somebody else, and stays so."""
+    """The checkpoint that a truncated session goes back to keeps its writer."""
     parked.arrive("r1", [("a", 20)], 4)
     parked.plan(1, [("r1", 0, 0)], {"r0": TABLE, "r1": ((0, 5, 6), (7, 8, 9))}, [0] * 20, {})
     parked.enter(1)
@@ -97,7 +97,7 @@ def test_a_checkpoint_of_the_cache_is_borrowed(parked: Reference) -> None:
 
 
 def test_a_block_that_was_cut_off_and_comes_back_is_new(parked: Reference) -> None:
-    """It may have been somebody else's in between."""
+    """Another request may have owned it in between."""
     parked.lives["r0"].delivered = 20
     parked.truncate("r0", 4, ((1,), ()), [1] * 20, {})
     parked.lives["r0"].resume([("a", 20)], 2)
@@ -107,7 +107,7 @@ def test_a_block_that_was_cut_off_and_comes_back_is_new(parked: Reference) -> No
     assert parked.ledger.facts[2].generation == 2
 
 
-def test_a_block_that_nobody_else_holds_or_finds_is_its_holders(parked: Reference) -> None:
+def test_an_unpublished_block_with_one_holder_belongs_to_it(parked: Reference) -> None:
     parked.ledger.adopt([2, 15], "r9")
     assert parked.ledger.facts[2].owner == "r9"
     assert 15 not in parked.ledger.facts
@@ -145,7 +145,7 @@ def test_a_partial_block_is_copied_slot_by_slot(parked: Reference) -> None:
 
 
 def test_what_a_truncated_session_holds_alone_is_its_own(parked: Reference) -> None:
-    """Neither what somebody else holds as well nor what a lookup still reaches."""
+    """Neither blocks that another request holds, too, nor published ones."""
     for block in (5, 6, 7):
         parked.ledger.hand_out(block, "r1", 0, 0)
     references = [0] * 20

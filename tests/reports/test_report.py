@@ -11,12 +11,13 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from hybridfuzz.harness.detection.statistics import Detection, summarise
-from hybridfuzz.harness.events import Canary, Finding, Summary, Tick
+from hybridfuzz.harness.events import CampaignEnded, Canary, Finding, Summary, Tick
 from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.findings.known import Known
-from hybridfuzz.harness.findings.store import HISTORY_SUFFIX, STATE_FILE
+from hybridfuzz.harness.findings.store import HISTORY_SUFFIX, STATE_FILE, file_name
 from hybridfuzz.harness.findings.triage import merge, save_bug_history
+from hybridfuzz.harness.outputs.handler import CampaignInfo
 from hybridfuzz.harness.outputs.rates import Rates, load_samples
 from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.reports.data import load_folder, one_finding
@@ -62,17 +63,18 @@ class Outline(HTMLParser):
 def campaign(folder: Path, count: int = 0, reached: Mapping[str, int] | None = None) -> Summary:
     """A campaign's folder with the findings of the corpus, and `count` more made of the same."""
     (folder / "findings").mkdir(parents=True)
-    findings = []
+    findings: list[Finding] = []
     for number, name in enumerate([*FILES, *(FILES * (count // len(FILES) + 1))[:count]]):
         slug = name.partition("--")[0]
         trace = load_trace(CORPUS / name)
         outcome, history = record_history(load_factory(f"hybrid:{slug}"), trace)
         violation = outcome.violation
         assert violation is not None
-        path = folder / "findings" / f"{number}.json"
+        met = {finding.signature for finding in findings}
+        signature = f"{violation.signature}-{number}" if violation.signature in met else violation.signature
+        path = folder / "findings" / f"{file_name(signature)}.json"
         save_trace(trace, path)
         path.with_suffix(HISTORY_SUFFIX).write_bytes(msgspec.json.encode(history))
-        signature = violation.signature if number < len(FILES) else f"{violation.signature}-{number}"
         events = len(trace.events)
         findings.append(
             Finding(
@@ -109,11 +111,11 @@ def test_a_campaign(tmp_path: Path) -> None:
     histories = [path.read_bytes() for path in (tmp_path / "out" / "findings").glob(f"*{HISTORY_SUFFIX}")]
     assert page.count("<svg") == sum(bool(msgspec.json.decode(one, type=History).marks) for one in histories) > 0
     assert "What must hold" in page
-    assert "The alarm works: the planted bug null-as-state-slot was found" in page
+    assert "Passed: the planted bug null-as-state-slot was detected" in page
     assert re.search(r'<li class="never"><span>prefix hit</span>.*?never</span></li>', page)
     assert re.search(r'<li class="never"><span>S7 <span class="dim">NaN</span></span>', page)
     assert "hybridfuzz fuzz --target hybrid --seed 7 --traces 10000 --config num_speculative_tokens=0" in page
-    assert page.index("News") < page.index("Known: acknowledged") < page.index("vLLM #44175")
+    assert page.index("New findings") < page.index("Known: acknowledged") < page.index("vLLM #44175")
     assert "reproduced 3/3" in page
     assert "first seen 2026-01-02 03:04" in page
 
@@ -187,11 +189,13 @@ def test_not_a_folder_of_ours(tmp_path: Path) -> None:
 def test_rates_keep_a_bounded_number_of_samples(tmp_path: Path) -> None:
     summary = campaign(tmp_path / "out")
     rates = Rates()
+    rates.start(CampaignInfo(target="hybrid", version="", seed=1, out=tmp_path / "out"))
     for second in range(1, 5000):
-        rates.take(Tick(msgspec.structs.replace(summary, seconds=float(second), traces=second * 10), None))
+        last = msgspec.structs.replace(summary, seconds=float(second), traces=second * 10)
+        rates.handle_event(Tick(last, None))
+    rates.handle_event(CampaignEnded(last))
     assert 60 < len(rates.samples) <= 240
     assert rates.samples[-1].seconds > 4900
-    rates.save(tmp_path / "out")
     assert load_samples(tmp_path / "out") == rates.samples
     page = render(load_folder(tmp_path / "out"))
     assert page.count('class="chart"') == 4
@@ -221,3 +225,23 @@ def test_a_browser_shows_it(tmp_path: Path, width: int, scheme: int) -> None:
     assert int(title[1]) <= int(title[2]), "it scrolls sideways"
     assert title[3] == ("rgb(18, 21, 27)" if scheme == 0 else "rgb(246, 247, 249)")
     assert int(title[4]) > 0
+
+
+def test_control_characters_become_visible() -> None:
+    """XML cannot hold them, terminals obey them; a drawing with one was not well-formed."""
+    assert tag("text", "a\x1b[31m\x00\ud800", title="\x07") == '<text title="\\x07">a\\x1b[31m\\x00\\ud800</text>'
+    ElementTree.fromstring(tag("text", "a\x1b[31m\x00\ud800\ufffe", title="\x07"))
+
+
+def test_a_state_file_names_no_other_files(tmp_path: Path) -> None:
+    """Only traces and histories of the folder itself are read."""
+    campaign(tmp_path / "out")
+    secret = tmp_path / "secret.json"
+    (sorted((tmp_path / "out" / "findings").glob("*.json"))[0]).rename(secret)
+    state = tmp_path / "out" / STATE_FILE
+    summary = msgspec.json.decode(state.read_bytes(), type=Summary)
+    finding = msgspec.structs.replace(summary.findings[0], trace=str(secret))
+    state.write_bytes(msgspec.json.encode(msgspec.structs.replace(summary, findings=[finding])))
+    [shown] = load_folder(tmp_path / "out").findings
+    assert shown.trace is None
+    assert shown.history is None

@@ -1,5 +1,5 @@
-"""One trace, three engines: what the corpus holds for the embedded target runs, ported, on vLLM and SGLang as well, and
-every request that ends by itself has sampled the same tokens everywhere.
+"""One trace, three engines: the embedded target's corpus runs, ported, on vLLM and SGLang as well, and every request
+that ends by itself samples the same tokens on all of them.
 
 Needs both engines' environments. The releases are those without a known bug in these traces.
 """
@@ -64,7 +64,7 @@ def workers() -> Iterator[list[WorkerClient]]:
 
 
 def sampled(trace: Trace, summaries: Sequence[EventSummary]) -> dict[str, list[int]]:
-    """What the requests sampled that ended and that no client gave up."""
+    """Return the tokens of requests that ended and were not aborted."""
     tokens: dict[str, list[int]] = {}
     ended: set[str] = set()
     for summary_of_event in summaries:
@@ -93,7 +93,7 @@ def check(workers: list[WorkerClient], trace: Trace) -> None:
         outcome, summaries = worker.run_summarized(worker.port(trace).trace)
         assert outcome.violation is None, f"{worker.spec}: {outcome.violation.message}"
         found.append(sampled(trace, summaries))
-    assert found[0], "somebody ended"
+    assert found[0], "no request ended"
     assert found[0] == found[1] == found[2]
     assert {name: len(tokens) for name, tokens in found[0].items()}.items() <= wanted.items()
     assert len(found[0]) == len(wanted) - sum(isinstance(event, Abort) for event in trace.events)

@@ -1,7 +1,7 @@
 """Causal depthwise convolution with its window in a paged state; one program for each row and piece of channels.
 
-A program reads the window that its row starts from before it stores any, because both may lie in one block (a short
-chunk shifts it in place: vLLM PR #56196). Windows are moved as integers, so that not a bit of them changes.
+A program reads the initial window of its row before it stores any, because both may be in one block (a short chunk
+shifts it in place: vLLM PR #56196). Windows are moved as integers, so that every bit is kept.
 """
 
 import triton
@@ -16,7 +16,7 @@ CHANNELS_PIECE = 128
 
 @triton.jit
 def as_bits(x):
-    """The same bits as integers."""
+    """Return the same bits as integers."""
     return x.to(tl.int32 if x.dtype.primitive_bitwidth == 32 else tl.int16, bitcast=True)
 
 
@@ -25,7 +25,7 @@ def window_bits(
     state, block, offset, channel, blocks, length, state_block, state_entry, state_channel,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, WIDTH_P2: tl.constexpr,
 ):  # fmt: skip
-    """The window [WIDTH_P2, piece] that a row starts from; zeros where there is none."""
+    """Return the initial window of a row, [WIDTH_P2, piece]; zeros if there is none."""
     entry = tl.arange(0, WIDTH_P2)[:, None]
     place = entry + offset
     inside = (entry < tl.where(exists(block, blocks), WIDTH - 1, 0)) & (place >= 0) & (place < length)
@@ -36,7 +36,7 @@ def window_bits(
 @triton.jit
 def history(inputs, window, index, first, channel, input_token, input_channel, kind: tl.constexpr,
             CHANNELS: tl.constexpr, WIDTH: tl.constexpr, WIDTH_P2: tl.constexpr):  # fmt: skip
-    """Entry `index` of window and inputs in a row, in bits of `kind` (the state's dtype)."""
+    """Return entry `index` of the window followed by the inputs, in bits of `kind` (the state's dtype)."""
     old = tl.sum(tl.where(tl.arange(0, WIDTH_P2)[:, None] == index, window, 0), axis=0).to(window.dtype)
     fresh = index >= WIDTH - 1
     token = (first + index - (WIDTH - 1)).to(tl.int64)
@@ -51,7 +51,7 @@ def convolve(
     input_token, input_channel, weight_channel, weight_tap, bias_channel, output_token, output_channel,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, WIDTH_P2: tl.constexpr,
 ):  # fmt: skip
-    """All outputs of one row."""
+    """Compute all outputs of one row."""
     tap = tl.arange(0, WIDTH_P2)[:, None]
     inside = (tap < WIDTH) & (channel[None, :] < CHANNELS)
     at = weight + channel[None, :] * weight_channel + tap * weight_tap
@@ -105,7 +105,7 @@ def prefill(
     convolve(inputs, weight, bias, output, window, first, end, channel, state.dtype.element_ty,
              input_token, input_channel, weight_channel, weight_tap, bias_channel, output_token, output_channel,
              CHANNELS, WIDTH, WIDTH_P2)  # fmt: skip
-    tl.debug_barrier()  # everybody has read the window that may now be overwritten
+    tl.debug_barrier()  # all threads have read the window, which may now be overwritten
     for stop in range(tl.load(stop_starts + row), tl.load(stop_starts + row + 1)):
         count, block = tl.load(stop_counts + stop), tl.load(stop_blocks + stop)
         if exists(block, pool) & (count >= 0) & (count <= end - first):

@@ -1,8 +1,8 @@
-"""Byte ranges copied within the pool: what align mode does with states before and after a forward, in one launch.
+"""Copies of byte ranges within the pool in one launch, as mode align needs for states before and after a forward.
 
-A shifted convolution window may overlap its own source. Such a region is moved by one program, piece after piece from
-the end that is overwritten last, each piece read by all threads before any of it is written. Other regions are spread
-over several programs. Source of the design: vLLM's batched copies of Mamba states (pre- and postprocess).
+A shifted convolution window may overlap its own source. One program moves such a region piece by piece, in the order in
+which no piece overwrites one that is still to be read; all threads read a piece before any writes it. Other regions are
+split over several programs. Source of the design: vLLM's batched copies of Mamba states (pre- and postprocess).
 """
 
 from math import gcd

@@ -1,4 +1,4 @@
-"""Which implementation of the device operations a device gets."""
+"""Selects the implementation of the operations for a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def implementation(device: torch.device | str, *, interpret: bool = False) -> Ops:
     """Return the Triton kernels for a GPU (with `interpret`, in Triton's interpreter on a CPU: slow), else plain torch.
 
-    Whether triton interprets is settled when it is first imported: TRITON_INTERPRET=1 has to be set by then.
+    triton reads TRITON_INTERPRET when it is first imported: set it to 1 before that to interpret.
     """
     if interpret or str(device).startswith("cuda"):
         from . import triton_kernels

@@ -1,4 +1,4 @@
-"""Keys and values into the paged cache, by slot mapping, in the dtype of the cache."""
+"""Writes KV to the paged cache by slot mapping, in the dtype of the cache."""
 
 import triton
 import triton.language as tl

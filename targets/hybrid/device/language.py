@@ -1,4 +1,4 @@
-"""What several kernels share: exact rounding and guarded look-ups.
+"""Helpers of several kernels: exact rounding and guarded look-ups.
 
 Triton's interpreter truncates where a GPU rounds (bfloat16), and rounds fp8 its own way. Values are therefore rounded
 here, in float32 and integers, to one that the narrow type holds exactly: compiled, interpreted and torch then agree.
@@ -8,12 +8,12 @@ import triton
 import triton.language as tl
 
 INTEGERS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
-"""By bytes: the types as which bytes are moved."""
+"""Integer type to move bytes with, by size in bytes."""
 
 
 @triton.jit
 def rounded(x, dtype: tl.constexpr):
-    """float32 `x` as `dtype`, to nearest even; fp8 (e4m3) saturates at 448. NaN stays NaN."""
+    """Return float32 `x` as `dtype`, rounded to nearest even; fp8 (e4m3) saturates at 448. NaN stays NaN."""
     bits = x.to(tl.int32, bitcast=True)
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
     if dtype == tl.bfloat16:  # its bits are the upper half; the interpreter's own cast loses subnormals
@@ -33,13 +33,13 @@ def rounded(x, dtype: tl.constexpr):
 
 @triton.jit
 def exists(block, blocks):
-    """Whether an id names a block of a pool of `blocks`: not null, not negative, not beyond it."""
+    """Return True if an id names a block of a pool of `blocks`: not null, not negative, not beyond it."""
     return (block > 0) & (block < blocks)
 
 
 @triton.jit
 def column_block(table, row, column, columns, row_stride, column_stride):
-    """table[row, column] for an existing row, null for a column outside; `table` has at least one column."""
+    """Return table[row, column] of an existing row, null for a missing column; `table` has at least one column."""
     inside = (column >= 0) & (column < columns)
     at = tl.where(inside, column, 0)
     block = tl.load(table + row.to(tl.int64) * row_stride + at * column_stride)

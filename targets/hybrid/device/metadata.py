@@ -1,10 +1,10 @@
-"""The index tensors that tell an operation where to read and write.
+"""Index tensors: the rows, blocks and regions that an operation reads and writes.
 
-They live on the operation's device and never change shape between two replays of a captured graph; everything that a
-launch grid depends on (`longest`, `unit`) is a plain int of the host.
+They are on the operation's device and keep their shape between replays of a captured graph. Values that a launch grid
+depends on (`longest`, `unit`) are plain ints on the host.
 
-Block 0 is the null block. An id that is null, negative or beyond the pool names nothing: reads of it give zeros,
-writes to it are dropped, and no address is formed from it. Two rows of one launch must not write the same block, and
+Block 0 is the null block. An id that is null, negative or beyond the pool names no block: reads of it return zeros,
+writes to it are dropped, and no address is computed from it. Two rows of one launch must not write the same block, and
 none may write a block that another row reads: the order of rows is undefined.
 """
 
@@ -23,14 +23,14 @@ NO_SLOT = -1
 
 
 def check_vectors(*vectors: Tensor) -> None:
-    """Raise ValueError for an index vector that is not contiguous: kernels would read something else."""
+    """Raise ValueError for an index vector that is not contiguous: kernels would read other elements."""
     if not all(vector.is_contiguous() for vector in vectors):
         raise ValueError("vectors of indices must be contiguous")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Which tokens of the flattened batch belong to which row.
+    """Tokens of each row in the flattened batch.
 
     starts   int32 [rows + 1]; row r has tokens starts[r] .. starts[r + 1] - 1, none if the two are equal (padding)
     longest  most tokens that any row has, or more
@@ -41,12 +41,12 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """Rows, padding included."""
+        """Number of rows, padding included."""
         return self.starts.shape[0] - 1
 
     @staticmethod
     def of(lengths: Sequence[int], device: torch.device | str = "cpu") -> Rows:
-        """From the number of tokens of each row."""
+        """Return rows with these numbers of tokens."""
         starts = [0]
         for length in lengths:
             starts.append(starts[-1] + length)
@@ -55,11 +55,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stops:
-    """After how many of its tokens a row stores its state, and in which block.
+    """Stops of each row: numbers of tokens after which it stores its state, with the blocks to store it in.
 
     starts  int32 [rows + 1]; row r has stops starts[r] .. starts[r + 1] - 1
-    counts  int32 [stops]; tokens of the row after which to store, in any order, 0 for the state that it started from.
-            A count outside 0 .. tokens of the row stores nothing
+    counts  int32 [stops]; tokens of the row before the stop, in any order; 0 for the initial state.
+            A count outside 0 .. tokens of the row stores no state
     blocks  int32 [stops]
     """
 
@@ -69,7 +69,7 @@ class Stops:
 
     @staticmethod
     def of(stops: Sequence[Sequence[tuple[int, int]]], device: torch.device | str = "cpu") -> Stops:
-        """From the (count, block) pairs of each row."""
+        """Return stops with these (count, block) pairs by row."""
         flat = [stop for row in stops for stop in row]
         counts, blocks = [count for count, _ in flat], [block for _, block in flat]
         return Stops(
@@ -80,7 +80,7 @@ class Stops:
 
     @staticmethod
     def after_each_token(blocks: Tensor) -> Stops:
-        """Speculative rows: the state after token j of row r goes to blocks[r, j]; `blocks` is int32 [rows, width]."""
+        """Return stops that store the state after token j of row r in blocks[r, j]; `blocks` is int32 [rows, width]."""
         rows, width = blocks.shape
         starts = torch.arange(rows + 1, dtype=torch.int32, device=blocks.device) * width
         counts = torch.arange(1, width + 1, dtype=torch.int32, device=blocks.device).repeat(rows)
@@ -104,16 +104,16 @@ class Regions:
 
     @staticmethod
     def of(regions: Sequence[tuple[int, int, int]], device: torch.device | str = "cpu") -> Regions:
-        """From (source, destination, length) of each region."""
+        """Return regions with these (source, destination, length)."""
         columns = [torch.tensor([region[i] for region in regions], dtype=torch.int64, device=device) for i in range(3)]
         unit = gcd(8, *(number for region in regions for number in region))
         return Regions(columns[0], columns[1], columns[2], unit, max([0, *(length for _, _, length in regions)]))
 
 
 def write_hazards(regions: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Pairs (i, j), i != j, where region i writes what region j reads or writes: copies in one launch must have none.
+    """Return pairs (i, j), i != j, where region i writes bytes that region j reads or writes.
 
-    A region may overlap itself.
+    Copies in one launch must have none. A region may overlap itself.
     """
     return [
         (i, j)
@@ -125,7 +125,7 @@ def write_hazards(regions: Sequence[tuple[int, int, int]]) -> list[tuple[int, in
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZeroPlan:
-    """Which bytes of a block are zeroed: one segment for each layer that may find foreign bytes there.
+    """Bytes of a block to zero: one segment for each layer.
 
     views      uint8 [blocks, bytes] of each segment, the last dimension contiguous; they keep the pool alive
     addresses  int64 [segments] on the pool's device: address of block 0
@@ -146,7 +146,7 @@ class ZeroPlan:
 
     @staticmethod
     def of(views: Sequence[Tensor]) -> ZeroPlan:
-        """Precompute the addresses; raises ValueError for views that are not byte segments of one pool."""
+        """Precompute the addresses. Raises ValueError for views that are not byte segments of one pool."""
         if not views or any(view.dtype != torch.uint8 or view.dim() != 2 or view.stride(1) != 1 for view in views):
             raise ValueError("zeroing needs at least one uint8 view [blocks, bytes] with contiguous bytes")
         if any(view.shape[0] != other.shape[0] for view, other in pairwise(views)):

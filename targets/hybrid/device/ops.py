@@ -1,13 +1,12 @@
-"""The contract of the device operations; `implementations` has one for each kind of device.
+"""The contract of the device operations; `implementations` selects one for a device.
 
 Tensors may have any strides, except one-dimensional index tensors, which are contiguous (ValueError). Offsets are 64
 bits wide, so a pool may exceed 2**31 bytes.
 Floating point operands are float32, float16 or bfloat16, caches and states those or (keys and values) float8_e4m3fn;
 all arithmetic is float32. `output` is written in place, at the tokens of the rows and nowhere else. Every operation
-can be captured in a CUDA graph, except through the twins.
+can be captured in a CUDA graph, except in the torch reference.
 
-What all operations do with null blocks, padding rows and ids out of range: see metadata.py. A row of a batch that
-starts from nothing names the null block as the block to read.
+For null blocks, padding rows and ids out of range see `metadata`. A row without an initial state reads the null block.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Ops(Protocol):
         query, output   [T, heads, head_dim]; heads is a multiple of kv_heads
         table           int32 [R, columns]: block ids by row; a column outside reads as the null block
         lengths         int32 [R]: tokens of the row so far, this launch's included; 0 or less gives output 0
-        masking         pages are read whole. "where" discards what lies outside of the context; "multiply" gives it
+        masking         pages are read whole. "where" discards slots outside the context; "multiply" gives them
                         the weight 0, so that a NaN there reaches the output (0 * NaN)
         window          positions that a token sees, itself included; 0 for all
 
@@ -97,8 +96,8 @@ class Ops(Protocol):
         state           [N, length, channels], length >= width - 1
         blocks, offsets int32 [R]: row r starts from the width - 1 entries of block blocks[r] from offsets[r] on;
                         entries outside of the buffer read as 0
-        stops           windows are stored from entry 0 on; what the row started from is moved bit for bit. A stop's
-                        block may be the block that the row started from (it is read first)
+        stops           windows are stored from entry 0 on; inputs of the initial window are copied bit for bit. A
+                        stop's block may be the block of the initial window (it is read first)
         """
 
     def conv_update(
@@ -113,11 +112,11 @@ class Ops(Protocol):
         write_blocks: Tensor,
         output: Tensor,
     ) -> None:
-        """The same for a decode of n tokens, drafts included: one buffer serves every number of accepted ones.
+        """The same for a decode of n tokens, drafts included: one buffer serves every number of accepted tokens.
 
-        It stores the last width - 2 + n inputs in write_blocks[r] (int32 [R]; may be blocks[r]); whoever accepts m
-        of the n tokens reads at offset m - 1 next. Entries that do not fit the buffer are dropped. A row without
-        tokens stores nothing.
+        It stores the last width - 2 + n inputs in write_blocks[r] (int32 [R]; may be blocks[r]). After m of the n
+        tokens are accepted, the next step reads at offset m - 1. Entries that do not fit the buffer are dropped. A
+        row without tokens stores nothing.
         """
 
     def state_update(
@@ -146,7 +145,7 @@ class Ops(Protocol):
         blocks, columns int32 [R, width], int32 [R]: row r starts from blocks[r, columns[r]] (m - 1 after m accepted
                         tokens); a column outside reads as the null block
         write_blocks    int32 [R, width]: the state after token j of row r goes to write_blocks[r, j]; tokens beyond
-                        the width store nothing. May contain the block that the row started from
+                        the width store nothing. May contain the block of the initial state
         """
 
     def chunk_scan(
@@ -215,7 +214,7 @@ class Ops(Protocol):
     def slot_mapping(
         self, table: Tensor, row_map: Tensor, rows: Rows, computed: Tensor, output: Tensor, *, block_size: int
     ) -> None:
-        """Slot of every token, int64 [T or more]: NO_SLOT for null blocks, missing columns, tokens of no row.
+        """Compute the slot of every token, int64 [T or more]: NO_SLOT for null blocks, missing columns, unused tokens.
 
         computed        int32 [R]: position of the row's first token
         """
@@ -235,7 +234,7 @@ class Ops(Protocol):
         mode: CacheMode,
         block_size: int,
     ) -> None:
-        """Where the state kernels of each row read and write.
+        """Compute the blocks that the state kernels of each row read and write.
 
         computed, scheduled     int32 [R]: position of the row's first token, and its tokens (0: a padding row)
         state_columns, offsets  int32 [R]: column of the state that the last step left (negative: none), drafts that
@@ -257,7 +256,7 @@ class Ops(Protocol):
         *,
         block_size: int,
     ) -> None:
-        """Stops of a prefill in mode all: each block boundary strictly inside, then the end.
+        """Compute the stops of prefills in mode all: each block boundary strictly inside, then the end.
 
         counts, blocks (out)    int32 [R, capacity], contiguous: boundaries in order, unused entries (count -1, null),
                                 the end in the last one. Boundaries that do not fit are dropped

@@ -18,7 +18,7 @@ DIM_PIECE = 32
 @triton.jit
 def load_state(state, block, pool, head, dim, entry, state_block, state_head, state_dim, state_entry,
                DIM: tl.constexpr, ENTRIES: tl.constexpr):  # fmt: skip
-    """The state [piece, ENTRIES_P2] of one head, zeros for the null block."""
+    """Return the state [piece, ENTRIES_P2] of one head, zeros for the null block."""
     inside = (dim[:, None] < tl.where(exists(block, pool), DIM, 0)) & (entry[None, :] < ENTRIES)
     at = state + block.to(tl.int64) * state_block + head * state_head
     at += dim[:, None] * state_dim + entry[None, :] * state_entry
@@ -28,7 +28,7 @@ def load_state(state, block, pool, head, dim, entry, state_block, state_head, st
 @triton.jit
 def store_state(state, held, block, pool, head, dim, entry, state_block, state_head, state_dim, state_entry,
                 DIM: tl.constexpr, ENTRIES: tl.constexpr):  # fmt: skip
-    """Store it, rounded, unless the block is null."""
+    """Store the state of one head, rounded, unless the block is null."""
     if exists(block, pool):
         inside = (dim[:, None] < DIM) & (entry[None, :] < ENTRIES)
         at = state + block.to(tl.int64) * state_block + head * state_head
@@ -73,7 +73,7 @@ def advance(
 
 
 def at_least_one_column(table: Tensor) -> Tensor:
-    """A table that has a column to point at; what it adds is null."""
+    """Return a table with at least one column, null if it was added."""
     return table if table.shape[1] else table.new_zeros(table.shape[0], 1)
 
 
@@ -108,7 +108,7 @@ def state_update(
 
 @triton.jit
 def next_stop(stop_counts, first_stop, end_stop, done, tokens):
-    """The smallest count above `done`, at most `tokens`."""
+    """Return the smallest count above `done`, at most `tokens`."""
     found = tokens
     for stop in range(first_stop, end_stop):
         count = tl.load(stop_counts + stop)
@@ -128,7 +128,7 @@ def store_stops(state, held, stop_counts, stop_blocks, first_stop, end_stop, don
 
 @triton.jit
 def chunk_step(held, xs, time, bs, cs, rate, CHUNK: tl.constexpr):
-    """Outputs (without d * x) and the next state after one chunk; unused tokens have time 0."""
+    """Return outputs (without d * x) and the next state after one chunk; unused tokens have time 0."""
     span = tl.cumsum(time * rate, axis=0)
     order = tl.arange(0, CHUNK)
     between = tl.where(order[:, None] >= order[None, :], span[:, None] - span[None, :], float("-inf"))

@@ -1,11 +1,11 @@
-"""Streams for copies between host and device: they run beside the kernels, in no order but that of fences.
+"""Side streams for copies between host and device, ordered with the kernels only by fences.
 
-Kernels run on the stream that is current, the copies of one side stream one after another. Key insight: a copy reads
-its source when it runs, not when it is asked for. So a host that fills a buffer again too early sends tomorrow's
-numbers, and kernels that do not wait read yesterday's.
+Kernels run on the current stream, the copies of one side stream one after another. A copy reads its source when it
+runs, not when it is issued. If the host refills a buffer too early, the copy sends the new values; kernels that do not
+wait for a copy read the old ones.
 
-Without a GPU the same rules hold in their least convenient form: no copy runs before somebody waits for it or for a
-later one, and then those behind it may run or not, as a die says. A fence that is missing shows there as well.
+On a CPU the same rules hold in the worst case: a copy runs only when it, or a later one, is waited for, and a random
+choice decides whether the copies after it run as well. So a missing fence is visible there, too.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ import torch
 
 
 class Fence(Protocol):
-    """A point on some stream, behind a copy or behind kernels."""
+    """A point on a stream, after a copy or after kernels."""
 
     def hold_kernels(self) -> None:
-        """Kernels that are launched from now on run behind it."""
+        """Make kernels that are launched from now on run after it."""
         ...
 
     def hold_host(self) -> None:
-        """Wait for it."""
+        """Wait for it on the host."""
         ...
 
     def hold_copies(self, stream: Any) -> None:
-        """What is put on a GPU's stream from now on runs behind it."""
+        """Make work that is put on a GPU's stream from now on run after it."""
         ...
 
 
 class SideStream(Protocol):
-    """Where copies run."""
+    """A stream on which copies run."""
 
     def mark(self) -> Fence:
-        """A point behind all kernels that were launched so far."""
+        """Return a point after all kernels launched so far."""
         ...
 
     def copy(self, work: Callable[[], object], *after: Fence | None) -> Fence:
-        """Let `work` (a copy that does not block) run behind the copies before it on this stream, and behind fences."""
+        """Run `work` (a non-blocking copy) after the earlier copies of this stream and after the fences."""
         ...
 
     def finish(self) -> None:
@@ -51,15 +51,15 @@ class SideStream(Protocol):
 
 
 class DeferredStream:
-    """On a CPU, where kernels run as they are launched: copies wait until they are waited for."""
+    """Side stream on a CPU, where kernels run as they are launched: copies run when they are waited for."""
 
     def __init__(self) -> None:
-        self._asked: deque[Callable[[], object]] = deque()
+        self._queued: deque[Callable[[], object]] = deque()
         self._ran = 0
-        self._die = Random(0)
+        self._random = Random(0)
 
     def mark(self) -> Fence:
-        """Kernels have run already."""
+        """Return a reached point: kernels have run already."""
         return _Deferred(self, 0)
 
     def copy(self, work: Callable[[], object], *after: Fence | None) -> Fence:
@@ -71,22 +71,22 @@ class DeferredStream:
                     fence.hold_host()
             work()
 
-        self._asked.append(ordered)
-        return _Deferred(self, self._ran + len(self._asked))
+        self._queued.append(ordered)
+        return _Deferred(self, self._ran + len(self._queued))
 
     def finish(self) -> None:
         """See SideStream."""
-        self._run_to(self._ran + len(self._asked))
+        self._run_to(self._ran + len(self._queued))
 
     def reach(self, number: int) -> None:
-        """Copy `number` must have run; nothing keeps the later ones from running, too."""
+        """Run the copies up to `number`, and at random all later ones."""
         if self._ran < number:
-            everything = self._ran + len(self._asked)
-            self._run_to(self._die.choice((number, everything)))
+            everything = self._ran + len(self._queued)
+            self._run_to(self._random.choice((number, everything)))
 
     def _run_to(self, number: int) -> None:
         while self._ran < number:
-            self._asked.popleft()()
+            self._queued.popleft()()
             self._ran += 1
 
 
@@ -102,11 +102,11 @@ class _Deferred:
         self._stream.reach(self._number)
 
     def hold_copies(self, stream: Any) -> None:
-        raise AssertionError("there is no GPU")
+        raise AssertionError("a CPU has no GPU stream")
 
 
 class CudaStream:
-    """A stream of a GPU."""
+    """Side stream on a GPU."""
 
     def __init__(self) -> None:
         make_stream: Any = torch.cuda.Stream
@@ -147,5 +147,5 @@ class _Recorded:
 
 
 def side_stream(device: torch.device | str) -> SideStream:
-    """A new one."""
+    """Return a new side stream of a device."""
     return CudaStream() if torch.device(device).type == "cuda" else DeferredStream()

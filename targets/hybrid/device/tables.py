@@ -1,7 +1,7 @@
-"""Block tables on the device: gathering columns, slots of tokens, indices of states, boundary stops of mode all.
+"""Block tables on the device: gathered columns, slots of tokens, indices of states, boundary stops of mode all.
 
 One program for each row. Rows and columns that do not exist read as the null block and are never dereferenced: a table
-that is too narrow for its speculative columns (mutant: all-spec-table-width) must be caught, not crash.
+that is too narrow for its speculative columns (mutant all-spec-table-width) must be detected, not crash.
 Source of the shapes: vLLM mamba_get_block_table_tensor and the index arrays of its Mamba metadata builder.
 """
 
@@ -15,7 +15,7 @@ from .ops import CacheMode
 
 @triton.jit
 def blocks_at(table, row, columns, table_rows, table_columns, row_stride, column_stride):
-    """table[row, columns] for a block of columns, null outside."""
+    """Return table[row, columns] for a block of columns, null outside."""
     limit = tl.where((row >= 0) & (row < table_rows), table_columns, 0)
     at = table + row.to(tl.int64) * row_stride + columns.to(tl.int64) * column_stride
     return tl.load(at, mask=(columns >= 0) & (columns < limit), other=0)
@@ -60,7 +60,7 @@ def indices(
     row = tl.program_id(0)
     mapped, position, count = tl.load(row_map + row), tl.load(computed + row), tl.load(scheduled + row)
     state, offset = tl.load(state_columns + row), tl.load(offsets + row)
-    # Padding rows, and rows that start from nothing, are rows outside of the table.
+    # Padding rows, and rows without an initial state, are rows outside the table.
     live = tl.where(count > 0, mapped, -1)
     origin = tl.where((position > 0) & (state >= 0), live, -1)
     one = tl.arange(0, 1)

@@ -1,7 +1,7 @@
 """Physical blocks: the free queue, reference counts and the lookup index.
 
-A freed block keeps its key and its place in the index until it is handed out again, so a hit may revive it.
-Block 0 is the null block: a placeholder in tables, never handed out.
+A freed block keeps its key and its place in the index until it is allocated again, so a hit may revive it.
+Block 0 is the null block: a placeholder in tables, never allocated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..layout import NULL_BLOCK
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BlockPool:
-    """`num_blocks` blocks, ids 0..num_blocks-1, least recently freed handed out first."""
+    """`num_blocks` blocks with ids 0..num_blocks-1. The least recently freed block is allocated first."""
 
     def __init__(self, num_blocks: int) -> None:
         self.free: OrderedDict[int, None] = OrderedDict.fromkeys(self.usable(num_blocks))
@@ -27,11 +27,11 @@ class BlockPool:
         self.published_this_step: set[int] = set()
 
     def usable(self, num_blocks: int) -> range:
-        """Blocks that may be handed out: all but the null block."""
+        """Return the ids that may be allocated: all but the null block."""
         return range(NULL_BLOCK + 1, num_blocks)
 
     def allocate(self, count: int) -> list[int]:
-        """Hand out `count` blocks with reference count 1; their keys are forgotten."""
+        """Allocate `count` blocks with reference count 1; their keys are forgotten."""
         assert count <= len(self.free), "allocation was not covered by the admission check"
         blocks = []
         for _ in range(count):
@@ -43,13 +43,13 @@ class BlockPool:
         return blocks
 
     def touch(self, block: int) -> None:
-        """One more owner; a free block leaves the free queue."""
+        """Add an owner; a free block leaves the free queue."""
         if self.references[block] == 0:
             del self.free[block]
         self.references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """One owner less for each block; the last owner puts it at the end of the free queue."""
+        """Remove an owner of each block; a block without owners goes to the end of the free queue."""
         for block in blocks:
             if block == NULL_BLOCK:
                 continue
@@ -59,7 +59,7 @@ class BlockPool:
                 self.free[block] = None
 
     def publish(self, block: int, key: Key) -> None:
-        """Make `block` reachable under `key`. A second block for a key is a duplicate, the first stays in use."""
+        """Make `block` reachable under `key`. A second block for a key is a duplicate; lookups return the first."""
         assert block != NULL_BLOCK
         assert block not in self.labels, "a block has one key"
         self.labels[block] = key
@@ -78,7 +78,7 @@ class BlockPool:
         self.published_this_step.discard(block)
 
     def lookup(self, key: Key) -> int | None:
-        """A block that holds `key`, or None."""
+        """Return a block published under `key`, or None."""
         holders = self.index.get(key)
         return next(iter(holders)) if holders else None
 
@@ -88,7 +88,7 @@ class BlockPool:
             self.unpublish(block)
 
     def forget_all(self) -> bool:
-        """Forget every key; refused (False) while any block is in use."""
+        """Forget every key. Return False, with nothing changed, while any block is in use."""
         if len(self.free) != len(self.references) - 1:
             return False
         for block in list(self.labels):

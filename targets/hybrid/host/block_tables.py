@@ -1,7 +1,7 @@
-"""Block tables of one KV cache group: which columns a request needs, finds, publishes and gives back.
+"""Block tables of one KV cache group: the columns that a request allocates, hits, publishes and releases.
 
 A table is a list of block ids; column i stands for tokens [i * block_size, (i + 1) * block_size). The worker's
-mirror is append-only: it is sent new columns and never a changed one, so a block that moves inside a table is
+mirror is append-only: it receives new columns and never a changed one. So a block that moves inside a table is
 nulled in its old column and appended at the end.
 """
 
@@ -18,12 +18,12 @@ from .block_pool import BlockPool
 
 
 class Span:
-    """What a step covers, in tokens. With steps in flight the number of computed tokens is not certain.
+    """Tokens that a step covers. With steps in flight the number of computed tokens is not certain.
 
     settled  executed and verified
     low      `settled` plus the certain progress of steps in flight and of this step
     high     the same with every draft accepted; blocks must exist up to here
-    known    tokens whose ids are known to the scheduler and that this step at least reaches: may be published
+    known    tokens with known ids that this step reaches for certain; they may be published
     partial  the prompt's last boundary on the grid of partial keys, 0 if there are none
     """
 
@@ -53,7 +53,7 @@ class AttentionGroup:
         self.num_published: dict[str, int] = {}
 
     def find_hit(self, tags: Sequence[int], length: int) -> int:
-        """Longest hit of at most `length` tokens; `length` is a multiple of the hit unit."""
+        """Return the longest hit of at most `length` tokens; `length` is a multiple of the hit unit."""
         depth = 0
         while depth + self.block_size <= length:
             if self.pool.lookup(Key(self.index, depth + self.block_size, tags[depth + self.block_size])) is None:
@@ -62,7 +62,7 @@ class AttentionGroup:
         return depth
 
     def hit_blocks(self, tags: Sequence[int], length: int, external: int = 0) -> list[int]:
-        """Columns of a hit of `length` tokens, up to the first that is to be loaded for `external` more."""
+        """Return the columns of a hit of `length` tokens, before those to load for `external` more tokens."""
         blocks = []
         for depth in range(self.block_size, length + 1, self.block_size):
             block = self.pool.lookup(Key(self.index, depth, tags[depth]))
@@ -71,11 +71,11 @@ class AttentionGroup:
         return blocks
 
     def columns_to_load(self, table: Sequence[int], start: int) -> int:
-        """How many columns behind those of a hit must be loaded for the request to start at `start` tokens."""
+        """Return how many columns after those of a hit must be loaded to start at `start` tokens."""
         return max(cdiv(start, self.block_size) - len(table), 0)
 
     def take_columns_to_load(self, name: str, tags: Sequence[int], start: int) -> list[tuple[int, int]]:
-        """Give `name` the columns that are to be loaded, under their keys; returns (column, block) for each."""
+        """Allocate and publish the columns of `name` that are to be loaded; return (column, block) for each."""
         table = self.tables[name]
         first = len(table)
         table += self.pool.allocate(self.columns_to_load(table, start))
@@ -83,19 +83,19 @@ class AttentionGroup:
         return list(enumerate(table))[first:]
 
     def must_defer(self, blocks: Sequence[int]) -> bool:
-        """Attention writes all keys and values of a step before it reads any: a hit in the same step is fine."""
+        """Return True if a hit must wait for the next step. Attention writes all KV before it reads any: False."""
         return False
 
     def columns_missing(self, table: Sequence[int], span: Span) -> int:
-        """How many new blocks a step with this span takes."""
+        """Return how many new blocks a step with this span takes."""
         return max(self.columns(span.high) - len(table), 0)
 
     def columns(self, tokens: int) -> int:
-        """Columns that `tokens` tokens occupy."""
+        """Return how many columns `tokens` tokens occupy."""
         return required_columns(self.spec, self.mode, tokens, self.speculative)
 
     def extend(self, name: str, span: Span) -> list[int]:
-        """Give `name` the columns that the step needs; returns the blocks that were newly handed out."""
+        """Append the columns that the step needs to the table of `name`; return the newly allocated blocks."""
         table = self.tables[name]
         missing = self.columns_missing(table, span)
         new = self.pool.allocate(missing) if missing else []
@@ -103,10 +103,10 @@ class AttentionGroup:
         return new
 
     def give_back_skipped(self, name: str, settled: int) -> None:
-        """Release columns that no later step reads: none here."""
+        """Release the columns that no later step reads: none for full attention."""
 
     def give_back_columns(self, name: str, stop: int) -> None:
-        """Release the columns before `stop`; they stay reachable by other requests."""
+        """Release the columns before `stop`; their content stays reachable by other requests."""
         table = self.tables[name]
         for column in range(stop):
             if table[column] != NULL_BLOCK:
@@ -124,17 +124,17 @@ class AttentionGroup:
         self.num_published[name] = full
 
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
-        """Publish one column's content under the boundary at its end."""
+        """Publish one column under the key of the boundary at its end."""
         depth = (column + 1) * self.block_size
         key = self.pool.labels.get(block)
         if key is not None and key.depth % self.block_size:
-            self.pool.unpublish(block)  # the block is full now: the key for a part of it is retired
+            self.pool.unpublish(block)  # the block is full now: its partial key is void
             key = None
         if block != NULL_BLOCK and key is None:
             self.pool.publish(block, Key(self.index, depth, tags[depth]))
 
     def start(self, name: str, blocks: Sequence[int], hit: int) -> None:
-        """A request begins with the columns of its hit."""
+        """Start the table of a request with the columns of its hit."""
         assert name not in self.tables
         for block in blocks:
             if block != NULL_BLOCK:
@@ -143,13 +143,15 @@ class AttentionGroup:
         self.num_published[name] = hit // self.block_size
 
     def keeps(self, name: str, tags: Sequence[int], depth: int) -> bool:
-        """Whether a request could go on from `depth` tokens, fewer than it has: nobody else may hold the block that it
-        would write to."""
+        """Return True if a request could continue from `depth` tokens, fewer than it has.
+
+        The block that it would write to must have no other owner.
+        """
         column, past = divmod(depth, self.block_size)
         return not past or self.pool.references[self.tables[name][column]] == 1
 
     def cut(self, name: str, tags: Sequence[int], depth: int) -> None:
-        """Go back to `depth` tokens: columns behind them are given back, a block that is cut loses its key."""
+        """Roll back to `depth` tokens: later columns are released, a block that is cut loses its key."""
         table = self.tables[name]
         last = cdiv(depth, self.block_size)
         self.pool.release(reversed(table[last:]))
@@ -159,21 +161,21 @@ class AttentionGroup:
         self.num_published[name] = min(self.num_published[name], depth // self.block_size)
 
     def free(self, name: str) -> None:
-        """Release the whole table, tail first, so that shared beginnings are evicted last."""
+        """Release the whole table, tail first, so that shared prefixes are evicted last."""
         self.pool.release(reversed(self.tables.pop(name, [])))
         self.num_published.pop(name, None)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class WindowGroup(AttentionGroup):
-    """Attention that reaches back `spec.window` tokens: columns left of the window are given back."""
+    """Sliding-window attention over `spec.window` tokens: columns left of the window are released."""
 
     def first_column(self, computed: int) -> int:
-        """First column that the token after `computed` tokens attends to."""
+        """Return the first column that the token after `computed` tokens attends to."""
         return first_attended(self.spec, computed) // self.block_size
 
     def find_hit(self, tags: Sequence[int], length: int) -> int:
-        """Largest depth of at most `length` tokens whose window is published; what lies left of it is not needed."""
+        """Return the largest depth of at most `length` tokens whose window is published; the rest is not needed."""
         found = length // self.block_size * self.block_size
         depth = found
         while depth > self.first_column(found) * self.block_size:
@@ -183,14 +185,14 @@ class WindowGroup(AttentionGroup):
         return found
 
     def hit_blocks(self, tags: Sequence[int], length: int, external: int = 0) -> list[int]:
-        """The window's columns; the columns before them are null."""
+        """Return the window's columns; the columns before them are null."""
         first = self.first_column(length + external)
         boundaries = range((first + 1) * self.block_size, length + 1, self.block_size)
         blocks = [self.pool.lookup(Key(self.index, depth, tags[depth])) for depth in boundaries]
         return [NULL_BLOCK] * first + [block for block in blocks if block is not None]
 
     def keeps(self, name: str, tags: Sequence[int], depth: int) -> bool:
-        """The window of an earlier token reaches further left, where columns may have been given back."""
+        """Return True if a request could continue from `depth`: the window there must not have been released."""
         window = self.tables[name][self.first_column(depth) : cdiv(depth, self.block_size)]
         return NULL_BLOCK not in window and super().keeps(name, tags, depth)
 
@@ -201,24 +203,24 @@ class WindowGroup(AttentionGroup):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MambaGroup(AttentionGroup):
-    """Position-indexed state columns, one running column, `speculative` scratch columns behind it.
+    """Position-indexed state columns, one running column, `speculative` scratch columns after it.
 
-    none   columns 0 .. speculative: the running one and scratch, nothing else
-    align  only columns from the one of the settled state up to the scratch columns hold blocks
+    none   columns 0 .. speculative: only the running one and scratch
+    align  the columns from the settled state up to the scratch columns hold blocks, the earlier ones are null
     all    every column holds a block
     """
 
     kind = "mamba"
 
     def find_hit(self, tags: Sequence[int], length: int) -> int:
-        """Largest boundary of at most `length` tokens whose state is published; earlier ones are not needed."""
+        """Return the largest boundary of at most `length` tokens whose state is published; the rest is not needed."""
         for depth in range(length // self.block_size * self.block_size, 0, -self.block_size):
             if self.pool.lookup(Key(self.index, depth, tags[depth])) is not None:
                 return depth
         return 0
 
     def hit_blocks(self, tags: Sequence[int], length: int, external: int = 0) -> list[int]:
-        """The state's column; the columns before it are null. A state that is loaded makes the local one useless."""
+        """Return the state's column after null ones; only null ones if a state will be loaded instead."""
         if external:
             return [NULL_BLOCK] * (cdiv(length + external, self.block_size) - 1)
         if length == 0:
@@ -228,15 +230,15 @@ class MambaGroup(AttentionGroup):
         return [NULL_BLOCK] * (length // self.block_size - 1) + [block]
 
     def must_defer(self, blocks: Sequence[int]) -> bool:
-        """A state published in this very step does not exist before its forward has run."""
+        """Return True for a state published in this step: it does not exist before the forward has run."""
         return bool(blocks) and blocks[-1] in self.pool.published_this_step
 
     def first_live_column(self, span: Span) -> int:
-        """Leftmost column that this step may write: the running column if every draft in flight is rejected."""
+        """Return the first column that this step may write: the running column if every draft in flight is rejected."""
         return cdiv(span.low, self.block_size) - 1
 
     def columns_missing(self, table: Sequence[int], span: Span) -> int:
-        """New blocks: the live columns, less those already held and the scratch blocks that can move."""
+        """Return how many blocks are new: live columns, less those held and the scratch blocks that can move."""
         required = self.columns(span.high)
         if self.mode != "align":
             return max(required - len(table), 0)
@@ -247,14 +249,14 @@ class MambaGroup(AttentionGroup):
         return max(required - live - held - len(self.movable_columns(table, live)), 0)
 
     def movable_columns(self, table: Sequence[int], live: int) -> list[int]:
-        """Scratch columns that fall left of the live ones: their blocks serve again at the end of the table."""
+        """Return the scratch columns left of the live ones; their blocks are reused at the end of the table."""
         if not self.speculative or len(table) <= self.speculative:
             return []
         scratch = range(len(table) - self.speculative, min(len(table), live))
         return [column for column in scratch if self.is_movable(table[column])]
 
     def is_movable(self, block: int) -> bool:
-        """Only a block that nobody else holds and that no lookup reaches may change its role."""
+        """Return True if a block has one owner and no key, so that it may change its role."""
         return block > NULL_BLOCK and self.pool.references[block] == 1 and block not in self.pool.labels
 
     def extend(self, name: str, span: Span) -> list[int]:
@@ -279,16 +281,16 @@ class MambaGroup(AttentionGroup):
         return new
 
     def give_back_skipped(self, name: str, settled: int) -> None:
-        """Align: states left of the settled one are of use to other requests only."""
+        """Release, in mode align, the columns before the settled state: only other requests can use them."""
         if self.mode == "align" and settled:
             self.give_back_columns(name, (settled - 1) // self.block_size)
 
     def keeps(self, name: str, tags: Sequence[int], depth: int) -> bool:
-        """A state cannot be taken back: only one that was kept at exactly this depth will do."""
+        """Return True if a state is published at exactly `depth`: states cannot be rolled back."""
         return depth % self.block_size == 0 and self.pool.lookup(Key(self.index, depth, tags[depth])) is not None
 
     def cut(self, name: str, tags: Sequence[int], depth: int) -> None:
-        """The kept state takes the place of all others."""
+        """Replace the table by the state published at `depth`."""
         checkpoint = self.hit_blocks(tags, depth)
         published = self.num_published[name]
         self.pool.touch(checkpoint[-1])
@@ -296,6 +298,6 @@ class MambaGroup(AttentionGroup):
         self.tables[name], self.num_published[name] = checkpoint, min(published, depth // self.block_size)
 
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
-        """States of mode none are never published: they are not tied to a boundary."""
+        """Publish one column, except in mode none, where states are not tied to a boundary."""
         if self.mode != "none":
             super().publish_column(block, column, tags)

@@ -16,11 +16,11 @@ from .block_tables import AttentionGroup, MambaGroup, Span, WindowGroup
 from .partial_hits import OF_THE_CACHE, PartialHits
 
 TO_LOAD = -1
-"""Stands in an estimate for a block that is not handed out yet."""
+"""Placeholder in an estimate for a block that is not allocated yet."""
 
 
 class Hit(Struct, frozen=True, gc=False):
-    """A prefix hit of `length` tokens; `blocks` are its columns by group. `defer`: wait one step for it.
+    """A prefix hit of `length` tokens; `blocks` are its columns by group. If `defer` is set it must wait for a step.
 
     `external` more tokens are to be loaded from outside the pool. A hit that ends inside a block of some group has
     `sources`: for each group the block to copy from, null where it ends between blocks.
@@ -34,8 +34,14 @@ class Hit(Struct, frozen=True, gc=False):
 
 
 class Allocation(Struct, frozen=True, gc=False):
-    """Outcome of `allocate`: blocks foreseen by the admission check, blocks really taken, (column, block) of those that
-    are to be loaded, by group."""
+    """Outcome of `allocate`.
+
+    estimated  blocks that the admission check expected to take
+    taken      blocks that were taken
+    to_load    (column, block) to load, by group
+    copies     pages to copy before the forward
+    pins       blocks to keep until the step has run
+    """
 
     estimated: int
     taken: int
@@ -46,7 +52,7 @@ class Allocation(Struct, frozen=True, gc=False):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CacheManager:
-    """One table per request and group over one pool."""
+    """Block tables of all requests and groups over one pool."""
 
     attention_group: ClassVar[type[AttentionGroup]] = AttentionGroup
     mamba_group: ClassVar[type[MambaGroup]] = MambaGroup
@@ -61,14 +67,14 @@ class CacheManager:
         self.partial = self.partial_hits(layout, pool, self.groups)
 
     def make_group(self, index: int) -> AttentionGroup:
-        """The tables of one group, by its kind."""
+        """Return the table class of one group, by its kind."""
         group = self.layout.groups[index]
         attention = self.window_group if group.window else self.attention_group
         kind = self.mamba_group if group.kind == "mamba" else attention
         return kind(index, self.layout, self.pool)
 
     def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
-        """Longest prefix that every group holds; at least one token is left to compute."""
+        """Return the longest prefix that every group holds; at least one token is left to compute."""
         if not self.layout.prefix_caching:
             return Hit(0, tuple(() for _ in self.groups))
         unit = self.layout.hit_unit
@@ -85,12 +91,12 @@ class CacheManager:
         return Hit(length, blocks, defer)
 
     def extend_hit(self, hit: Hit, tags: Sequence[int], external: int) -> Hit:
-        """The same hit with `external` more tokens to be loaded behind it."""
+        """Return the hit with `external` more tokens to be loaded after it."""
         blocks = tuple(group.hit_blocks(tags, hit.length, external) for group in self.groups)
         return Hit(hit.length, blocks, external=external)
 
     def extend_inside(self, hit: Hit, tags: Sequence[int], num_tokens: int) -> Hit:
-        """The same hit, or a longer one that ends inside a block."""
+        """Return a longer hit that ends inside a block, or `hit` itself."""
         length = self.partial.find(tags, hit.length, num_tokens)
         if length == hit.length:
             return hit
@@ -108,14 +114,14 @@ class CacheManager:
         return Hit(length, blocks, defer, 0, sources)
 
     def drop_for_eagle(self, tags: Sequence[int], length: int) -> int:
-        """EAGLE drafts need the hidden states of the last block: its attention blocks are computed again."""
+        """Return `length` less the last attention block, which is recomputed: EAGLE needs its hidden states."""
         for index in self.layout.eagle_groups:
             group = self.groups[index]
             length = min(length, max(group.find_hit(tags, length) - group.block_size, 0))
         return length // self.layout.hit_unit * self.layout.hit_unit
 
     def estimate(self, name: str, span: Span, hit: Hit | None) -> int:
-        """Blocks that leave the free queue if the request gets `span`, revived hit blocks included."""
+        """Return how many blocks leave the free queue if the request gets `span`, revived hit blocks included."""
         if hit is None:
             return sum([group.columns_missing(group.tables[name], span) for group in self.groups])
         total, free = 0, self.pool.free
@@ -128,14 +134,14 @@ class CacheManager:
         return total
 
     def blocks_to_load(self, group: AttentionGroup, table: Sequence[int], hit: Hit) -> int:
-        """Blocks that an external hit takes before its first step; a state needs one, too."""
+        """Return how many blocks an external hit takes before its first step, including those for states."""
         return group.columns_to_load(table, hit.length + hit.external) if hit.external or hit.sources else 0
 
     def allocate(self, name: str, tags: Sequence[int], span: Span, hit: Hit | None) -> Allocation | None:
-        """Give the request every block of `span`, or nothing and None if the pool cannot.
+        """Allocate every block of `span` for a request. Return None, with nothing allocated, if the pool has too few.
 
-        `hit` is set on admission. The order matters: boundaries that accepted drafts crossed are published
-        before their columns are given back, and columns are given back before the pool is asked.
+        `hit` is set on admission. The order matters: boundaries that accepted drafts crossed are published before
+        their columns are released, and columns are released before the admission check.
         """
         if hit is None:
             self.settle(name, tags, span)
@@ -172,32 +178,32 @@ class CacheManager:
         return Allocation(estimated, taken, to_fill, copies, pins)
 
     def settle(self, name: str, tags: Sequence[int], span: Span) -> None:
-        """Publish what is executed and verified, then release what only other requests may still use."""
+        """Publish the executed and verified columns, then release those that only other requests may use."""
         for group in self.groups:
             if self.layout.prefix_caching:
                 group.publish(name, tags, min(span.settled, span.known))
             group.give_back_skipped(name, span.settled)
 
     def publish(self, name: str, tags: Sequence[int], tokens: int) -> None:
-        """Publish boundaries that this step reaches for certain; its forward materialises them."""
+        """Publish the boundaries that this step reaches for certain; its forward writes their content."""
         for group in self.groups:
             group.publish(name, tags, tokens)
 
     def withdraw(self, name: str) -> None:
-        """The request leaves the step that is being planned: keys published for it in this step are void."""
+        """Remove the keys published for a request in this step, which it leaves."""
         for group in self.groups:
             for block in group.tables.get(name, ()):
-                # A block that others hold, too, was published by them: its key stands.
+                # A block with other owners was published by them: its key stays valid.
                 if block in self.pool.published_this_step and self.pool.references[block] == 1:
                     self.pool.unpublish(block)
 
     def note_for_zeroing(self, group: AttentionGroup, blocks: Sequence[int]) -> None:
-        """Attention reads whole pages, so a page that held a state must be zeroed first (vLLM PR #35219)."""
+        """Record new attention blocks for zeroing: attention reads pages whole, old states included (vLLM #35219)."""
         if group.kind == "attention":
             self.to_zero.extend(blocks)
 
     def take_blocks_to_zero(self) -> list[int]:
-        """Drain the list; a model without states has nothing to zero."""
+        """Drain and return the list of blocks to zero; empty for a model without states."""
         blocks, self.to_zero = self.to_zero, []
         return blocks if self.layout.zeroing else []
 
@@ -207,5 +213,5 @@ class CacheManager:
             group.free(name)
 
     def tables(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """Block ids by group, then column."""
+        """Return block ids by group, then column."""
         return tuple([tuple(group.tables[name]) for group in self.groups])

@@ -1,12 +1,12 @@
-"""Hits inside a block: keys on a grid finer than the blocks, and copies so that nobody writes what others may hit.
+"""Hits inside a block: keys on a grid finer than the blocks, and copies so that no request writes reachable content.
 
 The prompt's last boundary on the finer grid gets a **partial key**: in an attention group it covers the first slots of
-a block that is still being filled, in a mamba group it names the state that the running column holds at that moment.
+a block that is still being filled, in a mamba group the state that the running column holds at that moment.
 
-    a hit inside a block    takes a block of its own and copies the found one into it before the forward
-    the request goes on     its state moves away from the partial key: the key goes to a new block, into which the old
-                            content is copied; without a free block the key is given up
-    a block gets full       its partial key gives way to the full one, for good
+    a hit inside a block    allocates a block and copies the found one into it before the forward
+    the request continues   its state moves past the partial key: the key moves to a new block, into which the old
+                            content is copied; without a free block the key is dropped
+    a block gets full       the full key replaces its partial key
 
 Blocks that a planned copy reads or fills for the cache are pinned until the step has run.
 """
@@ -26,12 +26,12 @@ from .block_pool import BlockPool
 from .block_tables import AttentionGroup, Span
 
 OF_THE_CACHE = -1
-"""Column of a block that stands in no table."""
+"""Column of a block that is in no table."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PartialHits:
-    """Partial keys of all groups; does nothing where `layout.hash_unit` is 0."""
+    """Partial keys of all groups; does nothing if `layout.hash_unit` is 0."""
 
     def __init__(self, layout: Layout, pool: BlockPool, groups: Sequence[AttentionGroup]) -> None:
         self.layout = layout
@@ -41,11 +41,11 @@ class PartialHits:
         self.pins: Counter[int] = Counter()
 
     def boundary(self, prompt_length: int) -> int:
-        """The prompt's last boundary on the finer grid; 0 if keys are for whole blocks only."""
+        """Return the prompt's last boundary on the finer grid; 0 if keys are for whole blocks only."""
         return prompt_length // self.unit * self.unit if self.unit else 0
 
     def find(self, tags: Sequence[int], whole: int, num_tokens: int) -> int:
-        """Longest hit beyond one of `whole` blocks of `whole` tokens that ends inside a block of some group."""
+        """Return the longest hit of more than `whole` tokens that ends inside a block of some group, else `whole`."""
         if not self.unit or self.layout.eagle_drop:
             return whole
         for length in range((num_tokens - 1) // self.unit * self.unit, whole, -self.unit):
@@ -54,7 +54,7 @@ class PartialHits:
         return whole
 
     def holds(self, group: AttentionGroup, tags: Sequence[int], length: int) -> bool:
-        """Whether a group has everything for a hit of `length` tokens."""
+        """Return True if a group has all content for a hit of `length` tokens."""
         past = length % group.block_size
         if past and self.pool.lookup(Key(group.index, length, tags[length])) is None:
             return False
@@ -62,7 +62,7 @@ class PartialHits:
         return (group.kind == "mamba" and past > 0) or group.find_hit(tags, full) == full
 
     def sources(self, tags: Sequence[int], length: int) -> tuple[int, ...]:
-        """For each group the block to copy from, null where the hit ends between blocks."""
+        """Return the block to copy from for each group, null where the hit ends between blocks."""
         found = [
             self.pool.lookup(Key(group.index, length, tags[length])) if length % group.block_size else NULL_BLOCK
             for group in self.groups
@@ -71,7 +71,7 @@ class PartialHits:
         return tuple(block for block in found if block is not None)
 
     def pin(self, blocks: Iterable[int]) -> list[int]:
-        """Keep blocks until `unpin`."""
+        """Keep blocks until `unpin`; return those pinned."""
         pinned = [block for block in blocks if block != NULL_BLOCK]
         for block in pinned:
             self.pool.touch(block)
@@ -79,23 +79,23 @@ class PartialHits:
         return pinned
 
     def unpin(self, blocks: Sequence[int]) -> None:
-        """The step that copies has run, or will not."""
+        """Release pinned blocks: the step that copies has run or was withdrawn."""
         if blocks:
             self.pool.release(blocks)
             self.pins -= Counter(blocks)
 
     def copies_state_of(self, name: str) -> bool:
-        """Whether a step that has not run copies from a state of this request."""
+        """Return True if a planned step copies from a state of this request."""
         return bool(self.pins) and any(
             block in self.pins for group in self.groups if group.kind == "mamba" for block in group.tables[name]
         )
 
     def ends_at_boundary(self, span: Span) -> bool:
-        """Whether a step ends exactly at the prompt's last boundary: only then a state holds its content."""
+        """Return True if a step ends exactly at the prompt's last boundary; only then does a state hold its content."""
         return span.partial > 0 and span.low == span.high == span.partial
 
     def publish(self, name: str, tags: Sequence[int], depth: int) -> None:
-        """The prompt's last boundary gets a key in every group that has it inside a block."""
+        """Publish the prompt's last boundary in every group that has it inside a block."""
         for group in self.groups:
             if depth % group.block_size:
                 block = group.tables[name][depth // group.block_size]
@@ -103,7 +103,7 @@ class PartialHits:
                     self.pool.publish(block, Key(group.index, depth, tags[depth]))
 
     def keep(self, name: str) -> list[PageCopy]:
-        """A request goes on: states under partial keys are copied to blocks of the cache before they change."""
+        """Return the copies that keep states under partial keys before their request overwrites them."""
         copies = []
         for group in self.groups if self.unit else ():
             for column, block in enumerate(group.tables[name]):
@@ -123,7 +123,7 @@ class PartialHits:
         return [PageCopy(group.index, column, block, OF_THE_CACHE, kept)]
 
     def withdraw(self, copies: Sequence[PageCopy]) -> None:
-        """The copies of a planned row will not run: keys that wait for their content are void."""
+        """Remove the keys whose content the copies of a withdrawn row would have written."""
         for copy in copies:
             if copy.to_column == OF_THE_CACHE:
                 self.pool.unpublish(copy.destination)

@@ -1,8 +1,8 @@
-"""Which request computes how many tokens in the next step.
+"""The scheduler: decides how many tokens each request computes in the next step.
 
-Running requests first, then waiting ones; a running request that finds no block preempts the last (FCFS) or the
-least important (priority) one. Preemption is by recomputation: the victim loses its blocks and waits again.
-With steps in flight the scheduler plans on certain (`low`) and optimistic (`high`) progress, see `groups.Span`.
+Running requests come first, then waiting ones. If the pool has no block for a running request, the last (FCFS) or
+least important (priority) one is preempted. Preemption is by recomputation: the victim loses its blocks and waits.
+With steps in flight the scheduler plans on certain (`low`) and optimistic (`high`) progress, see `block_tables.Span`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Scheduler:
         self.sessions = self.sessions_class(self)
 
     def find_chunk_grid(self) -> int:
-        """Chunks end where states are kept: on the grid of the mamba blocks, whatever else has smaller ones."""
+        """Return the grid of chunk ends in tokens: the largest mamba block size, because states are kept there."""
         return max((group.block_size for group in self.cache.groups if group.kind == "mamba"), default=1)
 
     def add(self, name: str, prompt: list[int], max_new_tokens: int, priority: int, session: bool = False) -> None:
-        """A request arrives."""
+        """Queue a new request."""
         total = len(prompt) + max_new_tokens
         request = Request(name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session)
-        request.learn(prompt)
+        request.append_tokens(prompt)
         self.arrivals += 1
         self.requests[name] = request
         self.enqueue(request)
@@ -63,19 +63,19 @@ class Scheduler:
 
     @staticmethod
     def rank(request: Request) -> tuple[int, int]:
-        """Order of importance: low priority value first, then arrival."""
+        """Return the sort key of importance: low priority value first, then arrival."""
         return request.priority, request.arrival
 
     def schedule(self, step: int, budget: int, limits: Mapping[str, int]) -> Plan:
-        """Decide the next step with at most `budget` tokens; `limits` caps single requests."""
+        """Plan the next step with at most `budget` tokens; `limits` caps the tokens of single requests."""
         self.cache.pool.published_this_step.clear()
         plan = Plan(step, budget)
         self.schedule_running(plan, limits)
         if not plan.preempted:
             self.schedule_waiting(plan, limits)
-            while not self.running and self.waiting and self.sessions.give_way(plan, self.waiting[0]):
+            while not self.running and self.waiting and self.sessions.preempt_session(plan, self.waiting[0]):
                 self.schedule_waiting(plan, limits)
-        self.sessions.tell(plan)
+        self.sessions.report_changes(plan)
         plan.zero = self.cache.take_blocks_to_zero()
         for row in plan.rows.values():
             request = self.requests[row.name]
@@ -86,18 +86,18 @@ class Scheduler:
         return plan
 
     def schedule_running(self, plan: Plan, limits: Mapping[str, int]) -> None:
-        """Running requests in order, preempting from the end where the pool is dry."""
+        """Plan the running requests in order; preempt if the pool has too few blocks."""
         position = 0
         while position < len(self.running) and plan.budget > 0:
             request = self.running[position]
             count, drafts = self.wanted(request, plan.budget, limits)
             if count > 0 and not self.place_running(plan, request, count, drafts):
                 break
-            # Preempting a request that stands before this one moves this one forward.
+            # Preempting a request before this one moves this one forward.
             position = self.running.index(request) + 1 if request in self.running else position
 
     def place_running(self, plan: Plan, request: Request, count: int, drafts: int) -> bool:
-        """Allocate for a running request; False if it was itself preempted."""
+        """Allocate for a running request and add its row. Return False if the request itself was preempted."""
         name, groups = request.name, self.cache.groups
         while True:
             before = [len(group.tables[name]) for group in groups]
@@ -106,7 +106,7 @@ class Scheduler:
                 appended = [group.tables[name][length:] for group, length in zip(groups, before, strict=True)]
                 self.place(plan, request, count, drafts, appended, None, allocation)
                 return True
-            if self.sessions.give_way(plan, request):
+            if self.sessions.preempt_session(plan, request):
                 continue
             victim = self.pick_victim()
             self.preempt(victim, plan)
@@ -114,11 +114,11 @@ class Scheduler:
                 return False
 
     def pick_victim(self) -> Request:
-        """Who loses its blocks when a running request needs one."""
+        """Return the request to preempt when a running request needs a block."""
         return max(self.running, key=self.rank) if self.config.policy == "priority" else self.running[-1]
 
     def schedule_waiting(self, plan: Plan, limits: Mapping[str, int]) -> None:
-        """Waiting requests while budget, batch and pool allow."""
+        """Admit waiting requests while budget, batch and pool allow."""
         for request in list(self.waiting):
             if plan.budget <= 0 or len(self.running) >= self.config.max_num_seqs:
                 break
@@ -136,20 +136,20 @@ class Scheduler:
                 continue
             if longer is hit:
                 break
-            # The longer hit took too many blocks, or its loads broke off; what was found before may be gone by now.
+            # The longer hit took too many blocks, or its loads were aborted. The shorter hit may be evicted by now.
             hit = self.cache.find_hit(request.tags, len(request.tokens))
             if hit.defer or not self.admit(plan, request, hit, limits):
                 break
 
     def extend_hit(self, request: Request, hit: Hit) -> Hit:
-        """A longer hit, with content from outside the pool or from the inside of a block, or the same one."""
+        """Return a longer hit, with content from the external store or from inside a block, or `hit` itself."""
         external = self.connector.find(request.tags, hit.length, len(request.tokens))
         if external:
             return self.cache.extend_hit(hit, request.tags, external)
         return self.cache.extend_inside(hit, request.tags, len(request.tokens))
 
     def admit(self, plan: Plan, request: Request, hit: Hit, limits: Mapping[str, int]) -> bool:
-        """Let a waiting request run from a hit; False if budget or pool do not allow it."""
+        """Admit a waiting request from a hit. Return False if budget or pool do not allow it."""
         request.settled = request.low = request.high = hit.length + hit.external
         count, _ = self.wanted(request, plan.budget, limits, fresh=True)
         allocation = None
@@ -163,7 +163,7 @@ class Scheduler:
         return True
 
     def commit_loads(self, request: Request, hit: Hit, allocation: Allocation) -> list[Load] | None:
-        """The loads of an admission; None if they break off: then everything that it was given is taken back."""
+        """Return the loads of an admission. None if they are aborted: the allocation is then undone."""
         if not hit.external:
             return []
         if self.connector.commit(request.name):
@@ -183,8 +183,11 @@ class Scheduler:
         allocation: Allocation,
         loads: Sequence[Load] = (),
     ) -> None:
-        """Enter a row into the plan. With no `appended` columns it waited, and the worker hears everything about it: it
-        starts from a hit, or without one goes on with blocks that it kept."""
+        """Add a row to the plan.
+
+        `appended` is None for an admitted request, of which the worker gets the whole table: it starts from `hit` or,
+        without one, from the blocks that its session kept.
+        """
         fresh = None
         if appended is None:
             self.waiting.remove(request)
@@ -205,13 +208,13 @@ class Scheduler:
         plan.budget -= count
 
     def span(self, request: Request, count: int, drafts: int) -> Span:
-        """Tokens that a step of `count` tokens covers."""
+        """Return the tokens that a step of `count` tokens covers."""
         low, high = request.low + count - drafts, request.high + count
         partial = self.cache.partial.boundary(request.prompt_length)
         return Span(request.settled, low, high, min(low, len(request.tokens)), partial)
 
     def wanted(self, request: Request, budget: int, limits: Mapping[str, int], fresh: bool = False) -> tuple[int, int]:
-        """(input tokens, drafts among them) that the request gets from a remaining budget; (0, 0) for none."""
+        """Return (input tokens, drafts among them) that the request gets from a remaining budget; (0, 0) for none."""
         expected = len(request.tokens) + request.optimistic
         if expected >= request.total and request.in_flight:
             return 0, 0
@@ -223,7 +226,7 @@ class Scheduler:
         return count, max(count - 1, 0)
 
     def draft_count(self, request: Request) -> int:
-        """Drafts to verify in the next step; with steps in flight they are placeholders."""
+        """Return how many drafts the next step verifies; with steps in flight they are placeholders."""
         if request.high + 1 < len(request.tokens) + request.optimistic:
             return 0
         if self.config.async_depth:
@@ -231,11 +234,11 @@ class Scheduler:
         return request.drafts
 
     def is_prefill(self, request: Request, count: int) -> bool:
-        """Whether the step computes tokens that are known already, more than the last sampled one."""
+        """Return True if the step computes known tokens other than the last sampled one."""
         return request.high + 1 < len(request.tokens) + request.optimistic or request.high < request.prompt_length
 
     def align_chunk(self, request: Request, count: int) -> int:
-        """Align mode: a chunk ends on the grid of state blocks, or inside the block it starts in.
+        """Return the tokens of a prefill chunk, cut in mode align to end on the grid or inside the block it starts in.
 
         The prompt's last partial block is exempt: decoding carries its state to the boundary.
         """
@@ -250,7 +253,7 @@ class Scheduler:
         return chunk_end(start, start + count, prefill_end, known, self.chunk_grid, partial, held) - start
 
     def preempt(self, request: Request, plan: Plan | None = None) -> None:
-        """Take all blocks from a running request and let it wait in front."""
+        """Free all blocks of a running request and put it in front of the waiting queue."""
         self.running.remove(request)
         if plan is not None:
             plan.preempted.append(request.name)
@@ -266,7 +269,7 @@ class Scheduler:
         self.enqueue(request, front=True)
 
     def settle(self, row: ScheduledRow, sampled: Sequence[int]) -> tuple[list[int], bool]:
-        """A step in flight was verified. Returns (new tokens for the client, finished)."""
+        """Apply the result of a verified step. Return (new tokens for the client, finished)."""
         request = self.requests.get(row.name)
         if request is None or request.epoch != row.epoch:
             return [], False
@@ -277,14 +280,14 @@ class Scheduler:
         request.low += accepted
         request.high -= row.drafts - accepted
         new = list(sampled)[: request.total - len(request.tokens)]
-        request.learn(new)
+        request.append_tokens(new)
         finished = len(request.tokens) >= request.total
         if finished:
             (self.sessions.park if request.session else self.finish)(request)
         return new, finished
 
     def finish(self, request: Request) -> None:
-        """End a request and release what it holds."""
+        """End a request and release its blocks."""
         del self.requests[request.name]
         self.finished.append(request.name)
         if request in self.running:
@@ -299,13 +302,13 @@ class Scheduler:
 
 
 def chunk_end(start: int, end: int, prefill_end: int, known: int, grid: int, partial: int, held: int) -> int:
-    """A chunk from `start` that could reach `end`: it stops at the first of the boundaries that want a state.
+    """Return the end of a chunk from `start` that could reach `end`: the first boundary at which a state must be kept.
 
-    prefill_end  end of what is known and not sampled; a chunk that does not get there ends on the grid
-    known        tokens whose ids are known: their last boundary is one to stop at
+    prefill_end  end of the known tokens to prefill; a chunk that does not reach it ends on the grid
+    known        number of tokens with known ids; their last boundary is a stop
     grid         tokens between two states
     partial      the prompt's last boundary on a finer grid, 0 if there is none
-    held         end of a column that must not be stepped over, 0 if there is none
+    held         end of a held column that must not be stepped over, 0 if there is none
     """
     if end < prefill_end and end // grid * grid > start:
         end = end // grid * grid

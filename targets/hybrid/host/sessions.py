@@ -1,11 +1,11 @@
-"""Sessions: requests of several turns, which keep their caches in between.
+"""Sessions: requests of several turns, which keep their caches between turns.
 
     running --turn ends--> parked --resume--> waiting --admit--> running
 
-A parked session is in no queue and has no row of the batch; its tables stay, and so does where its state lies in them
-(`States.columns`, `AcceptedCounts.kept`). Its next turn waits like any request, but holds blocks: an admission that
-fails must leave them alone. Whoever holds blocks without running gives way to a running request that needs one, and to
-the first of those that wait if nobody runs; it computes again when its turn comes.
+A parked session is in no queue and has no row of the batch. Its tables are kept, and so is the position of its state
+in them (`StateSlots.columns`, `AcceptedCounts.kept`). Its next turn waits like any request but holds blocks, which a
+failed admission must not touch. A session that holds blocks without running loses them to a running request that needs
+one or, if no request runs, to the first waiting one. It is recomputed when it is admitted again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .block_tables import Span
 from .cache_manager import Allocation, CacheManager, Hit
 
 
-class Queues(Protocol):
-    """What sessions need of the scheduler that owns them."""
+class SessionScheduler(Protocol):
+    """The scheduler as its sessions see it."""
 
     cache: CacheManager
     waiting: list[Request]
@@ -51,25 +51,25 @@ class Queues(Protocol):
         allocation: Allocation,
         loads: Sequence[Load] = (),
     ) -> None:
-        """Enter a row into the plan."""
+        """Add a row to the plan."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Sessions:
-    """The turns of one scheduler's sessions."""
+    """Parking, resuming and rolling back the sessions of one scheduler."""
 
-    def __init__(self, scheduler: Queues) -> None:
+    def __init__(self, scheduler: SessionScheduler) -> None:
         self.scheduler = scheduler
         self.cache = scheduler.cache
         self.parked: list[Request] = []
         self.leaving: list[str] = []
-        """Sessions parked since the last planning: the worker has to keep what it knows of their states."""
+        """Sessions parked since the last plan: the worker must keep the positions of their states."""
 
         self.rolled_back: list[str] = []
-        """Sessions whose states lie elsewhere since the last planning."""
+        """Sessions rolled back to a checkpoint since the last plan."""
 
-    def tell(self, plan: Plan) -> None:
-        """What the worker has to know of requests that are not in the plan."""
+    def report_changes(self, plan: Plan) -> None:
+        """Add the requests that left the batch or were rolled back since the last plan."""
         scheduler = self.scheduler
         plan.removed, scheduler.removed = scheduler.removed, []
         plan.finished, scheduler.finished = scheduler.finished, []
@@ -77,7 +77,7 @@ class Sessions:
         plan.rolled_back, self.rolled_back = self.rolled_back, []
 
     def park(self, request: Request) -> None:
-        """A turn ended; no step of it is in flight, and what it computed is there for others, too."""
+        """End a turn with no step in flight, and publish what it computed."""
         assert request.in_flight == 0
         if self.cache.layout.prefix_caching:
             self.cache.publish(request.name, request.tags, request.settled)
@@ -88,20 +88,23 @@ class Sessions:
         request.drafts = 0
 
     def resume(self, request: Request, prompt: Sequence[int], max_new_tokens: int) -> None:
-        """The next turn: `prompt` behind everything that the client has seen."""
+        """Queue the next turn: `prompt` follows all tokens of the session so far."""
         self.parked.remove(request)
-        request.learn(prompt)
+        request.append_tokens(prompt)
         request.prompt_length = len(request.tokens)
         request.total = request.prompt_length + max_new_tokens
         self.scheduler.enqueue(request)
 
     def holds(self, request: Request) -> bool:
-        """Whether a request that does not run holds blocks."""
+        """Return True if an idle session holds blocks."""
         return request.session and request.name in self.cache.groups[0].tables
 
     def admit(self, plan: Plan, request: Request, limits: Mapping[str, int]) -> bool:
-        """Let a turn go on with what its session kept; False, and nothing has changed, if budget or pool do not allow
-        it, or if a planned step copies from a state that this one would write."""
+        """Admit a turn with the blocks that its session kept.
+
+        Return False, with nothing changed, if budget or pool do not allow it, or if a planned step copies from a state
+        that this turn would write.
+        """
         scheduler = self.scheduler
         if self.cache.partial.copies_state_of(request.name):
             return False
@@ -116,10 +119,10 @@ class Sessions:
         return True
 
     def end_of_held_columns(self, request: Request) -> int:
-        """Where a chunk has to end so that it fills the state column it starts in, or finds ahead; 0 for anywhere.
+        """Return the token at which a chunk must end because the request holds a state column there, 0 if none.
 
-        Rejected drafts leave a running column behind the state's own. A chunk that steps over it would publish it with
-        whatever it holds; scratch columns move away by themselves.
+        Rejected drafts can leave a running column behind the state's own column. A chunk that steps over it would
+        publish stale content. Scratch columns are excluded: they move with the end of the table.
         """
         scratch = self.cache.layout.num_speculative_tokens
         ends = [
@@ -132,30 +135,34 @@ class Sessions:
         ]
         return min(ends, default=0)
 
-    def give_way(self, plan: Plan, to: Request) -> bool:
-        """Take the blocks of one session that does not run: the one parked longest, else the last that waits. False if
-        there is none besides the one that needs them."""
+    def preempt_session(self, plan: Plan, to: Request) -> bool:
+        """Take the blocks of one idle session other than `to`: the one parked longest, else the last in the queue.
+
+        Return False if there is none.
+        """
         for request in [*self.parked, *reversed(self.scheduler.waiting)]:
             if request is not to and self.holds(request):
-                self.lose(request)
+                self.drop_cache(request)
                 plan.preempted.append(request.name)
                 return True
         return False
 
-    def lose(self, request: Request) -> None:
-        """A session that does not run loses its caches."""
+    def drop_cache(self, request: Request) -> None:
+        """Free the blocks of an idle session and reset its progress."""
         self.cache.free(request.name)
         request.rewind()
 
-    def lose_all(self) -> None:
-        """Every session that does not run loses its caches."""
+    def drop_all_caches(self) -> None:
+        """Free the blocks of all idle sessions."""
         for request in [*self.parked, *self.scheduler.waiting]:
             if self.holds(request):
-                self.lose(request)
+                self.drop_cache(request)
 
     def truncate(self, request: Request, length: int) -> bool:
-        """Forget the tokens of a parked session from `length` on; False, and nothing has changed, if its states cannot
-        follow."""
+        """Drop the tokens of a parked session from `length` on.
+
+        Return False, with nothing changed, if no kept state allows it.
+        """
         settled = 0
         if self.holds(request):
             settled = self.restorable(request, length)
@@ -169,7 +176,7 @@ class Sessions:
         return True
 
     def restorable(self, request: Request, length: int) -> int:
-        """Most tokens, at most `length`, of which every group has everything that the next one needs."""
+        """Return the largest depth of at most `length` tokens from which all groups can continue, 0 if none."""
         if length >= request.settled:
             return request.settled
         groups = self.cache.groups
@@ -181,7 +188,7 @@ class Sessions:
         return next(depths, 0)
 
     def close(self, request: Request) -> None:
-        """The session ends, in whatever state it is; what the worker knows of it goes with the next plan."""
+        """End a session, parked or not; the worker drops it with the next plan."""
         if request in self.parked:
             self.parked.remove(request)
         self.scheduler.removed.append(request.name)

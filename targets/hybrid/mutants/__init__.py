@@ -1,7 +1,8 @@
-"""The embedded target with exactly one known bug put back in.
+"""The embedded target with exactly one known bug reintroduced.
 
-A mutant is one small class that overrides one method of one part of the correct target; its docstring gives the
-public number and the mechanism, and `PARTS` of its module the slug. `MUTANTS` maps slugs to target classes.
+A mutant is one small class that overrides one method of one part of the correct target. The first line of its docstring
+is its title, the rest gives the public issue or pull request and the mechanism. `PARTS` of its module gives the slug;
+`MUTANTS` maps slugs to target classes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from . import (
     state_slots,
     tag_kernels,
 )
-from .registry import mutant
+from .build import mutant
 
 _MODULES = (
     block_pool,
@@ -43,12 +44,12 @@ _MODULES = (
     drafter,
     model_runner,
 )
-"""From the scheduler's side to the worker's: the order in which mutants are listed."""
+"""Order in which mutants are listed: from the scheduler's side to the worker's."""
 PARTS: dict[str, type] = {slug: part for module in _MODULES for slug, part in module.PARTS.items()}
 
 MUTANTS: dict[str, type[HybridTarget]] = {slug: mutant(slug, part) for slug, part in PARTS.items()}
 
 
 def titles() -> dict[str, str]:
-    """Slug -> the first line of its docstring."""
+    """Return the title of each mutant by slug: the first line of its docstring."""
     return {slug: (part.__doc__ or "").partition("\n")[0].rstrip(".") for slug, part in PARTS.items()}

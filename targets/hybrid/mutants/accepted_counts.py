@@ -1,4 +1,4 @@
-"""Broken counts of accepted drafts: which row they belong to, and when they are read."""
+"""Broken counts of accepted drafts: wrong row or wrong time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..worker.accepted_counts import AcceptedCounts
 class AcceptedCountReadBeforeDma(AcceptedCounts):
     """The host reads accepted counts without waiting for their copy.
 
-    vLLM #36013: the copy is non-blocking, so a fast host still finds the counts of the step before.
+    vLLM #36013: the copy is non-blocking, so a fast host still reads the counts of the previous step.
     """
 
     def wait(self) -> None:
@@ -21,8 +21,8 @@ class AcceptedCountReadBeforeDma(AcceptedCounts):
 class AcceptedCountDoublePermuted(AcceptedCounts):
     """Accepted counts move with their rows and are then gathered by former position as well.
 
-    vLLM #51571, #51599, #53919: the copy lands in the row order of its step; the rows, and with them the values, had
-    moved already when the gather moved them again.
+    vLLM #51571, #51599, #53919: the copy is in the row order of its step; the rows, and the values with them, had
+    already moved when the gather moved them again.
     """
 
     def gather(self, names: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class AcceptedCountDoublePermuted(AcceptedCounts):
 class AcceptedCountZero(AcceptedCounts):
     """A row that sampled nothing has minus one accepted draft.
 
-    vLLM #41190, #48475, #50021: kernels index with the count less one; a count of zero points left of the row.
+    vLLM #41190, #48475, #50021: kernels index with the count minus one; a count of 0 points left of the row.
     """
 
     def drafts_among(self, sampled: int) -> int:

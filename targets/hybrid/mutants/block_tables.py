@@ -1,4 +1,4 @@
-"""Broken tables of one group of blocks: what a request is given, and what of it is published."""
+"""Broken block tables of one group: allocation and publication."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..layout import NULL_BLOCK
 class LookaheadPageMissing(MambaGroup):
     """The table ends one column before the last draft's.
 
-    vLLM #41884, #57605: allocation counted the main model's tokens only; the column that the accepted count selects
-    is beyond the list.
+    vLLM #41884, #57605: allocation counted only the main model's tokens; the column that the accepted count selects
+    is beyond the table.
     """
 
     def columns(self, tokens: int) -> int:
@@ -23,8 +23,8 @@ class LookaheadPageMissing(MambaGroup):
 class RequiredBelowAllocated(MambaGroup):
     """A request that needs fewer columns than it has gives the surplus back.
 
-    vLLM #39271, #43382: fewer drafts, or rejected ones, make the requirement shrink; that must change nothing, because
-    the worker's table only ever grows.
+    vLLM #39271, #43382: fewer or rejected drafts reduce the requirement; the table must not shrink, because the
+    worker's copy is append-only.
     """
 
     def extend(self, name: str, span: Span) -> list[int]:
@@ -38,7 +38,7 @@ class MinAcrossComponents(MambaGroup):
     """A state is published under the longest prefix that all groups can name.
 
     SGLang #38815: the inserted length was the minimum over the components, but a state cannot be sliced: a later
-    state stood under an earlier key.
+    state was published under an earlier key.
     """
 
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
@@ -49,7 +49,7 @@ class MinAcrossComponents(MambaGroup):
 
 
 class HitBeforeCommit(MambaGroup):
-    """A state may be hit in the very step that is to write it.
+    """A state may be hit in the same step that writes it.
 
     vLLM #41400, #43569: the guard that defers such a hit was cleared too early.
     """
@@ -75,10 +75,10 @@ class CommitAtWrongSemanticPosition(MambaGroup):
 
 
 class AllGroupsEagleInsertsNothing(MambaGroup):
-    """Where no group belongs to the drafter, no boundary of a state is left to be inserted.
+    """Without a draft group, no state is ever published.
 
-    vLLM #57616, #54360: "none flagged" fell back to flagging all groups; the boundaries worth keeping were then
-    rounded down to nothing, and hits stayed 0. The other half of all-groups-eagle-fallback.
+    vLLM #57616, #54360: "none flagged" fell back to flagging all groups; the boundaries to keep were then
+    rounded down to 0, so there were no hits. The other half of all-groups-eagle-fallback.
     """
 
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:

@@ -9,10 +9,10 @@ from ..host.cache_manager import Allocation, CacheManager, Hit
 from ..layout import NULL_BLOCK
 
 
-class AdmissionUndercount(CacheManager):
+class AdmissionUndercountOfRevivedBlocks(CacheManager):
     """The admission check forgets blocks that are cached but free.
 
-    vllm-ascend #11129, vLLM #46384: a hit takes its blocks out of the free queue, so they are not there for others.
+    vllm-ascend #11129, vLLM #46384: a hit takes its blocks out of the free queue, so they cannot be allocated.
     """
 
     def estimate(self, name: str, span: Span, hit: Hit | None) -> int:
@@ -21,7 +21,7 @@ class AdmissionUndercount(CacheManager):
 
 
 class AbortBetweenMatchAndAlloc(CacheManager):
-    """What was taken for a match is not given back when the request is not admitted after all.
+    """Blocks taken for a prefix match leak if the request is not admitted.
 
     SGLang #12693, #20182, #16067: the slot of a match was allocated first; a rejected admission leaked it.
     """
@@ -36,7 +36,7 @@ class AbortBetweenMatchAndAlloc(CacheManager):
 
 
 class DanglingPingPongReference(CacheManager):
-    """A released request keeps naming the blocks that it gave back.
+    """A released request keeps its references to the blocks that it freed.
 
     SGLang #26941: the field was not cleared, so the next admission of the same request found it set and used slots
     that belong to others.
@@ -50,8 +50,8 @@ class DanglingPingPongReference(CacheManager):
 class ConnectorMaxOfPerGroupHits(CacheManager):
     """With a connector the local hit is the longest one that any group has.
 
-    vLLM #44243, #46453: attention blocks survive where the state was evicted, or the other way round; computing then
-    starts beyond what one of the groups holds.
+    vLLM #44243, #46453: attention blocks survive where the state was evicted, or the other way round; the request then
+    resumes beyond the content of one of the groups.
     """
 
     def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
@@ -71,7 +71,7 @@ class ConnectorMaxOfPerGroupHits(CacheManager):
                                  for group, columns in zip(self.groups, blocks, strict=True)))  # fmt: skip
 
 
-class AdmissionUndercountOfRevivedBlocks(CacheManager):
+class AdmissionUndercount(CacheManager):
     """The admission check forgets the block into which the external state is loaded.
 
     vllm-ascend #11129, review of vLLM #46384: the estimate for state groups was one running block and scratch.
@@ -85,7 +85,7 @@ class EagleMarginExpandsMambaHit(CacheManager):
     """Groups of states are looked up one block further than the candidate, and never give that block up.
 
     vLLM #43559, #53912: attention is looked up to the candidate plus one block and then drops its last block for the
-    drafter; states were looked up with the same margin but drop nothing, so the hit grew past what attention holds.
+    drafter. States were looked up with the same margin but drop nothing, so the hit exceeded the attention content.
     """
 
     def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
@@ -110,10 +110,10 @@ class EagleMarginExpandsMambaHit(CacheManager):
 
 
 class AllGroupsEagleFallback(CacheManager):
-    """Where no group belongs to the drafter, every group gives up its last block, states included.
+    """Without a draft group, every group drops its last block, states included.
 
-    vLLM #54360, #57616: plain MTP has no draft group; "none flagged" fell back to flagging all, and a group of states
-    that gives up its only state has nothing left.
+    vLLM #54360, #57616: plain MTP has no draft group; "none flagged" fell back to flagging all groups, and a group of
+    states that drops its only state has no hit left.
     """
 
     def drop_for_eagle(self, tags: Sequence[int], length: int) -> int:
@@ -125,10 +125,10 @@ class AllGroupsEagleFallback(CacheManager):
 
 
 class KeepAttentionHitOnMambaMiss(CacheManager):
-    """Where no state is cached, the hit of the attention groups is kept.
+    """The hit of the attention groups is kept although no state is cached.
 
-    vLLM #47491, #43090: the hit length is one number for all groups, so the state kernels believe in an initial state
-    and read the null column.
+    vLLM #47491, #43090: the hit length is one number for all groups, so the state kernels assume an initial state and
+    read the null column.
     """
 
     def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
@@ -157,8 +157,8 @@ class KeepAttentionHitOnMambaMiss(CacheManager):
 class PublishBeforeCommit(CacheManager):
     """A request that is preempted out of the step being planned leaves its keys behind.
 
-    vLLM #43569, #56525, #57580: keys are published when a chunk is planned; priority preemption takes the chunk out of
-    the step again, but not its keys.
+    vLLM #43569, #56525, #57580: keys are published when a chunk is planned; priority preemption removes the chunk from
+    the step but not its keys.
     """
 
     def withdraw(self, name: str) -> None:
@@ -166,7 +166,7 @@ class PublishBeforeCommit(CacheManager):
 
 
 class UnfinishedInsertNotTransactional(CacheManager):
-    """Keys are published before the pool is asked, and stay when it has no block.
+    """Keys are published before the admission check, and stay when it fails.
 
     SGLang #29349: an insertion that was rejected half-way left its provisional state in the tree.
     """
@@ -181,7 +181,7 @@ class UnfinishedInsertNotTransactional(CacheManager):
 class ZeroListNeverDrained(CacheManager):
     """Blocks to zero are recorded for every model, but drained only for hybrid ones.
 
-    vLLM #44175, #44490: pure attention models let the list grow for ever.
+    vLLM #44175, #44490: with pure attention models the list grew without bound.
     """
 
     def take_blocks_to_zero(self) -> list[int]:
@@ -189,11 +189,11 @@ class ZeroListNeverDrained(CacheManager):
 
 
 PARTS: dict[str, type] = {
-    "admission-undercount-of-revived-blocks": AdmissionUndercount,
+    "admission-undercount-of-revived-blocks": AdmissionUndercountOfRevivedBlocks,
     "abort-between-match-and-alloc-leak": AbortBetweenMatchAndAlloc,
     "dangling-ping-pong-ref": DanglingPingPongReference,
     "connector-max-of-per-group-hits": ConnectorMaxOfPerGroupHits,
-    "admission-undercount": AdmissionUndercountOfRevivedBlocks,
+    "admission-undercount": AdmissionUndercount,
     "eagle-margin-expands-mamba-hit": EagleMarginExpandsMambaHit,
     "all-groups-eagle-fallback": AllGroupsEagleFallback,
     "keep-attention-hit-on-mamba-miss": KeepAttentionHitOnMambaMiss,

@@ -1,4 +1,4 @@
-"""Broken connectors: what is loaded from outside the pool, and what is stored there."""
+"""Broken connectors: finding, loading and saving content outside the pool."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..plan import ScheduledRow
 class ConnectorPositionalMirror(Connector):
     """The connector's mirror of the block tables is append-only.
 
-    vLLM #51358, LMCache #4984: tables of states are not; columns that became null or whose scratch block moved keep
-    their old block in the mirror, and that block is stored as the state of their boundary.
+    vLLM #51358, LMCache #4984: tables of states are not append-only. Columns that became null or whose scratch block
+    moved keep their old block in the mirror, and that block is stored as the state of their boundary.
     """
 
     def update_mirror(self, row: ScheduledRow) -> None:
@@ -29,7 +29,7 @@ class ConnectorPositionalMirror(Connector):
 
 
 class MtpScratchBlockStored(Connector):
-    """The mirror follows columns that are given back, but not scratch blocks that move to the end of the table.
+    """The mirror follows released columns, but not scratch blocks that move to the end of the table.
 
     LMCache #5004: a scratch block that no kernel wrote as that boundary's state is stored as a checkpoint.
     """
@@ -48,7 +48,7 @@ class MtpScratchBlockStored(Connector):
 
 
 class TransferredStateCleared(Connector):
-    """A slot that a transfer filled still carries the mark "clear before first use".
+    """A slot filled by a transfer is still marked "clear before first use".
 
     SGLang #32995: the state that had arrived was zeroed at the first extend.
     """

@@ -1,4 +1,4 @@
-"""A broken drafter: its steps through rows of its own."""
+"""Broken drafters: the slots of dummy batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class DraftStepsThroughStaleRows(Drafter):
     """A dummy batch maps its rows to request slots as if they were live.
 
     vLLM #56734: the dummy mapping was 0, 1, 2, ...; the drafter's later steps computed slots from the stale tables
-    of those requests and wrote keys and values into blocks that others have by now.
+    of those requests and wrote KV into blocks that other requests own by now.
     """
 
     def dummy_mapping(self, rows: int) -> list[int]:

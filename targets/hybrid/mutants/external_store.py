@@ -1,4 +1,4 @@
-"""Broken movers between the pool and the store outside: tensors and layers that one of them leaves behind."""
+"""Broken copies between the pool and the external store: missing tensors, missing layers, wrong strides."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ..offload.external_store import ExternalStore
 
 
 class SideStateNotCarried(ExternalStore):
-    """One of the movers does not know a tensor that belongs to the state.
+    """One of the copy paths omits a tensor that belongs to the state.
 
-    SGLang #39862, #39830: temporal states went to the host and came back, what is registered beside them did not, and
-    the slot kept the bytes of its last tenant.
+    SGLang #39862, #39830: temporal states were copied to the host and back, the tensors registered beside them were
+    not, and the slot kept the bytes of its previous owner.
     """
 
     def load_window(self, layer: int, block: int, window: tuple[int, ...]) -> None:
@@ -22,7 +22,7 @@ class LayerSpaceSizedByCount(ExternalStore):
     """The transfer's table is as long as the number of its layers, but is indexed by their ids in the model.
 
     SGLang #31745, #39876, #37870: layers of the two kinds alternate, so the ids of one kind exceed its count; the high
-    ones are never carried.
+    ones are never copied.
     """
 
     def layers(self, group: int) -> Sequence[int]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....reference.layout import cdiv
-from ..worker.input_batch import Batch, StateIndices
+from ..worker.input_batch import InputBatch, StateIndices
 
 
-class FinishedRowNotCleared(Batch):
+class FinishedRowNotCleared(InputBatch):
     """The row of a finished request keeps its block ids.
 
-    vLLM #37728: a dummy run of a rank that ran dry reads column 0 of whatever its rows still hold and writes state
-    into blocks that are free, and still reachable by hits.
+    vLLM #37728: a dummy run of an idle rank reads column 0 of the stale rows and writes state into blocks that are
+    free and still reachable by hits.
     """
 
     def clear_row(self, row: int) -> None:
         pass
 
 
-class MetadataBufferAliased(Batch):
+class MetadataBufferAliased(InputBatch):
     """Metadata is built for the first of several equal groups and re-targeted for the others, all but the columns.
 
     vLLM #34865, #34874: mode all; the graph of a later group went on reading column indices of an earlier step.
@@ -41,10 +41,10 @@ class MetadataBufferAliased(Batch):
         ]  # fmt: skip
 
 
-class RowRecycledUnderChunkedRequest(Batch):
+class RowRecycledUnderChunkedRequest(InputBatch):
     """The row of a request between two chunks of its prompt counts as free.
 
-    SGLang #17850: it was given back and handed to a new request, which overwrote what the next chunk reads.
+    SGLang #17850: it was released and assigned to a new request, which overwrote the blocks that the next chunk reads.
     """
 
     def add(self, name: str, table: Sequence[Sequence[int]], prompt_length: int) -> None:
@@ -57,7 +57,7 @@ class RowRecycledUnderChunkedRequest(Batch):
                 return
 
 
-class AllSpecTableWidth(Batch):
+class AllSpecTableWidth(InputBatch):
     """The worker's table has no room for the scratch columns of drafts.
 
     vLLM #39809, #41233: kernels touch 1 + k consecutive columns, but the table was as wide as the tokens need; at

@@ -1,4 +1,4 @@
-"""Broken model runners: zeroing, padding, dispatch of graphs, dummy runs."""
+"""Broken model runners: zeroing, padding, graph dispatch, dummy runs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from ...base.observe import Record
 from ..plan import Plan, ScheduledRow
-from ..worker.model_runner import Runner
+from ..worker.model_runner import ModelRunner
 from ..worker.tag_kernels import RowInput
 
 
-class ZeroingWipesLoadedKv(Runner):
-    """Zeroing new attention blocks queues behind the running forward, loads into them do not.
+class ZeroingWipesLoadedKv(ModelRunner):
+    """New attention blocks are zeroed after content was loaded into them.
 
-    vLLM #42182, #48481: what the connector had written was zeroed afterwards; states, which are never zeroed, were
-    kept, so that the output was half coherent.
+    vLLM #42182, #48481: zeroing waited for the running forward, loads did not. The connector's content was zeroed
+    after it was loaded; states, which are never zeroed, were kept, so the output was half coherent.
     """
 
-    def bring_in(self, plan: Plan, records: list[Record]) -> None:
+    def prepare_blocks(self, plan: Plan, records: list[Record]) -> None:
         attention = {index for index, group in enumerate(self.layout.groups) if group.kind == "attention"}
         for row in plan.rows.values():
             self.connector.load(plan.step, row, records)
@@ -25,8 +25,8 @@ class ZeroingWipesLoadedKv(Runner):
         self.zero_blocks(plan, records)
 
 
-class PaddedRowFakePrefill(Runner):
-    """Padding rows are asked whether they prefill, and answer with the counters of whoever left that row.
+class PaddedRowFakePrefill(ModelRunner):
+    """Padding rows count as prefills if the request that last had the row was in its prompt.
 
     vLLM #41841, #41873: a vacated row of a request that was preempted in its prompt makes the batch one with
     prefills; the buffer that the graph reads is then not refreshed, and live rows use the slots of an earlier step.
@@ -37,11 +37,11 @@ class PaddedRowFakePrefill(Runner):
         return [self.batch.is_prefill(row) for row in rows]
 
 
-class PrefillDispatchedAsUniformDecode(Runner):
+class PrefillDispatchedAsUniformDecode(ModelRunner):
     """A batch is a uniform decode if its shape is that of one.
 
     vLLM #53051, #49918, #47123: prompts of exactly 1 + k tokens match; the graph for verification is replayed with
-    index buffers that nobody refreshed.
+    index buffers that were not refreshed.
     """
 
     def fits_graph(self, rows: Sequence[ScheduledRow], inputs: Sequence[RowInput]) -> bool:
@@ -49,7 +49,7 @@ class PrefillDispatchedAsUniformDecode(Runner):
         return uniform and len(rows) <= max(self.config.graph_sizes, default=0)
 
 
-class PaddingAliasesParkedRequest(Runner):
+class PaddingAliasesParkedRequest(ModelRunner):
     """Padding rows keep the indices that their rows happen to hold.
 
     SGLang #13151, #13278, #9873: padding reused arbitrary indices instead of a sentinel; a live request that is not
@@ -60,7 +60,7 @@ class PaddingAliasesParkedRequest(Runner):
         return [True] * padded
 
 
-class PaddingSkippedAtBatchOne(Runner):
+class PaddingSkippedAtBatchOne(ModelRunner):
     """A batch with one live row is not masked.
 
     transformers #46773: the mask was applied only to batches of more than one.
@@ -70,10 +70,10 @@ class PaddingSkippedAtBatchOne(Runner):
         return [True] * padded if live == 1 else super().live_mask(live, padded)
 
 
-class StaleDummyMask(Runner):
+class StaleDummyMask(ModelRunner):
     """The mask of live rows is that of the batch before.
 
-    SGLang #17492: it was not computed again when the order or number of rows changed.
+    SGLang #17492: it was not recomputed when the order or number of rows changed.
     """
 
     mask: Sequence[bool] = ()
@@ -84,7 +84,7 @@ class StaleDummyMask(Runner):
         return [*before, *now[len(before) :]][:padded]
 
 
-class StaleFp32BytesNan(Runner):
+class StaleFp32BytesNan(ModelRunner):
     """A recycled state block becomes an attention block without being zeroed.
 
     vLLM #27264, #35219: its fp32 bytes read as NaN in the KV dtype, and attention multiplies masked slots by 0:

@@ -1,4 +1,4 @@
-"""Broken schedulers: where chunks end, and what happens around an admission."""
+"""Broken schedulers: chunk ends and admission."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ..plan import Load, Request
 
 
 class LoadBackAbortPublishesSlotEarly(Scheduler):
-    """A request is given its slots before the load into them is certain, and keeps them when it breaks off.
+    """A request gets its slots before the load into them is committed, and keeps them after an abort.
 
     SGLang #30986: the destination was published on the request before the copy from the host was committed; after an
-    abort it went on from a slot with the content of a former tenant.
+    abort it resumed from a slot with the content of a previous owner.
     """
 
     def commit_loads(self, request: Request, hit: Hit, allocation: Allocation) -> list[Load] | None:
@@ -41,10 +41,10 @@ class ResumedRequestNotAligned(Scheduler):
 
 
 class AlignStarvation(Scheduler):
-    """A chunk that cannot reach the next boundary waits for a larger budget, even where none will come.
+    """A chunk that cannot reach the next boundary waits for a larger budget, even if none can come.
 
     vLLM #40709, #45414: the end was rounded down to the grid whenever a block fits the largest prefill; a cap below
-    one block gives nothing, for ever.
+    one block then never schedules a token.
     """
 
     def align_chunk(self, request: Request, count: int) -> int:

@@ -1,4 +1,4 @@
-"""A broken handler of session events."""
+"""Broken handlers of session events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..session_events import SessionEvents
 
 
 class TrimReset(SessionEvents):
-    """A state that cannot be rolled back is zeroed, and the attention content in front of it kept.
+    """A state that cannot be rolled back is zeroed, while the attention content before it is kept.
 
     mlx-lm #1253, #1254: a cache of arrays was declared trimmable by resetting it.
     """

@@ -1,4 +1,4 @@
-"""Broken sessions: what a turn leaves, and what closing one gives back."""
+"""Broken sessions: admission of turns, truncation, release on close."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..plan import Plan, Request
 
 
 class RevertFreesSessionOwnedSlot(Sessions):
-    """A turn that is not admitted gives its states back, although its session had them before.
+    """A turn that is not admitted frees its states, although its session owned them before.
 
-    SGLang #23327: the fix of the leak on rejection freed without asking who owned the slot; a streaming session had
+    SGLang #23327: the fix of the leak on rejection freed the slot without checking its owner; a streaming session had
     restored it from its record, so it was freed twice.
     """
 
@@ -25,7 +25,7 @@ class RevertFreesSessionOwnedSlot(Sessions):
 
 
 class SessionCloseLeak(Sessions):
-    """A session that is closed gives its attention blocks back, not its states.
+    """Closing a session frees its attention blocks but not its states.
 
     SGLang #23496: the session's keys, values and row were released; its working slot and two more were lost with
     every session.
@@ -42,7 +42,7 @@ class IgnoredRefusal(Sessions):
     """Tokens are dropped although the states could not follow.
 
     llama.cpp #28007, #18391, #19045: `seq_rm` returns false for a recurrent state that would have to be rolled back;
-    the caller goes on with the shorter prompt, and the state keeps what it has folded in.
+    the caller continues with the shorter prompt, and the state still contains the dropped tokens.
     """
 
     def truncate(self, request: Request, length: int) -> bool:

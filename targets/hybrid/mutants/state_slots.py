@@ -1,4 +1,4 @@
-"""Broken bookkeeping of states: how they move between columns, and which of them become checkpoints."""
+"""Broken state slots: moves between columns, and the choice of checkpoints."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from ...base.observe import Record
 from ..host.partial_hits import OF_THE_CACHE
 from ..plan import PageCopy, Plan
 from ..worker.input_batch import StateIndices
-from ..worker.state_slots import States
+from ..worker.state_slots import StateSlots
 from ..worker.tag_kernels import RowInput
 
 
-class ConvNotMovedAcrossBlock(States):
-    """Where the running column moves on, only the temporal state is copied.
+class ConvNotMovedAcrossBlock(StateSlots):
+    """When the running column advances, only the temporal state is copied.
 
-    vLLM #42792, #42406: with one index for reading and writing, the convolution's window is looked for in the new
-    column, where nobody put it.
+    vLLM #42792, #42406: with one index for reading and writing, the convolution window is read from the new
+    column, to which it was not copied.
     """
 
     def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
         pass
 
 
-class DsConvLayoutSlice(States):
+class DsConvLayoutSlice(StateSlots):
     """A window is cut out of a channel-major buffer as if it were token-major.
 
-    vLLM #38898, #45682: "skip the first tokens" is not one contiguous range there; channels are mixed as soon as
-    drafts were accepted.
+    vLLM #38898, #45682: "skip the first tokens" is not one contiguous range in that layout; channels are mixed once
+    drafts are accepted.
     """
 
     def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
@@ -38,10 +38,10 @@ class DsConvLayoutSlice(States):
         self.memory.store_conv(layer, destination, flat[channels * offset :][:length])
 
 
-class BoundarySnapshotSkipped(States):
+class BoundarySnapshotSkipped(StateSlots):
     """The state of a boundary is saved only by a step that ends exactly on it.
 
-    oMLX #3228: several drafts accepted at once step over the boundary, and `position % block == 0` is never true.
+    oMLX #3228: several drafts accepted at once cross the boundary, and `position % block == 0` is never true.
     """
 
     def crossed_boundary(self, group: int, inputs: RowInput, computed: int) -> int | None:
@@ -49,10 +49,10 @@ class BoundarySnapshotSkipped(States):
         return depth if depth == computed else None
 
 
-class StaleTrackMaskInVerify(States):
+class StaleTrackMaskInVerify(StateSlots):
     """Verification uses the tracking mask that the prefill before it left behind.
 
-    SGLang #19415: preparing a verification did not reset the mask, so the boundaries that it crosses are not saved.
+    SGLang #19415: preparing a verification did not reset the mask, so the boundaries that it crosses were not saved.
     """
 
     def crossed_boundary(self, group: int, inputs: RowInput, computed: int) -> int | None:
@@ -61,8 +61,8 @@ class StaleTrackMaskInVerify(States):
         return super().crossed_boundary(group, inputs, start if start < inputs.position else computed)
 
 
-class MixedBatchDropsTrackMetadata(States):
-    """Where prefills and decodes share a batch, the boundaries to store on the way are lost.
+class MixedBatchDropsTrackMetadata(StateSlots):
+    """In a batch of prefills and decodes, boundary states inside a chunk are not stored.
 
     SGLang #24613, #22867, #23075: merging two batches set the tracking metadata to nothing.
     """
@@ -80,8 +80,8 @@ class MixedBatchDropsTrackMetadata(States):
         return [structs.replace(one, boundaries=()) for one in indices] if mixed else indices
 
 
-class StateVersusCheckpointChunkConflated(States):
-    """States on the way are stored every so many tokens, but those of another grid.
+class StateVersusCheckpointChunkConflated(StateSlots):
+    """Boundary states inside a chunk are stored on the grid of another block size.
 
     SGLang #35086: the kernel packs one state per chunk, the cache expects one per page; the wrong divisor was used.
     """
@@ -91,7 +91,7 @@ class StateVersusCheckpointChunkConflated(States):
         return tuple(stop for stop in super().boundary_stops(group, inputs) if (inputs.position + stop[0]) % unit == 0)
 
 
-class SeedColumnWrongDivisor(States):
+class SeedColumnWrongDivisor(StateSlots):
     """A resumed request looks for its state with the block size of another group.
 
     vLLM #53142, #55600: the column was (tokens - 1) // the cache's block size, which is the smallest of all groups.
@@ -103,7 +103,7 @@ class SeedColumnWrongDivisor(States):
         return (computed - 1) // min(one.block_size for one in self.layout.groups)
 
 
-class NoneModeNoDraftStep(States):
+class NoneModeNoDraftStep(StateSlots):
     """A step without drafts looks for its state in column 0, wherever the accepted drafts left it.
 
     vLLM #39273, #40738, #52942: mode none moves no state after a step; the plain decode path reads the first column
@@ -115,11 +115,11 @@ class NoneModeNoDraftStep(States):
         return super().state_indices(group, inputs, source, 0 if plain else offset, run)
 
 
-class DeferredCopyDropped(States):
+class DeferredCopyDropped(StateSlots):
     """A copy that is pending for a slot is dropped when the slot is replaced.
 
     SGLang, after #24954: a checkpoint donated the active slot to the cache and took another one; the copy was
-    registered under the slot of before, and nobody carried it out for the new one.
+    registered under the old slot and never executed for the new one.
     """
 
     def copy_page(self, step: int, name: str, copy: PageCopy, records: list[Record]) -> None:
@@ -127,11 +127,11 @@ class DeferredCopyDropped(States):
             super().copy_page(step, name, copy, records)
 
 
-class StaleStateIdxAfterReset(States):
-    """Where a request's state lies is forgotten only when it ends or when planning preempts it.
+class StaleStateIdxAfterReset(StateSlots):
+    """The column of a request's state is reset only when it ends or is preempted by planning.
 
-    vLLM #35157: resetting the prefix cache preempts by force; the requests come back with a shorter table and the
-    old column.
+    vLLM #35157: resetting the prefix cache preempts by force; the requests return with a shorter table and the old
+    column.
     """
 
     def forget(self, plan: Plan) -> None:
@@ -140,7 +140,7 @@ class StaleStateIdxAfterReset(States):
             self.batch.accepted.kept.pop(name, None)
 
 
-class AllModePartialBlock(States):
+class AllModePartialBlock(StateSlots):
     """Checkpoints are counted from the start of the chunk, not on the grid of blocks.
 
     vLLM #34587, #34798: a column whose boundary fell inside a chunk kept an earlier state and was hashed as the

@@ -1,4 +1,4 @@
-"""Broken kernels: the initial state of a row, the null block, writes to shared blocks."""
+"""Broken kernels: initial states, the null block, writes to shared blocks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from msgspec import structs
 
 from ...base.observe import StateWrite
 from ..worker.input_batch import StateIndices
-from ..worker.tag_kernels import Kernels, RowInput
+from ..worker.tag_kernels import RowInput, TagKernels
 
 
-class NewOneTokenRequestAsDecode(Kernels):
+class NewOneTokenRequestAsDecode(TagKernels):
     """A row of one token is taken for a decode, which has an initial state.
 
     vLLM #32118: a budget that leaves one token for a new request makes its first chunk look like a decode; it reads
-    whatever the block's former owner left there.
+    the state that the block's previous owner left.
     """
 
     def has_initial_state(self, inputs: RowInput, layer: int) -> bool:
         return super().has_initial_state(inputs, layer) or len(inputs.tokens) == 1
 
 
-class ChunkContinuationStaleForNew(Kernels):
+class ChunkContinuationStaleForNew(TagKernels):
     """Every row continues a state, new requests too.
 
     sparkinfer #1071, tpu-inference #2574: the flag was derived from the wrong quantity; one of the two directions.
@@ -30,7 +30,7 @@ class ChunkContinuationStaleForNew(Kernels):
         return True
 
 
-class ChunkContinuationRestartsAtZero(Kernels):
+class ChunkContinuationRestartsAtZero(TagKernels):
     """A later chunk of a prefill starts from nothing.
 
     sparkinfer #1071, tpu-inference #2574: the flag was derived from the wrong quantity; the other direction.
@@ -40,27 +40,27 @@ class ChunkContinuationRestartsAtZero(Kernels):
         return super().has_initial_state(inputs, layer) and len(inputs.tokens) == inputs.drafts + 1
 
 
-class CachedForwardWithSeqLen1(Kernels):
-    """Only a forward of one token uses the cache; any longer one is treated as history-less.
+class CachedForwardWithSeqLen1(TagKernels):
+    """Only a forward of one token uses the cached state; a longer one starts without it.
 
-    transformers #46741, #46084: a chunk, or several drafts, after a prefill ignored the precomputed state.
+    transformers #46741, #46084: a chunk or several drafts after a prefill ignored the cached state.
     """
 
     def has_initial_state(self, inputs: RowInput, layer: int) -> bool:
         return super().has_initial_state(inputs, layer) and len(inputs.tokens) == 1
 
 
-class GlobalSeenTokens(Kernels):
+class GlobalSeenTokens(TagKernels):
     """The count of tokens seen is kept once for all layers and advanced by the first of them.
 
-    flash-linear-attention #747: from the second layer on, the tokens of this very step count as seen.
+    flash-linear-attention #747: from the second layer on, the tokens of this step count as seen.
     """
 
     def has_initial_state(self, inputs: RowInput, layer: int) -> bool:
         return super().has_initial_state(inputs, layer) or (layer > 0 and bool(inputs.tokens))
 
 
-class ShortChunkConvIntoSharedBlock(Kernels):
+class ShortChunkConvIntoSharedBlock(TagKernels):
     """A chunk shorter than the convolution's memory stores its window where it read it.
 
     vLLM #56196: the branch that shifts the old window left stores through the pointer that it read from; after a hit
@@ -75,7 +75,7 @@ class ShortChunkConvIntoSharedBlock(Kernels):
         return super().store(inputs, at, structs.replace(write, block=at.conv, column=at.conv_column, temporal=None))
 
 
-class SnapshotRaceChunkedStash(Kernels):
+class SnapshotRaceChunkedStash(TagKernels):
     """The boundaries that a chunk passes are stashed from the state as it was before the chunk ran.
 
     SGLang #24221, #24954: with overlapped scheduling the snapshot was taken when the next step was scheduled, not when
@@ -88,8 +88,8 @@ class SnapshotRaceChunkedStash(Kernels):
         super().store(inputs, at, write)
 
 
-class NullAsStateSlot(Kernels):
-    """Kernels take the null block for an ordinary slot.
+class NullAsStateSlot(TagKernels):
+    """Kernels treat the null block as an ordinary slot.
 
     vLLM #33937 (closed), fixed the other way round by #35431: block 0 is a legal placeholder in tables, but padding
     rows and requests with a null column read and wrote state in that one shared block.

@@ -1,13 +1,12 @@
-"""From calls to arrays: one flat batch for all rows, layers and fills of dead memory.
+"""Arrays of one forward: one flat batch for all rows, layers and fills of dead memory.
 
 Order of tokens: first the rows of the update kernels (decodes, drafts included), then those of the prefill kernels;
-within each part the rows of the first fill, then of the next. So one launch serves all fills, and no kernel
-knows that they exist. `shape` is all that a launch depends on apart from the arrays: two steps of equal shape may
-share a captured graph.
+within each part the rows of the first fill, then of the next. So one launch serves all fills and kernels do not
+distinguish them. Besides the arrays, a launch depends only on their `Shape`: two steps of equal shape may share a
+captured graph.
 
-Indices are computed on the device (`indices`); a call is asked only where it reads and writes, to send what the device
-would not find. For a graph (`fixed`) everything has the size of its largest use. Rows that are shorter and tokens that
-nobody compares leave the rest of the arrays at what names nothing.
+Indices are computed on the device (see `indices`); the calls give only the entries that the host overrides. For a graph
+(`fixed`) every array has its largest size, and unused entries name no block, slot or token.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import numpy as np
 
 from ....reference.tiny_model import embedding_row
 from ..worker.tag_kernels import RowInput
-from .indices import NO_SLOT, Told, slot_rule
-from .kernel_calls import Calls, Layer, WriteCall
+from .indices import NO_SLOT, IndexArrays, slot_rule
+from .kernel_calls import KernelCalls, Layer, WriteCall
 from .pool import FILLS, NO_PAGE, BytePool
 from .state_arrays import StateArrays
 from .tables import COLUMN_UNIT, NO_ROW, Ints, Tables, look_up
@@ -31,12 +30,12 @@ PARTS = ("update ", "prefill ")
 
 
 class Shape(NamedTuple):
-    """What a launch sequence depends on; sizes include all fills.
+    """Sizes that determine a launch sequence, over all fills.
 
-    updates, prefills              rows of each part
-    update_tokens, prefill_tokens  tokens of each part
+    updates, prefills                rows of each part
+    update_tokens, prefill_tokens    tokens of each part
     longest_update, longest_prefill  most tokens of a row of each part
-    compared                       tokens in one fill whose outputs are wanted
+    compared                         tokens of one fill whose outputs are compared
     """
 
     updates: int
@@ -56,7 +55,7 @@ class Flat:
     prefills: list[RowInput]
 
     def expanded(self) -> Iterator[tuple[int, RowInput]]:
-        """(fill, row) in flat order."""
+        """Yield (fill, row) in flat order."""
         for part in (self.updates, self.prefills):
             for fill in range(len(FILLS)):
                 for row in part:
@@ -64,19 +63,19 @@ class Flat:
 
 
 def starts_of(lengths: Sequence[int]) -> Ints:
-    """Prefix sums, from 0."""
+    """Return the prefix sums of lengths, from 0."""
     return np.array([0, *accumulate(lengths)], np.int32)
 
 
 def embedding_rows(inputs: Iterable[RowInput]) -> list[int]:
-    """Rows of the embedding tables for the tokens of some rows, one behind the other."""
+    """Return the rows of the embedding tables for the concatenated tokens of `inputs`."""
     return [embedding_row(token, one.position + index) for one in inputs for index, token in enumerate(one.tokens)]
 
 
-class Builder:
-    """Fills the arrays of one forward."""
+class ArrayBuilder:
+    """Builds the arrays of one forward."""
 
-    def __init__(self, pool: BytePool, tables: Tables, calls: Calls, inputs: Sequence[RowInput]) -> None:
+    def __init__(self, pool: BytePool, tables: Tables, calls: KernelCalls, inputs: Sequence[RowInput]) -> None:
         self.pool = pool
         self.tables = tables
         self.calls = calls
@@ -92,11 +91,11 @@ class Builder:
             [one for one in every if len(one.tokens) == one.drafts + 1],
             [one for one in every if len(one.tokens) != one.drafts + 1],
         )
-        self.told = Told()
-        self.arrays = self.told.arrays
+        self.index_arrays = IndexArrays()
+        self.arrays = self.index_arrays.arrays
 
     def build(self, fixed: bool) -> Shape:
-        """All arrays; returns the shape, which is `fixed` for all batches of as many rows of the same length."""
+        """Build all arrays and return their shape; with `fixed` it depends only on the number and length of rows."""
         flat, fills = self.flat, len(FILLS)
         rows = list(flat.expanded())
         lengths = [len(one.tokens) for _, one in rows]
@@ -114,7 +113,7 @@ class Builder:
             if group.kind == "mamba":
                 for part, ours in zip(PARTS, (rows[:cut], rows[cut:]), strict=True):
                     if ours:
-                        StateArrays(self.pool, self.tables, self.told, index, part).tell(ours, self.calls)
+                        StateArrays(self.pool, self.tables, self.index_arrays, index, part).fill(ours, self.calls)
             else:
                 self._attention_group(index, rows, tokens)
         update_tokens = tokens if fixed else sum(lengths[:cut])
@@ -129,7 +128,10 @@ class Builder:
         self.arrays[part + "positions"] = np.array([one.position for _, one in rows], np.int32)
 
     def _compared(self, rows: Sequence[tuple[int, RowInput]], least: int) -> int:
-        """Where the tokens of live rows lie in each fill, rows in the order of the batch; `least` so many entries."""
+        """Set the positions of live rows' tokens in each fill, in the order of the batch; return entries per fill.
+
+        There are at least `least` entries.
+        """
         starts = self.arrays["starts"]
         at = {(fill, one.row): int(starts[index]) for index, (fill, one) in enumerate(rows)}
         live = sorted((one for fill, one in rows if fill == 0 and one.row in self.live), key=lambda one: one.row)
@@ -156,7 +158,7 @@ class Builder:
             arrays[f"{group} first"][:, None] + np.arange(columns),
         )  # fmt: skip
         ruled = kernel_blocks(ruled, self.pool.pages.split(size))
-        self.told.expected |= {f"{group} slots": slots, f"{group} table": ruled}
+        self.index_arrays.expected |= {f"{group} slots": slots, f"{group} table": ruled}
         for layer in range(self.pool.layout.groups[group].layers):
             self._attention_layer((group, layer), rows, slots, ruled)
 
@@ -174,46 +176,46 @@ class Builder:
                 blocks = kernel_blocks(pages, self.pool.pages.split(size))[: table.shape[1]]
                 read[index, : len(blocks)] = blocks
                 lengths[index] = call.length - call.first_column * size
-        self.told.tell(f"{layer} slots", slots, stored)
-        self.told.tell(f"{layer} table", table, read)
+        self.index_arrays.add(f"{layer} slots", slots, stored)
+        self.index_arrays.add(f"{layer} table", table, read)
         self.arrays[f"{layer} lengths"] = lengths
 
 
 def kernel_blocks(pages: Ints, split: int) -> Ints:
-    """Ids of the `split` kernel blocks of each page, along the last dimension; null stays null."""
+    """Return the ids of the `split` kernel blocks of each page, along the last dimension; null stays null."""
     ids = pages[..., None] * split + np.arange(split, dtype=np.int32)
     return np.where(pages[..., None] == NO_PAGE, NO_PAGE, ids).reshape(*pages.shape[:-1], -1)
 
 
 def slots_of(pool: BytePool, fill: int, write: WriteCall, size: int) -> list[int]:
-    """Slot of every token in one fill."""
+    """Return the slot of every token in one fill."""
     pages = pool.pages_or_null(fill, write.blocks)
     return [page * size + slot if page != NO_PAGE else NO_SLOT for page, slot in zip(pages, write.slots, strict=True)]
 
 
-def lone_writes(pool: BytePool, tables: Tables, layer: Layer, writes: Sequence[WriteCall]) -> Told:
-    """Keys and values that are stored outside of a forward, through a drafter's tables."""
-    told, group, size = Told(), layer[0], pool.layout.groups[layer[0]].block_size
+def lone_writes(pool: BytePool, tables: Tables, layer: Layer, writes: Sequence[WriteCall]) -> IndexArrays:
+    """Return the arrays for KV that a drafter writes outside a forward, through its tables."""
+    index_arrays, group, size = IndexArrays(), layer[0], pool.layout.groups[layer[0]].block_size
     rows = [(fill, write) for fill in range(len(FILLS)) for write in writes]
     lengths = [len(write.inputs.tokens) for _, write in rows]
-    told.arrays |= {
+    index_arrays.arrays |= {
         f"{group} pages": tables.flat(group, pool),
         f"{group} rows": np.array([tables.row(fill, write.inputs.table_row) for fill, write in rows], np.int32),
         "positions": np.array([write.inputs.position for _, write in rows], np.int32),
         "starts": starts_of(lengths),
         "embeddings": np.array(embedding_rows(write.inputs for _, write in rows), np.int32),
     }
-    where = told.arrays[f"{group} rows"], told.arrays["positions"], np.array(lengths, np.int32)
-    rule = slot_rule(tables.view(group, told.arrays[f"{group} pages"]), *where, size, sum(lengths))
-    told.expected[f"{group} slots"] = rule
-    told.tell(
+    where = index_arrays.arrays[f"{group} rows"], index_arrays.arrays["positions"], np.array(lengths, np.int32)
+    rule = slot_rule(tables.view(group, index_arrays.arrays[f"{group} pages"]), *where, size, sum(lengths))
+    index_arrays.expected[f"{group} slots"] = rule
+    index_arrays.add(
         f"{layer} slots", rule, np.array([slot for fill, write in rows for slot in slots_of(pool, fill, write, size)])
     )
-    return told
+    return index_arrays
 
 
-def that_touch_nothing(arrays: Mapping[str, Ints]) -> dict[str, Ints]:
-    """The same shape, but every page is null and no token is stored: what a graph is captured with."""
+def null_arrays(arrays: Mapping[str, Ints]) -> dict[str, Ints]:
+    """Return arrays of the same shape with null pages and no stored token, to capture a graph with."""
     named = ("pages", "temporal", "conv", "outputs", "windows", "blocks", "table", "lengths")
     return {
         name: np.full_like(array, NO_SLOT) if name.endswith("slots")

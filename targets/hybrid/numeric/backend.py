@@ -1,7 +1,7 @@
-"""Which device, which kernels.
+"""Devices, and the kernels that each uses.
 
 cpu          plain torch
-interpreter  the Triton kernels, interpreted on the CPU: exact, and a thousand times slower
+interpreter  the Triton kernels in Triton's interpreter on the CPU: exact, a thousand times slower
 cuda         the Triton kernels, compiled
 """
 
@@ -15,7 +15,7 @@ from ...base.protocol import TargetError
 
 
 class Device:
-    """A device that can be used; TargetError with the cure if it cannot be."""
+    """A device that can be used. Raises TargetError, with the remedy, if it cannot."""
 
     def __init__(self, name: str) -> None:
         if reason := missing(name):
@@ -33,12 +33,12 @@ class Device:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether there are streams and graphs."""
+        """True if the device has streams and graphs."""
         return bool(self.torch.type == "cuda")
 
 
 def missing(name: str) -> str:
-    """Why a device cannot be used here, "" if it can."""
+    """Return why a device cannot be used here, "" if it can."""
     try:
         import torch
     except ImportError:

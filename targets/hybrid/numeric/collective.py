@@ -1,4 +1,4 @@
-"""The "has work" vote of ranks in processes of their own: one collective before each step, as deployed engines do it.
+"""The "has work" vote of ranks in several processes: one collective before each step, as in deployed engines.
 
 Under torchrun each process holds one rank and, with NCCL, one GPU.
 """
@@ -14,7 +14,7 @@ import torch.distributed
 
 
 def join() -> tuple[int, int, Callable[[bool], bool]]:
-    """Join the process group that torchrun described; returns (own rank, ranks, the vote)."""
+    """Join the process group described by torchrun; return (own rank, number of ranks, vote function)."""
     on_gpu = torch.cuda.is_available()
     distributed: Any = torch.distributed
     if on_gpu:
@@ -23,7 +23,7 @@ def join() -> tuple[int, int, Callable[[bool], bool]]:
     device = "cuda" if on_gpu else "cpu"
 
     def vote(has_work: bool) -> bool:
-        """Whether any rank has work."""
+        """Return True if any rank has work."""
         ballot = torch.tensor([int(has_work)], dtype=torch.int32, device=device)
         distributed.all_reduce(ballot, op=distributed.ReduceOp.MAX)
         return bool(ballot.item())

@@ -1,7 +1,7 @@
-"""Everything of one engine that lives on the device, and the order in which the device works.
+"""Device memory of one engine, and the order of its device work.
 
-A plan brings its dead blocks with it: what nobody owns and no lookup reaches when the step is planned is overwritten
-when the device begins that step, not earlier, since steps in flight may still use it.
+Blocks that have neither owner nor key when a step is planned are dead. They are overwritten when the device starts that
+step, not earlier, because steps in flight may still use them.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from ..device.staging import lanes
 from ..host.block_pool import BlockPool
 from ..plan import Plan
 from ..worker.tag_kernels import RowInput
-from .arrays import Builder, lone_writes
+from .arrays import ArrayBuilder, lone_writes
 from .backend import Device
 from .forward import Network, Results
 from .graphs import Launcher, uploaded
 from .indices import differing
-from .kernel_calls import Calls, Layer, WriteCall
+from .kernel_calls import KernelCalls, Layer, WriteCall
 from .metadata import Metadata
 from .moves import Arrival, Check, Move, Moves
 from .offloaded_pages import OffloadedPages
 from .paging import PageLayout, Paging
-from .pool import BytePool, obituary, parts_of
-from .prefetch import Ahead
+from .pool import BytePool, pack_dead_blocks, parts_of
+from .prefetch import Prefetch
 from .tables import Ints, Tables
 
 FLOAT = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 
 def build_model(config: Config) -> TinyModel:
-    """Data types and mixer as the trace's options say."""
+    """Return the tiny model with the data types and mixer of the trace's options."""
     kv, state = config.options.get("kv_dtype", "fp8"), config.options.get("state_dtype", "fp32")
     mixer = config.options.get("mixer", "mamba2")
     return TinyModel(config.conv_width, FLOAT[kv], FLOAT[state], mixer)  # type: ignore[arg-type]
 
 
-class Promise(NamedTuple):
-    """A report whose values are on their way from the device; meanwhile the device may be given more to do."""
+class PendingReport(NamedTuple):
+    """A `Numeric` record whose values are in transfer from the device; meanwhile more work may be launched."""
 
-    redeem: Callable[[], Numeric]
+    wait: Callable[[], Numeric]
 
 
-class Machine:
-    """Pool, network and queue of one engine."""
+class DeviceState:
+    """Pool, network and queued moves of one engine."""
 
     def __init__(self, config: Config, layout: Layout, tables: Tables, draft_tables: Tables, device: Device) -> None:
         self.layout = layout
@@ -63,70 +63,70 @@ class Machine:
         self.device = device
         self.model = build_model(config)
         self.generations = [0] * layout.num_blocks
-        self.calls = Calls()
+        self.calls = KernelCalls()
         self.lanes = lanes(device.torch)
         self.pages = PageLayout.of(layout, self.model, Paging.of(config.options))
-        self.outside = OffloadedPages(layout, self.model, self.pages, device)
+        self.offloaded = OffloadedPages(layout, self.model, self.pages, device)
         self.results: tuple[Results, Sequence[RowInput], Mapping[str, Ints]] | None = None
         self.indices_sent = 0
-        """Indices that the symbolic steps took from elsewhere than the device would."""
-        self._ahead: dict[int, Ahead] = {}
-        """What was sent for the steps that are planned and have not begun."""
+        """Number of indices of the symbolic steps that overrode those computed on the device."""
+        self._prefetched: dict[int, Prefetch] = {}
+        """Uploads for the steps that are planned and not started, by step."""
         self._dead: set[int] = set()
         self.make_pool()
 
     def make_pool(self) -> None:
-        """New bytes, all of them dead; nothing of what was queued or captured for the old ones remains."""
+        """Allocate new bytes, all of them dead; queued work and captured graphs of the old ones are dropped."""
         self.pool = BytePool(self.layout, self.model, self.pages, self.device.torch)
         self.pool.fill_all(self.generations)
-        self.moves = Moves(self.pool, self.outside, self.device.ops, self.lanes)
+        self.moves = Moves(self.pool, self.offloaded, self.device.ops, self.lanes)
         self.network = Network(self.layout, self.model, self.pool, self.tables, self.device.ops, self.device.torch)
         self.launcher = Launcher(self.network, self.device, self.lanes)
 
     def drop_pool(self) -> None:
-        """Give the bytes back; `make_pool` makes new ones."""
+        """Free the bytes of the pool; `make_pool` allocates new ones."""
         self.lanes.finish()
-        for ahead in (self.moves.ahead, *self._ahead.values()):
-            ahead.release()
-        self._ahead.clear()
+        for prefetch in (self.moves.prefetch, *self._prefetched.values()):
+            prefetch.release()
+        self._prefetched.clear()
         del self.pool, self.moves, self.network, self.launcher
 
-    def note_plan(self, plan: Plan, pool: BlockPool, handed_out: Sequence[int]) -> None:
-        """A step was planned: whatever died since the last planning dies for the device when it begins this step."""
+    def note_plan(self, plan: Plan, pool: BlockPool, allocated: Sequence[int]) -> None:
+        """Prefetch for a planned step; blocks dead since the last plan are overwritten when it starts."""
         dead = {block for block in pool.free if block not in pool.labels}
-        dying = (dead - self._dead) | set(handed_out)
+        dying = (dead - self._dead) | set(allocated)
         self._dead = dead
-        named = self._named(dying, handed_out)
-        self._ahead[plan.step] = Ahead.of(plan, named, self.lanes.early, self.pool, self.outside)
+        named = self._advance_generations(dying, allocated)
+        self._prefetched[plan.step] = Prefetch.of(plan, named, self.lanes.early, self.pool, self.offloaded)
 
-    def overwrite(self, handed_out: Sequence[int]) -> None:
-        """Blocks are handed out between two steps, with nothing in flight: what they held dies at once."""
-        assert not self._ahead, "a planned step may use what these blocks held"
+    def overwrite(self, allocated: Sequence[int]) -> None:
+        """Overwrite blocks that are allocated between two steps, with nothing in flight."""
+        assert not self._prefetched, "a planned step may use what these blocks held"
         self.moves.flush()
-        self._dead -= set(handed_out)
-        slot = self.lanes.staging.put(obituary(self._named(handed_out, handed_out)))
+        self._dead -= set(allocated)
+        slot = self.lanes.staging.put(pack_dead_blocks(self._advance_generations(allocated, allocated)))
         self.pool.fill_dead(slot.take())
         slot.release()
 
-    def _named(self, dying: Iterable[int], handed_out: Sequence[int]) -> dict[int, int]:
-        """Generation by block of what dies; a block that is handed out begins a new one."""
-        for block in handed_out:
+    def _advance_generations(self, dying: Iterable[int], allocated: Sequence[int]) -> dict[int, int]:
+        """Return the generation of each dying block; an allocated block starts a new generation."""
+        for block in allocated:
             self.generations[block] += 1
         return {block: self.generations[block] for block in dying}
 
     def begin(self, step: int) -> None:
-        """The device begins a planned step."""
+        """Start a planned step on the device."""
         self.moves.flush()
-        self.moves.ahead = self._ahead.pop(step)
-        if self.moves.ahead.dead:
-            self.pool.fill_dead(self.moves.ahead.dead.take())
+        self.moves.prefetch = self._prefetched.pop(step)
+        if self.moves.prefetch.dead:
+            self.pool.fill_dead(self.moves.prefetch.dead.take())
 
     def copy_temporal(self, layer: int, source: int, destination: int) -> None:
-        """A recurrent state moves."""
+        """Copy a recurrent state."""
         self.moves.copy(Move(layer, source, 0, destination, 0, self.pages.conv, "temporal"))
 
     def copy_window(self, layer: int, source: int, offset: int, destination: int) -> None:
-        """A convolution window moves: from `offset` inputs into its buffer to the beginning of another."""
+        """Copy a convolution window from `offset` inputs into its buffer to the start of another."""
         entry, start = tiny_model.CONV_CHANNELS * 2, self.pages.conv
         length = min(self.layout.conv_width - 1, self.pages.conv_slots - offset)
         if length > 0:
@@ -134,22 +134,22 @@ class Machine:
             self.moves.copy(move)
 
     def copy_slot(self, layer: int, source: int, at: int, destination: int, slot: int, size: int) -> None:
-        """Key and value of one token move from slot `at` of a block of `size` tokens to slot `slot` of another."""
+        """Copy KV of one token from slot `at` of a block of `size` tokens to slot `slot` of another."""
         places = zip(("key", "value"), self.pages.slot(size, at), self.pages.slot(size, slot), strict=True)
         for part, start, end in places:
             self.moves.copy(Move(layer, source, start, destination, end, self.pages.entry, f"{part} {slot}"))
 
     def load_temporal(self, key: Key, layer: int, block: int) -> None:
-        """A recurrent state comes from outside of the pool."""
+        """Load a recurrent state into the pool."""
         self._load(key, layer, block, 0, 0, self.pages.conv, "temporal")
 
     def load_window(self, key: Key, layer: int, block: int) -> None:
-        """So does a convolution window."""
+        """Load a convolution window into the pool."""
         start, length = self.pages.conv, (self.layout.conv_width - 1) * tiny_model.CONV_CHANNELS * 2
         self._load(key, layer, block, start, start, length, "conv")
 
     def load_slot(self, key: Key, layer: int, at: int, block: int, slot: int, size: int) -> None:
-        """So do key and value of one token: from slot `at` of a page of `size` tokens to slot `slot` of a block."""
+        """Load KV of one token from slot `at` of a page of `size` tokens into slot `slot` of a block."""
         places = zip(("keys", "values"), self.pages.slot(size, at), self.pages.slot(size, slot), strict=True)
         for part, start, end in places:
             self._load(key, layer, block, start, end, self.pages.entry, part)
@@ -158,44 +158,44 @@ class Machine:
         self.moves.load(Arrival(key, layer, block, source, destination, length, part))
 
     def save(self, key: Key, leaving: Sequence[tuple[int, int]]) -> None:
-        """Pages (layer, block) leave the pool as it is now."""
+        """Save pages (layer, block) of the pool as they are now."""
         self._write(self.calls.take_lone_writes(()))
         for layer, block in leaving:
             self.moves.save(key, layer, block)
 
     def forward(self, inputs: Sequence[RowInput], graph: bool) -> None:
-        """Run what the symbolic kernels were asked for; `inputs` are the live rows."""
+        """Run the kernel calls of the symbolic forward; `inputs` are the live rows."""
         self.moves.flush()
         lone = self.calls.take_lone_writes(inputs)
-        builder = Builder(self.pool, self.tables, self.calls, inputs)
-        self.calls = Calls()
+        builder = ArrayBuilder(self.pool, self.tables, self.calls, inputs)
+        self.calls = KernelCalls()
         self._write(lone)
         if not builder.flat.updates and not builder.flat.prefills:
             return
         graph &= not builder.flat.prefills
         shape = builder.build(fixed=graph)
-        self.indices_sent += builder.told.sent
-        self.results = self.launcher.run(builder.arrays, shape, graph), inputs, builder.told.expected
+        self.indices_sent += builder.index_arrays.sent
+        self.results = self.launcher.run(builder.arrays, shape, graph), inputs, builder.index_arrays.expected
 
     def _write(self, writes: dict[Layer, list[WriteCall]]) -> None:
-        """What a drafter stores."""
-        self.moves.let_leave()
+        """Store the KV that a drafter wrote."""
+        self.moves.wait_for_saves()
         for layer, calls in writes.items():
-            told = lone_writes(self.pool, self.draft_tables, layer, calls)
-            with uploaded(told.arrays, self.lanes.staging) as views:
+            index_arrays = lone_writes(self.pool, self.draft_tables, layer, calls)
+            with uploaded(index_arrays.arrays, self.lanes.staging) as views:
                 metadata = Metadata(self.layout, self.draft_tables, self.device.ops, views)
                 found = self.network.write_lone(layer, metadata, max(len(call.inputs.tokens) for call in calls))
-            self.indices_sent += told.sent
-            (expected,) = told.expected.values()
+            self.indices_sent += index_arrays.sent
+            (expected,) = index_arrays.expected.values()
             what = f"computing the drafter's slots of group {layer[0]}"
             self.moves.checks.append(Check(what, found, torch.from_numpy(expected.astype(np.int32))))
 
-    def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> Promise:
-        """All that is to be said about the step; it is sent in one transfer from the device."""
+    def numeric(self, step: int, names: Sequence[str | None], accesses: Sequence[Access], dummy: bool) -> PendingReport:
+        """Return the report on a step, whose values come in one transfer from the device."""
         self._write(self.calls.take_lone_writes(()))
         self.moves.flush()
-        self.moves.ahead.release()
-        self.moves.ahead = Ahead()
+        self.moves.prefetch.release()
+        self.moves.prefetch = Prefetch()
         checks = self.moves.take_checks()
         device = [self.pool.broken_guards(), *(check.there for check in checks)]
         inputs: Sequence[RowInput] = ()
@@ -204,10 +204,10 @@ class Machine:
             results, inputs, expected = self.results
             device += results
             self.results = None
-        receipt, guard_names, layers = self.lanes.mail.send(device), self.pool.guard_names, self.network.layers
+        download, guard_names, layers = self.lanes.downloads.send(device), self.pool.guard_names, self.network.layers
 
-        def redeem() -> Numeric:
-            guards, *host = receipt.open()
+        def wait() -> Numeric:
+            guards, *host = download.wait()
             moved, results = host[: len(checks)], host[len(checks) :]
             broken = [name for name, bad in zip(guard_names, guards, strict=True) if bad]
             failed = [one.what for one, seen in zip(checks, moved, strict=True) if not one.holds(seen)]
@@ -216,20 +216,20 @@ class Machine:
             rows, outputs = outputs_of(inputs, names, layers, *results[:-1]) if inputs else ([], [])
             return Numeric(step, self.model, rows, outputs, accesses, broken, failed, len(checks), dummy)
 
-        return Promise(redeem)
+        return PendingReport(wait)
 
     def read(self, group: int, layer: int, block: int) -> Bytes:
-        """What one page of a block holds in the first fill."""
+        """Return the content of one page in the first fill."""
         page = self.pool.by_page[layer, self.pool.page(0, block)].cpu()
         spec = self.layout.groups[group]
         return _numbers(parts_of(page, spec, self.pages, self.model), spec)
 
     def read_stored(self, key: Key, layer: int) -> Bytes | None:
-        """What is kept outside of the pool under a key, in the first fill."""
-        if layer not in self.outside.pages.get(key, ()):
+        """Return the content of an offloaded page in the first fill, None if there is none."""
+        if layer not in self.offloaded.pages.get(key, ()):
             return None
-        self.lanes.mail.side.finish()
-        first, second = self.outside.parts(key, layer)
+        self.lanes.downloads.side.finish()
+        first, second = self.offloaded.parts(key, layer)
         return _numbers((first[0], second[0]), self.layout.groups[key.group])
 
 
@@ -237,7 +237,7 @@ def outputs_of(
     inputs: Sequence[RowInput], names: Sequence[str | None], layers: Sequence[Layer], features: np.ndarray,
     agree: np.ndarray, choices: np.ndarray,
 ) -> tuple[list[NumericRow], list[LayerOutput]]:  # fmt: skip
-    """What each row and each layer of it computed."""
+    """Return the outputs of each row, and of each layer of each row."""
     rows, outputs, start = [], [], 0
     for one in inputs:
         tokens = slice(start, start + len(one.tokens))
@@ -252,6 +252,6 @@ def outputs_of(
 
 
 def _numbers(parts: tuple[torch.Tensor, torch.Tensor], group: Group) -> Bytes:
-    """States as they are; keys and values by token, not by kernel block."""
+    """Return states as they are, keys and values by token instead of by kernel block."""
     merged = 1 if group.kind == "attention" else 0
     return Bytes(*(part.float().flatten(0, merged).numpy() for part in parts))

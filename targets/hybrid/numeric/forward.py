@@ -1,7 +1,7 @@
 """One forward on the device: inputs, every layer, read-out, and the comparison of the fills.
 
-`Network.run` reads nothing on the host, so a CUDA graph can capture it; what it depends on besides the arrays is their
-`Shape`. Each layer is fed with embeddings: see `reference/tiny_model.py`.
+`Network.run` reads nothing back to the host, so a CUDA graph can capture it. Besides the arrays it depends only on
+their `Shape`. The inputs of each layer are embeddings: see `reference/tiny_model.py`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ..device.metadata import Rows, Stops
 from ..device.ops import Masking, Ops
 from .arrays import Shape
 from .kernel_calls import Layer
-from .metadata import Arrays, Metadata, settled
-from .mixers import INNER, MIXERS, Part
+from .metadata import Arrays, Metadata, with_overrides
+from .mixers import INNER, MIXERS, MixerInputs
 from .pool import FILLS, BytePool
 from .tables import Tables
 
 
 class Results(NamedTuple):
-    """On the device, for the tokens of live rows in the order of the batch.
+    """Results on the device, for the tokens of live rows in the order of the batch.
 
     features  float32 [tokens, layers, OUTPUT_WIDTH] of the first fill; layers in the order of `Network.layers`
     agree     bool [tokens, layers]: the same bits in every fill
     choices   int64 [fills, tokens]: the read-out's token
-    indices   int32: what the device computed, in the order of the names of `Told.expected`
+    indices   int32: indices computed on the device, in the order of the names of `IndexArrays.expected`
     """
 
     features: Tensor
@@ -40,7 +40,7 @@ class Results(NamedTuple):
     indices: Tensor
 
 
-class Span(NamedTuple):
+class BatchPart(NamedTuple):
     """One part of the batch: its name in the arrays, its tokens, its rows."""
 
     part: str
@@ -82,7 +82,7 @@ class Network:
         }
 
     def run(self, arrays: Arrays, shape: Shape) -> Results:
-        """All layers."""
+        """Run all layers."""
         tokens = shape.update_tokens + shape.prefill_tokens
         features = torch.full(
             (tokens, len(self.layers), tiny_model.OUTPUT_WIDTH), torch.nan, dtype=torch.float32, device=self.device
@@ -90,7 +90,7 @@ class Network:
         embeddings = arrays["embeddings"].long()
         metadata = Metadata(self.layout, self.tables, self.ops, arrays)
         spans = [span for span in self._spans(arrays, shape) if span.rows.count]
-        everybody = Rows(arrays["starts"], max(shape.longest_update, shape.longest_prefill))
+        all_rows = Rows(arrays["starts"], max(shape.longest_update, shape.longest_prefill))
         first = 0
         for group, spec in enumerate(self.layout.groups):
             out = features[:, first : first + spec.layers]
@@ -100,15 +100,15 @@ class Network:
                 for span in spans:
                     self._state_group(group, span, metadata, embeddings[span.tokens], out[span.tokens, :, :INNER])
             else:
-                self._attention_group(group, everybody, metadata, embeddings, out)
+                self._attention_group(group, all_rows, metadata, embeddings, out)
         return self._results(features, arrays["compared"].long(), shape.compared, metadata.all_found())
 
     @staticmethod
-    def _spans(arrays: Arrays, shape: Shape) -> list[Span]:
+    def _spans(arrays: Arrays, shape: Shape) -> list[BatchPart]:
         cut = shape.update_tokens
         return [
-            Span("update ", slice(0, cut), Rows(arrays["update starts"], shape.longest_update)),
-            Span("prefill ", slice(cut, None), Rows(arrays["prefill starts"], shape.longest_prefill)),
+            BatchPart("update ", slice(0, cut), Rows(arrays["update starts"], shape.longest_update)),
+            BatchPart("prefill ", slice(cut, None), Rows(arrays["prefill starts"], shape.longest_prefill)),
         ]
 
     def _results(self, features: Tensor, compared: Tensor, tokens: int, indices: Tensor) -> Results:
@@ -120,8 +120,8 @@ class Network:
         choices = (seen.flatten(2) @ self.read_out).argmax(-1)
         return Results(seen[0], agree, choices, indices)
 
-    def _state_group(self, group: int, span: Span, metadata: Metadata, embeddings: Tensor, out: Tensor) -> None:
-        """Convolution, then the recurrence, of one part of the batch in every layer."""
+    def _state_group(self, group: int, span: BatchPart, metadata: Metadata, embeddings: Tensor, out: Tensor) -> None:
+        """Run convolution, then recurrence, of one part of the batch in every layer."""
         arrays, decoding = metadata.arrays, span.part == "update "
         pages = metadata.states(group, span.part, span.rows.longest if decoding else 1)
         stops = None if decoding else metadata.stops(group, span.part, pages.outputs)
@@ -130,33 +130,33 @@ class Network:
             weights, name = self.weights[group, layer], f"{group, layer} {span.part}"
             inputs = weights["inputs"][embeddings]
             mixed = torch.full_like(inputs, torch.nan)
-            source = settled(arrays[name + "conv"], pages.windows), offsets
+            source = with_overrides(arrays[name + "conv"], pages.windows), offsets
             filters = (inputs, weights["filter"], weights["bias"], self.pool.conv(layer), span.rows)
             stored: Tensor | Stops
             if stops is None:
-                stored = settled(arrays[name + "outputs"], pages.outputs)
-                windows = settled(arrays[name + "windows"], pages.outputs[:, 0].contiguous())
+                stored = with_overrides(arrays[name + "outputs"], pages.outputs)
+                windows = with_overrides(arrays[name + "windows"], pages.outputs[:, 0].contiguous())
                 self.ops.conv_update(*filters, *source, windows, mixed)
             else:
-                stored = metadata.settled_stops(name + "states ", stops)
-                self.ops.conv_prefill(*filters, *source, metadata.settled_stops(name + "windows ", stops), mixed)
-            sources = settled(arrays[name + "temporal"], pages.sources)
-            one = Part(self.pool.temporal(layer), mixed, embeddings, span.rows, sources, stored)
+                stored = metadata.stops_with_overrides(name + "states ", stops)
+                self.ops.conv_prefill(*filters, *source, metadata.stops_with_overrides(name + "windows ", stops), mixed)
+            sources = with_overrides(arrays[name + "temporal"], pages.sources)
+            one = MixerInputs(self.pool.temporal(layer), mixed, embeddings, span.rows, sources, stored)
             out[:, layer] = MIXERS[self.model.mixer](self.ops, weights, one).flatten(1)
 
     def _attention_group(self, group: int, rows: Rows, metadata: Metadata, embeddings: Tensor, out: Tensor) -> None:
-        """In each layer keys and values of all rows are stored before any row reads."""
+        """Run attention; in each layer KV of all rows is stored before any row reads."""
         arrays, spec = metadata.arrays, self.layout.groups[group]
         slots = metadata.slots(group, rows, len(embeddings))
         table = metadata.table(group, self.pool.pages.split(spec.block_size))
         for layer in range(spec.layers):
             weights, name = self.weights[group, layer], f"{group, layer} "
-            keys, values = self.write((group, layer), embeddings, settled(arrays[name + "slots"], slots))
+            keys, values = self.write((group, layer), embeddings, with_overrides(arrays[name + "slots"], slots))
             self.ops.paged_attention(
                 weights["queries"][embeddings],
                 keys,
                 values,
-                settled(arrays[name + "table"], table),
+                with_overrides(arrays[name + "table"], table),
                 rows,
                 arrays[name + "lengths"],
                 out[:, layer].view(len(out), HEADS, -1),
@@ -166,14 +166,14 @@ class Network:
             )
 
     def write_lone(self, layer: Layer, metadata: Metadata, longest: int) -> Tensor:
-        """Store what a drafter stores; returns the slots that were computed, int32."""
+        """Store a drafter's KV; return the computed slots, int32."""
         arrays = metadata.arrays
         slots = metadata.slots(layer[0], Rows(arrays["starts"], longest), len(arrays["embeddings"]))
-        self.write(layer, arrays["embeddings"].long(), settled(arrays[f"{layer} slots"], slots))
+        self.write(layer, arrays["embeddings"].long(), with_overrides(arrays[f"{layer} slots"], slots))
         return metadata.all_found()
 
     def write(self, layer: Layer, embeddings: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values of tokens, by their rows in the embedding tables; returns the caches."""
+        """Store KV of tokens, given by their rows in the embedding tables; return the caches (keys, values)."""
         weights = self.weights[layer]
         keys, values = self.pool.keys_and_values(layer[1], self.layout.groups[layer[0]].block_size)
         self.ops.write_kv(weights["keys"][embeddings], weights["values"][embeddings], keys, values, slots)

@@ -1,8 +1,8 @@
-"""Launches of one engine: eager, or by replaying a captured graph over persistent buffers.
+"""Launches of one engine: eager, or as replay of a captured graph over persistent buffers.
 
-Arrays come through staging, beside the kernels of earlier steps. An eager launch reads them where they arrive. A replay
-reads whatever its buffers hold, so every array of the step goes into them first, in the order of kernels. One graph
-serves all steps of equal shape. Without a GPU the same buffers are read by an eager launch.
+Arrays are uploaded through staging while kernels of earlier steps run. An eager launch reads them in place. A replay
+reads its persistent buffers, so every array of the step is first copied into them, in stream order. One graph serves
+all steps of equal shape. Without a GPU an eager launch reads the same buffers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..device.staging import Lanes, Staging
-from .arrays import Shape, that_touch_nothing
+from .arrays import Shape, null_arrays
 from .backend import Device
 from .forward import Network, Results
 
@@ -26,31 +26,31 @@ Host = Mapping[str, NDArray[np.int32]]
 
 
 class Packing:
-    """Where each array lies in one flat int32 buffer."""
+    """Positions of arrays in one flat int32 buffer."""
 
     def __init__(self, arrays: Host) -> None:
         self.places: dict[str, slice] = {}
         self.size = 0
         for name, array in arrays.items():
             self.places[name] = slice(self.size, self.size + len(array))
-            # Every array begins at a multiple of 16 bytes: Triton compiles another kernel for one that does not.
+            # Arrays start at multiples of 16 bytes: Triton compiles another kernel for unaligned ones.
             self.size += -(-len(array) // 4) * 4
 
     def pack(self, arrays: Host) -> NDArray[np.int32]:
-        """All arrays in one."""
+        """Return all arrays in one buffer."""
         flat = np.zeros(self.size, np.int32)
         for name, place in self.places.items():
             flat[place] = arrays[name]
         return flat
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The arrays in a packed buffer."""
+        """Return views of the arrays in a packed buffer."""
         return {name: flat[place] for name, place in self.places.items()}
 
 
 @contextmanager
 def uploaded(arrays: Host, staging: Staging) -> Iterator[dict[str, Tensor]]:
-    """The arrays on the device, for kernels that are launched inside."""
+    """Yield the arrays on the device, for kernels that are launched inside the context."""
     packing = Packing(arrays)
     slot = staging.put(packing.pack(arrays))
     yield packing.views(slot.take())
@@ -58,7 +58,7 @@ def uploaded(arrays: Host, staging: Staging) -> Iterator[dict[str, Tensor]]:
 
 
 class Captured:
-    """A graph and what it reads and writes."""
+    """A captured graph with its input buffer and results."""
 
     def __init__(self, arrays: Host, device: Device) -> None:
         self.packing = Packing(arrays)
@@ -68,7 +68,7 @@ class Captured:
         self.results: Results | None = None
 
     def upload(self, arrays: Host, staging: Staging) -> None:
-        """New content for every view."""
+        """Replace the content of every view."""
         slot = staging.put(self.packing.pack(arrays))
         self.buffer.copy_(slot.take())
         slot.release()
@@ -84,7 +84,7 @@ class Launcher:
         self.captured: dict[Shape, Captured] = {}
 
     def run(self, arrays: Host, shape: Shape, graph: bool) -> Results:
-        """One forward."""
+        """Run one forward."""
         if not graph:
             with uploaded(arrays, self.lanes.staging) as views:
                 return self.network.run(views, shape)
@@ -98,11 +98,11 @@ class Launcher:
         return captured.results
 
     def _capture(self, arrays: Host, shape: Shape) -> Captured:
-        """Run once for the compiler, then record; both with arrays that touch nothing."""
+        """Run once so that kernels are compiled, then capture; both with arrays that name no block."""
         captured = Captured(arrays, self.device)
         if not self.device.is_cuda:
             return captured
-        captured.upload(that_touch_nothing(arrays), self.lanes.staging)
+        captured.upload(null_arrays(arrays), self.lanes.staging)
         stream = self.lanes.capture
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -116,7 +116,7 @@ class Launcher:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Nothing of engines that are gone is given back meanwhile: a capture would record it, or break."""
+    """Disable garbage collection: a capture would record the release of old engines' memory, or fail."""
     collecting = gc.isenabled()
     gc.disable()
     try:

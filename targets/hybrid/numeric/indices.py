@@ -1,13 +1,13 @@
-"""Where the kernels of one forward read and write: told by the host, computed on the device.
+"""Indices that the kernels of one forward read and write: expected values, and the entries that the host overrides.
 
-The device gets what a worker's metadata builder has: block tables, and for each row its row of the tables, its position
-and tokens, the column and offset of its state. From that kernels compute slots, pages of states, stops and attention's
-tables, and the layers use what they computed. Here is the rule by which the host knows what must come out (plain numpy,
-nothing shared with kernels or twins): results are compared with it entry by entry.
+The device gets the inputs of a worker's metadata builder: block tables and, for each row, its row of the tables, its
+position and tokens, and the column and offset of its state. From these, kernels compute slots, state pages, stops and
+attention tables, which the layers use. This module computes the expected values on the host (plain numpy, no code
+shared with the kernels or the torch reference). Results are compared with them entry by entry.
 
-The symbolic step may have taken an index from elsewhere: a broken part computes a column of its own, replays an old
-buffer, ignores a flag. Such an entry is **sent along** and stands on the device instead of the computed one; every
-other entry is sent as COMPUTED, so the host's value is not even there. The correct target sends none (`Told.sent`).
+The symbolic step may have used another index: a broken part computes its own column, replays an old buffer or ignores a
+flag. The host sends such an entry to override the computed one. All other entries are sent as COMPUTED, so the host's
+value never reaches the device. The correct target overrides no entry (`IndexArrays.sent` is 0).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from .tables import Ints, look_up
 NO_SLOT = -1
 NO_STOP = -1
 COMPUTED = -2
-"""In an array that is sent: the device's own entry counts."""
+"""In an uploaded array: use the entry that the device computes."""
 
 Stop = tuple[int, int]
-"""Tokens after which, page."""
+"""(tokens, page): store a state in the page after so many tokens."""
 
 
-class Told:
-    """Arrays of one forward: what is uploaded, and what the device must find."""
+class IndexArrays:
+    """Arrays of one forward: `arrays` to upload, `expected` results, and `sent`, the number of overridden entries."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Ints] = {}
         self.expected: dict[str, Ints] = {}
         self.sent = 0
 
-    def tell(self, name: str, rule: Ints, taken: Ints) -> None:
-        """Send the entries of `taken` that the rule does not give."""
+    def add(self, name: str, rule: Ints, taken: Ints) -> None:
+        """Add an upload that overrides the entries in which `taken` differs from `rule`."""
         different = taken != rule
         self.sent += int(np.count_nonzero(different))
         self.arrays[name] = np.where(different, taken, COMPUTED).astype(np.int32).reshape(-1)
 
-    def tell_stops(self, name: str, rule: tuple[Ints, Ints], taken: Sequence[Sequence[Stop]]) -> None:
-        """The same for stops [rows, capacity]; a row whose stops differ is sent whole."""
+    def add_stops(self, name: str, rule: tuple[Ints, Ints], taken: Sequence[Sequence[Stop]]) -> None:
+        """Add uploads for stops [rows, capacity]; a row whose stops differ is overridden as a whole."""
         counts, blocks = (np.full_like(part, COMPUTED) for part in rule)
         for row, stops in enumerate(taken):
             ruled = [(count, page) for count, page in zip(rule[0][row], rule[1][row], strict=True) if page != NO_PAGE]
@@ -57,7 +57,7 @@ class Told:
 
 
 class StateRule(NamedTuple):
-    """Pages by row: to read the recurrent state and the window from [rows], to write to [rows, width]."""
+    """Pages by row: sources of recurrent state and window [rows], outputs [rows, width]."""
 
     sources: Ints
     windows: Ints
@@ -67,7 +67,7 @@ class StateRule(NamedTuple):
 def state_rule(
     table: Ints, rows: Ints, positions: Ints, counts: Ints, columns: Ints, offsets: Ints, *, size: int, width: int
 ) -> StateRule:
-    """From position 0 on there is nothing to read; writing begins in the running column. `size` 0: it is column 0."""
+    """Return the expected state pages. A row at position 0 reads none. If `size` is 0 the running column is 0."""
     live = np.where(counts > 0, rows, -1)
     continuing = np.where((positions > 0) & (columns >= 0), live, -1)
     running: Ints = (positions + counts - 1) // size if size else np.zeros_like(rows)
@@ -77,7 +77,7 @@ def state_rule(
 
 
 def stop_rule(table: Ints, rows: Ints, positions: Ints, counts: Ints, *, size: int, capacity: int) -> tuple[Ints, Ints]:
-    """(counts, pages) [rows, capacity] of mode all: boundaries strictly inside in order, the end last."""
+    """Return (counts, pages) [rows, capacity] of mode all: boundaries strictly inside in order, the end last."""
     after, pages = np.full((len(rows), capacity), NO_STOP), np.full((len(rows), capacity), NO_PAGE)
     for index, (row, position, count) in enumerate(zip(rows, positions, counts, strict=True)):
         inside = range((position // size + 1) * size, position + count, size)
@@ -88,7 +88,7 @@ def stop_rule(table: Ints, rows: Ints, positions: Ints, counts: Ints, *, size: i
 
 
 def slot_rule(table: Ints, rows: Ints, positions: Ints, counts: Ints, size: int, tokens: int) -> Ints:
-    """Slot of each token [tokens]; NO_SLOT where there is no block, and behind the rows."""
+    """Return the slot of each token [tokens]; NO_SLOT for missing blocks and for entries after the rows."""
     slots = np.full(tokens, NO_SLOT)
     own = np.repeat(np.arange(len(rows)), counts)
     position = positions[own] + np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -98,7 +98,7 @@ def slot_rule(table: Ints, rows: Ints, positions: Ints, counts: Ints, size: int,
 
 
 def differing(expected: Mapping[str, Ints], found: Ints) -> list[str]:
-    """Which of the expected arrays the device computed differently; `found` has them in the order of their names."""
+    """Return a line for each array that differs from the expected one; `found` has all in the order of their names."""
     names, start = [], 0
     for name in sorted(expected):
         end = start + expected[name].size

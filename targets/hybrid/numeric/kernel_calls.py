@@ -1,7 +1,7 @@
-"""What one forward asked of the kernels: the calls of the symbolic step, read off its own log.
+"""Kernel calls of one forward, read from the access log of the symbolic step.
 
-Nothing is recomputed from the scheduler's intentions. Blocks that a symbolic kernel took for null are None here, which
-kernels see as page 0.
+Nothing is recomputed from the scheduler's plan. Blocks that a symbolic kernel treated as null are None here, which is
+page 0 for the kernels on the device.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from ..worker.input_batch import StateIndices
 from ..worker.tag_kernels import RowInput
 
 Layer = tuple[int, int]
-"""Group, layer of the group."""
+"""(group, layer of the group)."""
 
 
 class StateCall(NamedTuple):
     """One row through one recurrent layer.
 
-    temporal, conv  blocks to start from, None for nothing
-    table_row, column, offset  where its state lies by the metadata: row and column of the block table, drafts accepted
-    states          (tokens after which, block): recurrent states to store
-    windows         the same for convolution windows; a speculative row has one, for all of its tokens
+    temporal, conv             blocks of the initial state, None for none
+    table_row, column, offset  position of the initial state in the metadata: row and column of the block table,
+                               accepted drafts
+    states                     (tokens, block): recurrent states to store after so many tokens
+    windows                    the same for convolution windows; a speculative row has one, for all of its tokens
     """
 
     inputs: RowInput
@@ -37,7 +38,7 @@ class StateCall(NamedTuple):
 
 
 class WriteCall(NamedTuple):
-    """Keys and values of one row through one attention layer: slot `slots[i]` of block `blocks[i]`, None for null."""
+    """KV of one row written by one attention layer: slot `slots[i]` of block `blocks[i]`, None for null."""
 
     inputs: RowInput
     blocks: Sequence[int | None]
@@ -45,7 +46,7 @@ class WriteCall(NamedTuple):
 
 
 class ReadCall(NamedTuple):
-    """Attention of one row through `blocks`, the first of them column `first_column`, as far as `length` positions."""
+    """Attention of one row over `blocks`, which start at column `first_column`, up to `length` positions."""
 
     inputs: RowInput
     blocks: Sequence[int | None]
@@ -53,10 +54,10 @@ class ReadCall(NamedTuple):
     length: int
 
 
-class Calls:
-    """All calls of one forward, by layer.
+class KernelCalls:
+    """All kernel calls of one forward, by layer.
 
-    A drafter stores keys and values on its own, after the forward or without one: `take_lone_writes`.
+    A drafter writes KV after a forward or without one: see `take_lone_writes`.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class Calls:
     def add_state(
         self, layer: Layer, inputs: RowInput, at: StateIndices, log: Sequence[Access], is_null: Callable[[int], bool]
     ) -> None:
-        """One call of a symbolic state kernel, by what it logged."""
+        """Add one call of a symbolic state kernel, from its log."""
         temporal = conv = None
         states, windows = [], []
         for access in log:
@@ -87,7 +88,7 @@ class Calls:
     def add_slots(
         self, layer: Layer, inputs: RowInput, size: int, log: Sequence[Access], is_null: Callable[[int], bool]
     ) -> None:
-        """One call of a symbolic attention kernel with blocks of `size` tokens, by what it logged."""
+        """Add one call of a symbolic attention kernel with blocks of `size` tokens, from its log."""
         for access in log:
             if isinstance(access, SlotWrite | SlotRead):
                 blocks = [None if is_null(block) else block for block in access.blocks]
@@ -99,7 +100,7 @@ class Calls:
                     self.reads.setdefault(layer, []).append(call)
 
     def take_lone_writes(self, batch: Sequence[RowInput]) -> dict[Layer, list[WriteCall]]:
-        """Remove and return what is stored for rows that no row of `batch` is: nobody reads it in this forward."""
+        """Remove and return the writes of rows outside `batch`, which no row of this forward reads."""
         lone = {layer: [call for call in calls if call.inputs not in batch] for layer, calls in self.writes.items()}
         self.writes = {
             layer: kept

@@ -1,6 +1,6 @@
-"""The indices of one forward on the device, by the kernels of `device/tables`; what they must give, `indices` says.
+"""Indices of one forward, computed on the device by the kernels of `device/tables`; see `indices` for expected values.
 
-Nothing here is read by the host before the step has ended, so that a graph can capture it.
+The host reads no result before the step has ended, so a graph can capture the computation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StatePages(NamedTuple):
 
 
 class Metadata:
-    """Computes the indices of one forward; `found` keeps what the kernels gave, by the names of `Told.expected`."""
+    """Computes the indices of one forward; `found` keeps the results by the names of `IndexArrays.expected`."""
 
     def __init__(self, layout: Layout, tables: Tables, ops: Ops, arrays: Arrays) -> None:
         self.layout = layout
@@ -39,16 +39,16 @@ class Metadata:
         self.found: dict[str, Tensor] = {}
 
     def all_found(self) -> Tensor:
-        """int32: everything that was computed, in the order of its names."""
+        """Return all computed indices as one int32 vector, in the order of their names."""
         return torch.cat([self.found[name].reshape(-1).int() for name in sorted(self.found)])
 
     def pages(self, group: int) -> Tensor:
-        """[rows, columns]: the block tables of a group."""
+        """Return the block tables of a group, [rows, columns]."""
         flat, columns = self.arrays[f"{group} pages"], self.tables.columns[group]
         return torch.as_strided(flat, (self.tables.rows, columns), (self.tables.strides[group], 1))
 
     def states(self, group: int, part: str, width: int) -> StatePages:
-        """State pages of one part of the batch."""
+        """Return the state pages of one part of the batch."""
         arrays, name = self.arrays, f"{group} {part}"
         rows = arrays[name + "rows"]
         sources, windows = torch.empty_like(rows), torch.empty_like(rows)
@@ -62,14 +62,18 @@ class Metadata:
         self.found |= {name + "sources": sources, name + "windows": windows, name + "outputs": outputs}
         return StatePages(sources, windows, outputs)
 
-    def settled_stops(self, name: str, computed: tuple[Tensor, Tensor]) -> Stops:
-        """Where one layer stores what prefills pass; `name` of the arrays that were sent for it."""
+    def stops_with_overrides(self, name: str, computed: tuple[Tensor, Tensor]) -> Stops:
+        """Return the stops of one layer's prefills; `name` is the prefix of its uploaded arrays."""
         counts, blocks = computed
-        return stops_of(settled(self.arrays[name + "counts"], counts), settled(self.arrays[name + "blocks"], blocks))
+        return stops_of(
+            with_overrides(self.arrays[name + "counts"], counts), with_overrides(self.arrays[name + "blocks"], blocks)
+        )
 
     def stops(self, group: int, part: str, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """(counts, pages) [rows, capacity] of prefills: the end, and in mode all the boundaries before it. The arrays
-        that were sent have the same capacity in every layer."""
+        """Return (counts, pages) [rows, capacity] of prefills: the end and, in mode all, the boundaries before it.
+
+        The uploaded arrays have the same capacity in every layer.
+        """
         capacity = len(self.arrays[f"{group, 0} {part}states counts"]) // len(outputs)
         arrays, name = self.arrays, f"{group} {part}"
         rows = arrays[name + "rows"]
@@ -86,7 +90,7 @@ class Metadata:
         return counts, blocks
 
     def slots(self, group: int, rows: Rows, tokens: int) -> Tensor:
-        """int64 [tokens]: where keys and values of each token go."""
+        """Return the KV slot of each token, int64 [tokens]."""
         slots = torch.empty(tokens, dtype=torch.int64, device=rows.starts.device)
         row_map, size = self.arrays[f"{group} rows"], self.layout.groups[group].block_size
         self.ops.slot_mapping(self.pages(group), row_map, rows, self.arrays["positions"], slots, block_size=size)
@@ -94,8 +98,7 @@ class Metadata:
         return slots
 
     def table(self, group: int, split: int) -> Tensor:
-        """int32 [rows, columns * split]: the kernel blocks that attention reads, from each row's first attended column
-        on."""
+        """Return the kernel blocks that attention reads, int32 [rows, columns * split], from the first attended one."""
         row_map = self.arrays[f"{group} rows"]
         columns = -(-self.tables.columns[group] // COLUMN_UNIT) * COLUMN_UNIT
         table = torch.empty((len(row_map), columns * split), dtype=torch.int32, device=row_map.device)
@@ -104,14 +107,14 @@ class Metadata:
         return table
 
 
-def settled(sent: Tensor, computed: Tensor) -> Tensor:
-    """What counts, in the shape of `computed`: the device's entry unless the host sent one."""
+def with_overrides(sent: Tensor, computed: Tensor) -> Tensor:
+    """Return the computed entries, replaced where the host sent another, in the shape of `computed`."""
     sent = sent.view(computed.shape)
     return torch.where(sent == COMPUTED, computed, sent.to(computed.dtype))
 
 
 def stops_of(counts: Tensor, blocks: Tensor) -> Stops:
-    """Stops of rows that all have room for as many."""
+    """Return stops from arrays [rows, capacity]."""
     rows, capacity = counts.shape
     starts = torch.arange(rows + 1, dtype=torch.int32, device=counts.device) * capacity
     return Stops(starts, counts.view(-1), blocks.view(-1))

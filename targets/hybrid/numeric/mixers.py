@@ -1,7 +1,7 @@
-"""The recurrences of the state layers: one part of a batch, one layer, one launch.
+"""Recurrences of the state layers: one part of a batch, one layer, one launch.
 
-Both mixers read the convolution's output, store states where the same index arrays say, and share the layout of pages.
-A mixer is one function of the table at the end.
+Both mixers read the output of the convolution, use the same index arrays and share the page layout. A mixer is one
+function of the table at the end.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..device.ops import Ops
 INNER = HEADS * HEAD_DIM
 
 
-class Part(NamedTuple):
-    """Rows of one kind in one layer.
+class MixerInputs(NamedTuple):
+    """Inputs of a mixer: rows of one part of the batch in one layer.
 
     state       [pages, ...]: recurrent states of the layer
     mixed       [tokens, CONV_CHANNELS]: output of the convolution
     embeddings  int64 [tokens]: rows of the embedding tables
-    sources     int32 [rows]: page to start from
-    stored      where states go: pages [rows, width] after each token of a decode, or the stops of prefills
+    sources     int32 [rows]: pages of the initial states
+    stored      pages to store states in: [rows, width] after each token of a decode, or the stops of prefills
     """
 
     state: Tensor
@@ -40,8 +40,8 @@ class Part(NamedTuple):
 Weights = Mapping[str, Tensor]
 
 
-def selective_scan(ops: Ops, weights: Weights, part: Part) -> Tensor:
-    """Mamba 2."""
+def selective_scan(ops: Ops, weights: Weights, part: MixerInputs) -> Tensor:
+    """Return the output of Mamba 2 and store its states."""
     x, b, c = torch.split(part.mixed, [INNER, STATE_DIM, STATE_DIM], dim=1)
     output = torch.full((len(x), HEADS, HEAD_DIM), torch.nan, device=x.device)
     steps = weights["time_steps"][part.embeddings]
@@ -54,8 +54,8 @@ def selective_scan(ops: Ops, weights: Weights, part: Part) -> Tensor:
     return output
 
 
-def gated_delta_net(ops: Ops, weights: Weights, part: Part) -> Tensor:
-    """The same kernel for prefills, decodes and drafts."""
+def gated_delta_net(ops: Ops, weights: Weights, part: MixerInputs) -> Tensor:
+    """Return the output of the gated delta net and store its states; one kernel for prefills, decodes and drafts."""
     value, key, query = torch.split(part.mixed, [INNER, STATE_DIM, STATE_DIM], dim=1)
     output = torch.full((len(value), HEADS, HEAD_DIM), torch.nan, device=value.device)
     ops.delta_rule(
@@ -75,11 +75,11 @@ def gated_delta_net(ops: Ops, weights: Weights, part: Part) -> Tensor:
 
 
 def normalised(vectors: Tensor) -> Tensor:
-    """Over their length, along the last dimension."""
+    """Return the vectors of the last dimension, divided by their length."""
     return vectors / (vectors.square().sum(-1, keepdim=True) + NORM_EPSILON).sqrt()
 
 
-MIXERS: dict[Mixer, Callable[[Ops, Weights, Part], Tensor]] = {
+MIXERS: dict[Mixer, Callable[[Ops, Weights, MixerInputs], Tensor]] = {
     "mamba2": selective_scan,
     "gated_delta_net": gated_delta_net,
 }

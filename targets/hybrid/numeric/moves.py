@@ -1,7 +1,7 @@
-"""Zeroing, copies, loads and saves on the device, in the order in which the symbolic step did them.
+"""Zeroing, copies, loads and saves on the device, in the order of the symbolic step.
 
-Work of one kind gathers until work of another kind, or a hazard, ends the launch. Each move is checked bit for bit: the
-source is read before, the destination after, by plain indexing that shares nothing with the kernels.
+Work of one kind is queued until work of another kind, or a hazard, ends the launch. Each move is checked bit for bit:
+the source is read before, the destination after, by plain indexing that shares no code with the kernels.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..device.staging import Lanes
 from ..device.streams import Fence
 from .offloaded_pages import OffloadedPages
 from .pool import FILLS, BytePool
-from .prefetch import Ahead
+from .prefetch import Prefetch
 
 
 class Move(NamedTuple):
-    """Bytes of one layer's page that move from one block to another; offsets and length in bytes."""
+    """Copy of bytes of one layer's page from one block to another; offsets and length in bytes."""
 
     layer: int
     source: int
@@ -37,7 +37,7 @@ class Move(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Bytes of what is kept under a key that come into one layer's page of a block; offsets and length in bytes."""
+    """Copy of bytes of an offloaded page into one layer's page of a block; offsets and length in bytes."""
 
     key: Key
     layer: int
@@ -48,34 +48,33 @@ class Arrival(NamedTuple):
     part: str
 
     def goes_on_with(self, later: Arrival) -> bool:
-        """Whether the later one begins where this one ends, in both pages."""
+        """Return True if `later` starts where this one ends, in both pages."""
         ends = self.source_offset + self.length, self.destination_offset + self.length
         after = self._replace(source_offset=ends[0], destination_offset=ends[1], length=later.length)
         return later == after
 
 
 class Check(NamedTuple):
-    """What moved, and how to tell whether it arrived: `there`, on the device, is all true or has the bytes of `wanted`,
-    which is on the host."""
+    """Check of one move: `there`, on the device, must be all true or have the bytes of `wanted`, on the host."""
 
     what: str
     there: Tensor
     wanted: Tensor | None = None
 
     def holds(self, seen: np.ndarray) -> bool:
-        """The verdict on the content of `there`."""
+        """Return True if `seen`, the content of `there`, is as expected."""
         return bool(seen.all() if self.wanted is None else np.array_equal(seen, self.wanted.numpy()))
 
 
 class Moves:
-    """Queued moves of one engine; `checks` are what was found of those launched."""
+    """Queued moves of one engine, and the checks of launched ones."""
 
-    def __init__(self, pool: BytePool, outside: OffloadedPages, ops: Ops, lanes: Lanes) -> None:
+    def __init__(self, pool: BytePool, offloaded: OffloadedPages, ops: Ops, lanes: Lanes) -> None:
         self.pool = pool
-        self.outside = outside
+        self.offloaded = offloaded
         self.lanes = lanes
-        self.ahead = Ahead()
-        """What was sent for the step that runs."""
+        self.prefetch = Prefetch()
+        """Uploads for the running step."""
         self._leaving: list[Fence] = []
         self.ops = ops
         self.plan = ZeroPlan.of([pool.by_page[layer] for layer in range(pool.layers)])
@@ -97,7 +96,7 @@ class Moves:
         self._copies.append(move)
 
     def load(self, arrival: Arrival) -> None:
-        """Bring bytes into the pool once everything queued before has run."""
+        """Load bytes into the pool once everything queued before has run."""
         if self._zero or self._copies:
             self.flush()
         for at, earlier in enumerate(self._arrivals):
@@ -107,23 +106,27 @@ class Moves:
         self._arrivals.append(arrival)
 
     def save(self, key: Key, layer: int, block: int) -> None:
-        """Begin to carry a page out of the pool, in all fills, once everything queued before has run."""
+        """Start to save a page of the pool, in all fills, once everything queued before has run."""
         self.flush()
-        page, there, side = self.outside.new_page(key, layer), self.pool.fills(layer, block), self.lanes.mail.side
+        page, there, side = (
+            self.offloaded.new_page(key, layer),
+            self.pool.fills(layer, block),
+            self.lanes.downloads.side,
+        )
         written = side.copy(lambda: page.copy_(there, non_blocking=True), side.mark())
-        self.outside.written[key, layer] = written
+        self.offloaded.written[key, layer] = written
         self._leaving.append(written)
-        self.checks.append(Check(f"storing layer {layer} of block {block} outside of the pool", there.clone(), page))
+        self.checks.append(Check(f"saving layer {layer} of block {block} outside the pool", there.clone(), page))
 
-    def let_leave(self) -> None:
-        """Kernels that write the pool must not overtake what leaves it."""
+    def wait_for_saves(self) -> None:
+        """Make later kernels, which may write the pool, wait for saves in flight."""
         leaving, self._leaving = self._leaving, []
         for fence in leaving:
             fence.hold_kernels()
 
     @staticmethod
     def _conflict(earlier: Move, later: Move) -> bool:
-        """Pages are coarse enough: nearly all copies of one step go between different blocks."""
+        """Return True if two copies must not share a launch. Compares pages: few copies of a step share one."""
         written = earlier.layer, earlier.destination, earlier.part
         read = earlier.layer, earlier.source, earlier.part
         return (later.layer, later.source, later.part) == written or (
@@ -132,7 +135,7 @@ class Moves:
 
     def flush(self) -> None:
         """Launch what is queued."""
-        self.let_leave()
+        self.wait_for_saves()
         if self._zero:
             self._launch_zero()
         if self._copies:
@@ -142,12 +145,12 @@ class Moves:
 
     def _launch_zero(self) -> None:
         blocks, self._zero = self._zero, []
-        announced = self.ahead.zero if self.ahead.zero and self.ahead.zero[0] == blocks else None
-        slot = announced[1] if announced else self.lanes.staging.put(np.array(self.pool.pages_of(blocks), np.int64))
+        prefetched = self.prefetch.zero if self.prefetch.zero and self.prefetch.zero[0] == blocks else None
+        slot = prefetched[1] if prefetched else self.lanes.staging.put(np.array(self.pool.pages_of(blocks), np.int64))
         ids = slot.take()
         self.ops.zero_blocks(self.plan, ids)
         self.checks.append(Check(f"zeroing blocks {blocks}", ~self.pool.by_page[:, ids].any()))
-        if not announced:
+        if not prefetched:
             slot.release()
 
     def _launch_copies(self) -> None:
@@ -164,8 +167,8 @@ class Moves:
         before = [self.bytes_at(source, length).clone() for source, _, length in regions]
         slot = self.lanes.staging.put(np.array(regions, np.int64).T)
         sources, destinations, lengths = slot.take().view(3, -1)
-        told = replace(Regions.of(regions), sources=sources, destinations=destinations, lengths=lengths)
-        self.ops.copy_regions(self.pool.bytes, told)
+        uploaded = replace(Regions.of(regions), sources=sources, destinations=destinations, lengths=lengths)
+        self.ops.copy_regions(self.pool.bytes, uploaded)
         slot.release()
         same = [
             (self.bytes_at(destination, length) == held).all()
@@ -179,20 +182,20 @@ class Moves:
     def _launch_loads(self) -> None:
         arrivals, self._arrivals = self._arrivals, []
         for key, layer, block, source, destination, length, part in arrivals:
-            page, announced = self.outside.pages[key][layer], self.ahead.pages.get((key, layer))
-            slot = announced or self.outside.send(key, layer, self.lanes.staging)
+            page, prefetched = self.offloaded.pages[key][layer], self.prefetch.pages.get((key, layer))
+            slot = prefetched or self.offloaded.send(key, layer, self.lanes.staging)
             there = self.pool.fills(layer, block)[:, destination : destination + length]
             there.copy_(slot.take().view(page.shape)[:, source : source + length])
-            if not announced:
+            if not prefetched:
                 slot.release()
             what, wanted = f"loading the {part} of layer {layer} into block {block}", page[:, source : source + length]
             self.checks.append(Check(what, there.clone(), wanted))
 
     def bytes_at(self, start: int, length: int) -> Tensor:
-        """A range of the pool."""
+        """Return a range of the pool's bytes."""
         return self.pool.bytes[start : start + length]
 
     def take_checks(self) -> Sequence[Check]:
-        """What was found since the last call."""
+        """Return the checks since the last call."""
         checks, self.checks = self.checks, []
         return checks

@@ -1,9 +1,9 @@
-"""What is kept outside of the pool, in bytes: the pages behind a connector's keys, and those in a second memory tier.
+"""Bytes of pages outside the pool: those of a connector and of a second memory tier.
 
-A page leaves the pool whole, in all fills. Which parts of it come back, and to where, the symbolic mover says: see
-`parts.NumericStore`. What another engine computed comes from the float64 model, rounded as pages store it.
+A page leaves the pool whole, in all fills. The symbolic store determines which parts of it are loaded, and where: see
+`shadows.NumericStore`. Content computed by another engine comes from the float64 model, rounded to the page's dtype.
 
-It outlives the pool, whose bytes may be given back meanwhile. It decides nothing, and no page ever changes.
+The pages outlive the pool, whose bytes may be freed meanwhile, and never change.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class OffloadedPages:
         self.layout_of_pages = pages
         self.pages: dict[Key, dict[int, Tensor]] = {}
         self.written: dict[tuple[Key, int], Fence] = {}
-        """When a page that leaves the pool has arrived."""
+        """Fence after the copy of each page out of the pool."""
 
     def new_page(self, key: Key, layer: int) -> Tensor:
-        """A page that nobody has written: dead memory, in every fill of its own kind."""
+        """Return a new page with the dead bytes of each fill."""
         page = torch.empty(len(FILLS), self.layout_of_pages.size, dtype=torch.uint8, pin_memory=self.device.is_cuda)
         for fill, byte in enumerate(FILL_BYTES):
             page[fill] = byte
@@ -45,15 +45,15 @@ class OffloadedPages:
         return page
 
     def parts(self, key: Key, layer: int) -> tuple[Tensor, Tensor]:
-        """Typed views of a page, [fills, ...]: recurrent state and window, or keys and values."""
+        """Return typed views of a page, [fills, ...]: recurrent state and window, or keys and values."""
         return parts_of(self.pages[key][layer], self.layout.groups[key.group], self.layout_of_pages, self.model)
 
     def send(self, key: Key, layer: int, staging: Staging) -> Slot:
-        """Begin to send a page to the device."""
+        """Start the upload of a page."""
         return staging.put_page(self.pages[key][layer], self.written.get((key, layer)))
 
     def seed(self, keys: Collection[Key], tokens: Sequence[int]) -> None:
-        """Another engine stored what it computed for these tokens, under `keys`."""
+        """Add pages under `keys` for these tokens, as computed by another engine."""
         for index, group in enumerate(self.layout.groups):
             own = [key for key in keys if key.group == index]
             for layer in range(group.layers) if own else ():

@@ -1,12 +1,12 @@
-"""How the pages of all groups are made equal, and what lies where in one.
+"""Page size and byte offsets: one page size for all groups.
 
-Groups overlay each other in one tensor, so every page has one size. Engines get there in two ways:
+Groups overlay each other in one tensor, so all pages have the same size. Engines do it in two ways:
 
-    padded  the largest group decides, rounded up; whatever is smaller leaves the rest of its page unused
-    scaled  attention's blocks are long enough to hold a state: a page is exactly one of them, states are padded to it
+    padded  the size of the largest group, rounded up; smaller groups leave the rest of their pages unused
+    scaled  attention blocks are long enough to hold a state: a page is exactly one attention block, states are padded
 
-A kernel may want smaller blocks than the manager hands out. A manager block is then several kernel blocks, one behind
-the other, each with its keys, then its values; kernel block j of page p has the id p * split + j.
+A kernel may need smaller blocks than the manager allocates. A manager block is then several consecutive kernel blocks,
+each with its keys, then its values; kernel block j of page p has the id p * split + j.
 
 Source: vLLM `Platform._align_hybrid_block_size`, `prepare_kernel_block_sizes` (0.33.0). It needs no torch.
 """
@@ -26,18 +26,18 @@ CONV_DTYPE = "bfloat16"
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """What a trace's options say; kernel_block in tokens, 0 for the manager's."""
+    """Page layout options of a trace; `kernel_block` in tokens, 0 for the manager's block size."""
 
     scaled: bool = False
     kernel_block: int = 0
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Paging:
-        """From `page_layout` and `kernel_block`."""
+        """Read the options `page_layout` and `kernel_block`."""
         return cls(options.get("page_layout") == "scaled", int(options.get("kernel_block", "0")))
 
-    def why_not(self, layout: Layout, model: TinyModel) -> str:
-        """Why these groups cannot be laid out so, "" if they can."""
+    def unsupported(self, layout: Layout, model: TinyModel) -> str:
+        """Return why these groups cannot be laid out so, "" if they can."""
         attention = [group for group in layout.groups if group.kind == "attention"]
         if self.kernel_block and not attention:
             return "kernel_block is for attention groups, and there is none"
@@ -54,22 +54,22 @@ class Paging:
 
 
 def slot_bytes(model: TinyModel) -> int:
-    """Of the key, or the value, of one token."""
+    """Return the bytes of the key, or the value, of one token."""
     return KV_HEADS * ATTENTION_DIM * ITEM_BYTES[model.kv_dtype]
 
 
 def temporal_bytes(model: TinyModel) -> int:
-    """Of a recurrent state."""
+    """Return the bytes of a recurrent state."""
     return prod(state_shape(model.mixer)) * ITEM_BYTES[model.state_dtype]
 
 
 def conv_slots(layout: Layout) -> int:
-    """Inputs that a convolution buffer holds: a window, and one more for each draft."""
+    """Return the inputs that a convolution buffer holds: a window, and one more for each draft."""
     return layout.conv_width - 1 + layout.num_speculative_tokens
 
 
 def group_bytes(group: Group, layout: Layout, model: TinyModel) -> int:
-    """What one layer of a group needs of a page."""
+    """Return the bytes of a page that one layer of a group needs."""
     if group.kind == "attention":
         return group.block_size * 2 * slot_bytes(model)
     return temporal_bytes(model) + conv_slots(layout) * CONV_CHANNELS * ITEM_BYTES[CONV_DTYPE]
@@ -79,9 +79,11 @@ def group_bytes(group: Group, layout: Layout, model: TinyModel) -> int:
 class PageLayout:
     """Byte offsets within a page.
 
-    conv_slots  see above        conv  offset of the convolution buffer, behind the recurrent state
-    entry       bytes of one token's key, or value
-    size        of every page
+    conv_slots    inputs that a convolution buffer holds
+    conv          offset of the convolution buffer, after the recurrent state
+    entry         bytes of one token's key, or value
+    size          bytes of every page
+    kernel_block  tokens, 0 for the manager's block size
     """
 
     conv_slots: int
@@ -92,7 +94,7 @@ class PageLayout:
 
     @classmethod
     def of(cls, layout: Layout, model: TinyModel, paging: Paging = Paging()) -> PageLayout:
-        """For groups that `paging` fits."""
+        """Return the layout for groups that `paging` supports."""
         attention = [group for group in layout.groups if group.kind == "attention"]
         if paging.scaled:
             size = group_bytes(attention[0], layout, model)
@@ -102,11 +104,11 @@ class PageLayout:
         return cls(conv_slots(layout), temporal_bytes(model), slot_bytes(model), size, paging.kernel_block)
 
     def split(self, block_size: int) -> int:
-        """Kernel blocks in one manager block of attention."""
+        """Return the kernel blocks in one manager block of attention."""
         return _split(block_size, self.kernel_block)
 
     def slot(self, block_size: int, slot: int) -> tuple[int, int]:
-        """Offsets of a token's key and value in the page of a block of `block_size` tokens."""
+        """Return the offsets of a token's key and value in the page of a block of `block_size` tokens."""
         kernel, split = block_size // self.split(block_size), self.split(block_size)
         block, place = divmod(slot, kernel)
         key = block * (self.size // split) + place * self.entry

@@ -1,16 +1,15 @@
 """One physical pool of bytes, shared by attention and state layers, as real engines lay it out.
 
-Every block has one page per layer slot; layer i of every group uses the same page, whose size is that of the largest
-group (smaller ones leave the rest unused). The key point is that **dead bytes are never neutral**: the pool holds the
-same blocks three times, once for each fill of dead memory, and one launch works on all three. What a layer computes
-must not depend on the copy.
+Every block has one page per layer slot; layer i of every group uses the same page, see `paging`. Unused memory is
+filled three ways and results must not change: the pool holds the same blocks three times, once for each fill, and one
+launch works on all three.
 
-    page 0                  what kernels take for the null block: a guard, nobody may change it
-    1 + f * (blocks + 1)    block 0 of fill f; its own null block is a guard, too
-    ... + blocks            a guard page behind each fill
+    page 0                  null block of the kernels: a guard, never written
+    1 + f * (blocks + 1)    block 0 of fill f; its null block is a guard, too
+    ... + blocks            a guard page after each fill
 
-Poison carries who died: block id and generation, one bit in the sign of each odd byte; all bytes are 0x7f or 0xff, so
-it is NaN in fp32, bf16, fp16 and fp8 e4m3 alike.
+Poison identifies the dead block: id and generation, one bit in the sign of each odd byte. All bytes are 0x7f or 0xff,
+so it is NaN in fp32, bf16, fp16 and fp8 e4m3 alike.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ FILLS = ("NaN poison", "large finite", "zero")
 LARGE_FINITE = 0x7B
 """A byte that, repeated, is a large finite number in each of the four data types."""
 FILL_BYTES = (0xFF, LARGE_FINITE, 0)
-"""Dead memory that nobody has to be named for."""
+"""Bytes of dead memory, by fill, where the dead block need not be identified."""
 GUARD = 0x5A
 NO_PAGE = 0
-"""What kernels take for the null block."""
+"""The null block of the kernels."""
 PAGE_UNIT = 16
-"""The number of pages is a multiple of it: Triton compiles another kernel for numbers that are not."""
+"""The number of pages is a multiple of this: Triton compiles another kernel for other numbers."""
 PAYLOAD_BYTES = 64
 """The payload repeats after this many bytes: 32 bits, one in every second byte."""
 BLOCK_BITS = 12
 
 
 def poison_page(block: int, generation: int, size: int) -> NDArray[np.uint8]:
-    """The NaN page of a dead block."""
+    """Return the NaN page of a dead block."""
     payload = block | generation << BLOCK_BITS
     odd = [0xFF if payload >> bit & 1 else 0x7F for bit in range(PAYLOAD_BYTES // 2)]
     unit = np.full(PAYLOAD_BYTES, 0xFF, np.uint8)
@@ -51,14 +50,14 @@ def poison_page(block: int, generation: int, size: int) -> NDArray[np.uint8]:
     return np.resize(unit, size)
 
 
-def obituary(dead: Mapping[int, int]) -> NDArray[np.uint8]:
-    """What the device is told of dead blocks, by block with its generation: ids (int64), then the poison of each."""
+def pack_dead_blocks(dead: Mapping[int, int]) -> NDArray[np.uint8]:
+    """Return the upload for dead blocks (block -> generation): ids (int64), then the poison of each."""
     poison = [poison_page(block, generation, PAYLOAD_BYTES) for block, generation in dead.items()]
     return np.concatenate([np.array(list(dead), np.int64).view(np.uint8), *poison])
 
 
 def read_poison(page: NDArray[np.uint8]) -> tuple[int, int] | None:
-    """(block, generation) if the beginning of `page` is poison."""
+    """Return (block, generation) if `page` starts with poison, else None."""
     unit = page[:PAYLOAD_BYTES]
     if not (np.all(unit[::2] == 0xFF) and np.all((unit[1::2] | 0x80) == 0xFF) and np.all(unit[1::2] & 0x7F == 0x7F)):
         return None
@@ -69,8 +68,10 @@ def read_poison(page: NDArray[np.uint8]) -> tuple[int, int] | None:
 def parts_of(
     page: torch.Tensor, group: Group, pages: PageLayout, model: TinyModel
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Typed views of bytes, uint8 [..., page size]: recurrent state and window, or keys and values of a block, by
-    kernel block [..., split, tokens, KV_HEADS, ATTENTION_DIM]."""
+    """Return typed views of the bytes of pages, uint8 [..., page size].
+
+    Recurrent state and window, or keys and values by kernel block [..., split, tokens, KV_HEADS, ATTENTION_DIM].
+    """
 
     def typed(dtype: str, start: int, *shape: int) -> torch.Tensor:
         kind = getattr(torch, dtype)
@@ -89,7 +90,7 @@ def parts_of(
 
 
 class BytePool:
-    """`layers` regions of pages in one tensor of bytes. All methods take block ids and treat the three fills alike."""
+    """`layers` regions of pages in one tensor of bytes. Methods take block ids and treat the three fills alike."""
 
     def __init__(self, layout: Layout, model: TinyModel, pages: PageLayout, device: torch.device) -> None:
         self.layout = layout
@@ -104,52 +105,54 @@ class BytePool:
         null = [] if layout.null_block is None else [self.page(fill, layout.null_block) for fill in range(len(FILLS))]
         guards = [0, *null, *(fill * self.stride for fill in range(1, len(FILLS) + 1))]
         self.guard_pages = torch.tensor(guards, dtype=torch.int64, device=device)
-        self.guard_names = ["page 0", *["the null block"] * len(null), *(f"the guard behind {name}" for name in FILLS)]
+        self.guard_names = ["page 0", *["the null block"] * len(null), *(f"the guard after {name}" for name in FILLS)]
 
     def page(self, fill: int, block: int) -> int:
-        """Page of a block in one fill."""
+        """Return the page of a block in one fill."""
         return 1 + fill * self.stride + block
 
     def page_or_null(self, fill: int, block: int | None) -> int:
-        """Page that a kernel is told for a block, None for a placeholder; a row beyond its table may name any id."""
+        """Return the page of a block for a kernel, NO_PAGE for None. A row beyond its table may name any id."""
         return NO_PAGE if block is None else self.page(fill, block)
 
     def pages_or_null(self, fill: int, blocks: Sequence[int | None]) -> list[int]:
-        """The same for several."""
+        """Return the pages of several blocks for a kernel."""
         return [self.page_or_null(fill, block) for block in blocks]
 
     def fill_all(self, generations: Sequence[int]) -> None:
-        """All content is lost: every block is dead, every guard is whole."""
-        told = obituary({block: generations[block] for block in range(self.num_blocks)})
-        self.fill_dead(torch.from_numpy(told).to(self.bytes.device))
+        """Lose all content: every block is dead, every guard is intact."""
+        dead = pack_dead_blocks({block: generations[block] for block in range(self.num_blocks)})
+        self.fill_dead(torch.from_numpy(dead).to(self.bytes.device))
         self.by_page[:, self.guard_pages] = GUARD
 
-    def fill_dead(self, told: torch.Tensor) -> None:
-        """Overwrite blocks that hold nothing any more, each fill in its own way; `told` is an `obituary`."""
-        count = len(told) // (8 + PAYLOAD_BYTES)
-        blocks, poison = told[: 8 * count].view(torch.int64), told[8 * count :].view(count, PAYLOAD_BYTES)
+    def fill_dead(self, dead: torch.Tensor) -> None:
+        """Overwrite dead blocks, in each fill with its bytes; `dead` comes from `pack_dead_blocks`."""
+        count = len(dead) // (8 + PAYLOAD_BYTES)
+        blocks, poison = dead[: 8 * count].view(torch.int64), dead[8 * count :].view(count, PAYLOAD_BYTES)
         repeats = -(-self.pages.size // PAYLOAD_BYTES)
         self.by_page[:, blocks + self.page(0, 0)] = poison.repeat(1, repeats)[:, : self.pages.size]
         self.by_page[:, blocks + self.page(1, 0)] = LARGE_FINITE
         self.by_page[:, blocks + self.page(2, 0)] = 0
 
     def fills(self, layer: int, block: int) -> torch.Tensor:
-        """uint8 [fills, page size]: a block's page in every fill; a view of the pool's bytes."""
+        """Return a block's page in every fill, uint8 [fills, page size]; a view of the pool's bytes."""
         first = self.page(0, block)
         return self.by_page[layer, first : first + len(FILLS) * self.stride : self.stride]
 
     def pages_of(self, blocks: Iterable[int]) -> list[int]:
-        """Pages of `blocks` in all fills: those of the first fill, then of the next."""
+        """Return the pages of `blocks` in all fills: those of the first fill, then of the next."""
         blocks = list(blocks)
         return [self.page(fill, block) for fill in range(len(FILLS)) for block in blocks]
 
     def broken_guards(self) -> torch.Tensor:
-        """[guards] bool on the device: whose bytes were changed."""
+        """Return bool [guards] on the device: True for guards whose bytes were changed."""
         return (self.by_page[:, self.guard_pages] != GUARD).any(dim=-1).any(dim=0)
 
     def view(self, layer: int, dtype: str, offset: int, shape: Sequence[int], split: int = 1) -> torch.Tensor:
-        """[num_pages * split, *shape] of `dtype`, `offset` bytes into every page of one layer, or every `split`-th part
-        of one; a view of the pool's bytes."""
+        """Return a view [num_pages * split, *shape] of `dtype`.
+
+        It starts `offset` bytes into every page of one layer, or into each of the `split` parts of a page.
+        """
         kind = getattr(torch, dtype)
         start, page = layer * self.num_pages * self.pages.size + offset, self.pages.size // split
         assert not (start % kind.itemsize or page % kind.itemsize)
@@ -164,16 +167,16 @@ class BytePool:
         )
 
     def temporal(self, layer: int) -> torch.Tensor:
-        """[num_pages, HEADS, ...]: recurrent states as their mixer has them."""
+        """Return the recurrent states [num_pages, HEADS, ...] in the shape of the mixer."""
         shape = tiny_model.state_shape(self.model.mixer)
         return self.view(layer, self.model.state_dtype, 0, shape)
 
     def conv(self, layer: int) -> torch.Tensor:
-        """[num_pages, conv_slots, CONV_CHANNELS] bf16: convolution buffers, oldest input first."""
+        """Return the convolution buffers, bf16 [num_pages, conv_slots, CONV_CHANNELS], oldest input first."""
         return self.view(layer, "bfloat16", self.pages.conv, (self.pages.conv_slots, tiny_model.CONV_CHANNELS))
 
     def keys_and_values(self, layer: int, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Two views [kernel blocks, tokens, KV_HEADS, ATTENTION_DIM]; keys first in each kernel block."""
+        """Return keys and values, each [kernel blocks, tokens, KV_HEADS, ATTENTION_DIM]; keys first."""
         split = self.pages.split(block_size)
         shape = (block_size // split, tiny_model.KV_HEADS, tiny_model.ATTENTION_DIM)
         offsets = self.pages.slot(block_size, 0)

@@ -1,7 +1,6 @@
-"""What is known of a step when it is planned: it is sent at once, beside the kernels of the steps before it.
+"""Uploads for a step, started when it is planned, while the kernels of earlier steps run.
 
-Which blocks died, which are to be zeroed, and pages that come from outside of the pool. What the step really asks for
-decides; what it does not ask for is not used.
+Dead blocks, blocks to zero, and pages to load into the pool. The executed step determines which of them are used.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from ....reference.prefix_cache import Key
 from ..device.staging import Slot, Staging
 from ..plan import Plan
 from .offloaded_pages import OffloadedPages
-from .pool import BytePool, obituary
+from .pool import BytePool, pack_dead_blocks
 
 
 @dataclass(slots=True)
-class Ahead:
+class Prefetch:
     """Uploads for one step, until it has run.
 
-    dead       an `obituary`
-    zero       blocks to zero, and their pages
-    pages      of what the plan loads
+    dead   dead blocks, see `pack_dead_blocks`
+    zero   blocks to zero, and their pages
+    pages  pages that the plan loads, by key and layer
     """
 
     dead: Slot | None = None
@@ -33,22 +32,22 @@ class Ahead:
 
     @classmethod
     def of(
-        cls, plan: Plan, dead: Mapping[int, int], staging: Staging, pool: BytePool, outside: OffloadedPages
-    ) -> Ahead:
-        """Begin to send everything."""
-        ahead = cls()
+        cls, plan: Plan, dead: Mapping[int, int], staging: Staging, pool: BytePool, offloaded: OffloadedPages
+    ) -> Prefetch:
+        """Start all uploads for a plan."""
+        prefetch = cls()
         if dead:
-            ahead.dead = staging.put(obituary(dead))
+            prefetch.dead = staging.put(pack_dead_blocks(dead))
         if plan.zero:
-            ahead.zero = list(plan.zero), staging.put(np.array(pool.pages_of(plan.zero), np.int64))
+            prefetch.zero = list(plan.zero), staging.put(np.array(pool.pages_of(plan.zero), np.int64))
         keys = [load.key for row in plan.rows.values() for load in row.loads]
         for key in dict.fromkeys(keys):
-            for layer in outside.pages.get(key, ()):
-                ahead.pages[key, layer] = outside.send(key, layer, staging)
-        return ahead
+            for layer in offloaded.pages.get(key, ()):
+                prefetch.pages[key, layer] = offloaded.send(key, layer, staging)
+        return prefetch
 
     def release(self) -> None:
-        """The step has been launched."""
+        """Release the upload slots after the step was launched."""
         slots = [self.dead, self.zero and self.zero[1], *self.pages.values()]
         for slot in slots:
             if slot:

@@ -1,8 +1,8 @@
-"""The symbolic parts with a numeric shadow.
+"""Symbolic parts that repeat their work on the device.
 
-Each part watches its symbolic base from the outside and repeats on the device what it did: the zero list as it was
-applied, the copies as they were made, kernel calls by what they logged. They stand in front of whatever class a target
-has for that part, so a mutant needs no numeric version of itself.
+Each class overrides a symbolic part and repeats on the device what the part did: the zero list as applied, the copies
+as made, the kernel calls as logged. It is combined with the class that a target uses for the part, so a mutant needs no
+numeric version.
 """
 
 from __future__ import annotations
@@ -17,119 +17,119 @@ from ..host.block_pool import BlockPool
 from ..host.scheduler import Scheduler
 from ..offload.external_store import ExternalStore
 from ..plan import Load, Plan
-from ..tag_memory import Memory
+from ..tag_memory import TagMemory
 from ..worker.input_batch import StateIndices
-from ..worker.model_runner import Executed, Runner
-from ..worker.tag_kernels import Kernels, RowInput
-from .device_state import Machine
+from ..worker.model_runner import Executed, ModelRunner
+from ..worker.tag_kernels import RowInput, TagKernels
+from .device_state import DeviceState
 
 
-class NumericMemory(Memory):
-    """What is stored outside of a kernel was read just before: that is a copy, unless it comes from outside the pool.
+class NumericMemory(TagMemory):
+    """A store outside a kernel is a copy of what was read just before, unless it is loaded from outside the pool.
 
-    arriving  the key behind which a page is being loaded, and by layer what it holds
+    arriving  key of the page being loaded, and its content by layer
     """
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
     in_kernel = False
     arriving: tuple[Key, Mapping[int, Content]] | None = None
 
     def scramble(self) -> None:
-        """All bytes are lost."""
+        """Lose all content."""
         super().scramble()
         self._last_temporal = self._last_conv = -1
         self._last_buffer: tuple[int, ...] = ()
         self._last_slots: tuple[int, Sequence[int]] = (-1, ())
-        if self.machine:
-            self.machine.make_pool()
+        if self.device_state:
+            self.device_state.make_pool()
 
     def zero(self, block: int) -> None:
         """Zero the page of every layer."""
         super().zero(block)
-        if self.machine:
-            self.machine.moves.zero(block)
+        if self.device_state:
+            self.device_state.moves.zero(block)
 
     def temporal(self, layer: int, block: int) -> int:
-        """The recurrent state."""
+        """Return the tag of the recurrent state."""
         self._last_temporal = block
         return super().temporal(layer, block)
 
     def conv(self, layer: int, block: int) -> tuple[int, ...]:
-        """The convolution buffer."""
+        """Return the convolution buffer."""
         self._last_conv, self._last_buffer = block, super().conv(layer, block)
         return self._last_buffer
 
     def store_temporal(self, layer: int, block: int, tag: int) -> None:
         """Overwrite the recurrent state."""
         super().store_temporal(layer, block, tag)
-        if self.machine and self.arriving:
-            self.machine.load_temporal(self.arriving[0], layer, block)
-        elif self.machine and not self.in_kernel:
-            self.machine.copy_temporal(layer, self._last_temporal, block)
+        if self.device_state and self.arriving:
+            self.device_state.load_temporal(self.arriving[0], layer, block)
+        elif self.device_state and not self.in_kernel:
+            self.device_state.copy_temporal(layer, self._last_temporal, block)
 
     def store_conv(self, layer: int, block: int, window: tuple[int, ...]) -> None:
-        """Overwrite the convolution buffer; where in the source the window stood, its tags tell."""
+        """Overwrite the convolution buffer; the tags give the window's offset in the source."""
         super().store_conv(layer, block, window)
-        if self.machine and self.arriving:
-            self.machine.load_window(self.arriving[0], layer, block)
-        elif self.machine and not self.in_kernel:
+        if self.device_state and self.arriving:
+            self.device_state.load_window(self.arriving[0], layer, block)
+        elif self.device_state and not self.in_kernel:
             buffer, length = self._last_buffer, len(window)
             places = [at for at in range(len(buffer)) if buffer[at : at + length] == window]
-            self.machine.copy_window(layer, self._last_conv, places[0] if places else 0, block)
+            self.device_state.copy_window(layer, self._last_conv, places[0] if places else 0, block)
 
     def slots(self, layer: int, block: int, size: int) -> Sequence[int]:
-        """All attention slots of a page."""
+        """Return the tags of all attention slots of a page."""
         tags = super().slots(layer, block, size)
         self._last_slots = block, tags
         return tags
 
     def store_slots(self, layer: int, block: int, size: int, first: int, tags: Sequence[int]) -> None:
-        """Overwrite attention slots; which ones of the source they were, their tags tell."""
+        """Overwrite attention slots; the tags give their slots in the source."""
         source, found = self._last_slots[0], list(self._last_slots[1])
         super().store_slots(layer, block, size, first, tags)
         for slot, tag in enumerate(tags, first):
-            if self.machine and self.arriving:
+            if self.device_state and self.arriving:
                 key, pages = self.arriving
                 page = pages[layer]
                 assert isinstance(page, SlotContent)
-                self.machine.load_slot(key, layer, _place(page.tags, slot, tag), block, slot, size)
-            elif self.machine and not self.in_kernel:
-                self.machine.copy_slot(layer, source, _place(found, slot, tag), block, slot, size)
+                self.device_state.load_slot(key, layer, _place(page.tags, slot, tag), block, slot, size)
+            elif self.device_state and not self.in_kernel:
+                self.device_state.copy_slot(layer, source, _place(found, slot, tag), block, slot, size)
 
 
 def _place(tags: Sequence[int], slot: int, tag: int) -> int:
-    """Where in a source with these tags a slot came from."""
+    """Return the slot of a source with these tags that a tag came from."""
     here = slot < len(tags) and tags[slot] == tag
     return slot if here or tag not in tags else tags.index(tag)
 
 
 class NumericStore(ExternalStore):
-    """What is kept outside of the pool has its bytes there, too."""
+    """External store that keeps the bytes of its pages, too."""
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
 
     def seed(self, tokens: Sequence[int], states: bool) -> None:
-        """Another engine stored what it computed for these tokens."""
+        """Add entries for these tokens, as computed by another engine."""
         before = set(self.pages)
         super().seed(tokens, states)
-        if self.machine:
-            self.machine.outside.seed([key for key in self.pages if key not in before], tokens)
+        if self.device_state:
+            self.device_state.offloaded.seed([key for key in self.pages if key not in before], tokens)
 
     def save(self, key: Key, block: int) -> None:
-        """Carry a block's pages out of the pool."""
+        """Copy a block's pages out of the pool."""
         if key not in self.pages:
             self._leaving: list[tuple[int, int]] = []
             super().save(key, block)
-            if self.machine:
-                self.machine.save(key, self._leaving)
+            if self.device_state:
+                self.device_state.save(key, self._leaving)
 
     def page(self, group: int, layer: int, block: int) -> Content:
-        """What leaves the pool."""
+        """Return the present content of one layer's page, and note it for saving."""
         self._leaving.append((layer, block))
         return super().page(group, layer, block)
 
     def load(self, step: int, request: str, load: Load, records: list[Record]) -> None:
-        """Carry an entry into a block."""
+        """Copy an entry into a block."""
         assert isinstance(self.memory, NumericMemory)
         pages = zip(self.layers(load.group), self.pages.get(load.key, ()), strict=False)
         self.memory.arriving = load.key, dict(pages)
@@ -137,29 +137,29 @@ class NumericStore(ExternalStore):
         self.memory.arriving = None
 
 
-class NumericKernels(Kernels):
-    """Every call is noted with what it logged."""
+class NumericKernels(TagKernels):
+    """Kernels that record every call with its log."""
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
 
     def state_row(self, group: int, layer: int, inputs: RowInput, at: StateIndices) -> tuple[int, ...]:
-        """Convolution and recurrence of one row."""
+        """Run convolution and recurrence of one row."""
         before = len(self.log)
-        with Inside(self.memory):
+        with KernelScope(self.memory):
             tags = super().state_row(group, layer, inputs, at)
-        if self.machine:
-            self.machine.calls.add_state((group, layer), inputs, at, self.log[before:], self.is_null)
+        if self.device_state:
+            self.device_state.calls.add_state((group, layer), inputs, at, self.log[before:], self.is_null)
         return tags
 
     def write_slots(
         self, group: int, layer: int, inputs: RowInput, blocks: Sequence[int], size: int
     ) -> tuple[int, ...]:
-        """Store keys and values of a row's tokens."""
+        """Store KV of a row's tokens."""
         before = len(self.log)
-        with Inside(self.memory):
+        with KernelScope(self.memory):
             tags = super().write_slots(group, layer, inputs, blocks, size)
-        if self.machine:
-            self.machine.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
+        if self.device_state:
+            self.device_state.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
         return tags
 
     def read_slots(
@@ -172,18 +172,18 @@ class NumericKernels(Kernels):
         own: tuple[int, ...],
         first: int = 0,
     ) -> tuple[int, ...]:
-        """Attention up to the row's last position."""
+        """Attend up to the row's last position."""
         before = len(self.log)
         tags = super().read_slots(group, layer, inputs, blocks, size, own, first)
-        if self.machine:
-            self.machine.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
+        if self.device_state:
+            self.device_state.calls.add_slots((group, layer), inputs, size, self.log[before:], self.is_null)
         return tags
 
 
-class Inside:
-    """While a kernel runs, what it stores is no copy."""
+class KernelScope:
+    """Context of a running kernel, whose stores are not copies."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: TagMemory) -> None:
         self.memory = memory
 
     def __enter__(self) -> None:
@@ -195,15 +195,15 @@ class Inside:
             self.memory.in_kernel = False
 
 
-class NumericRunner(Runner):
-    """Puts the promise of a `Numeric` before each `Forward`; the target redeems it."""
+class NumericRunner(ModelRunner):
+    """Model runner that puts a pending `Numeric` before each `Forward`; the target waits for it."""
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
 
     def execute(self, plan: Plan, event: Step, records: list[Record]) -> Executed:
         """Run one step."""
-        assert self.machine
-        self.machine.begin(plan.step)
+        assert self.device_state
+        self.device_state.begin(plan.step)
         before = len(records)
         executed = super().execute(plan, event, records)
         self.report(plan.step, records, before)
@@ -217,64 +217,65 @@ class NumericRunner(Runner):
         padded: int,
         graph: bool,
     ) -> list[tuple[int, ...]]:
-        """All layers of the model."""
+        """Run all layers of the model."""
         outputs = super().forward(plan, inputs, indices, padded, graph)
-        if self.machine:
-            self.machine.forward(inputs, graph)
+        if self.device_state:
+            self.device_state.forward(inputs, graph)
         return outputs
 
     def dummy_run(self, step: int, rows: int, records: list[Record]) -> None:
-        """A decode graph over rows of no request."""
-        assert self.machine
+        """Run a decode graph over rows without requests."""
+        assert self.device_state
         before = len(records)
         super().dummy_run(step, rows, records)
-        self.machine.forward((), graph=True)
+        self.device_state.forward((), graph=True)
         self.report(step, records, before)
 
     def report(self, step: int, records: list[Record], before: int) -> None:
-        """What the device found, ahead of what the tags say about the same forward."""
-        assert self.machine
+        """Insert the device's report before the symbolic record of the same forward."""
+        assert self.device_state
         for index in range(before, len(records)):
             record = records[index]
             if isinstance(record, Forward):
                 names = [row.request for row in record.rows]
-                promise = self.machine.numeric(step, names, record.accesses, record.dummy)
-                records.insert(index, cast("Record", promise))
+                pending = self.device_state.numeric(step, names, record.accesses, record.dummy)
+                records.insert(index, cast("Record", pending))
                 return
-        records.append(cast("Record", self.machine.numeric(step, (), (), False)))
+        records.append(cast("Record", self.device_state.numeric(step, (), (), False)))
 
 
 class NumericPool(BlockPool):
-    """Remembers what a step that is being planned was handed; `handed_out` is None when none is.
+    """Block pool that records the blocks allocated while a step is planned; otherwise `allocated` is None.
 
-    What is handed out then (to a fork) is used at once, with nothing in flight."""
+    Blocks allocated between steps (for a fork) are used at once, with nothing in flight.
+    """
 
-    machine: Machine | None = None
-    handed_out: list[int] | None = None
+    device_state: DeviceState | None = None
+    allocated: list[int] | None = None
 
     def allocate(self, count: int) -> list[int]:
-        """Hand out `count` blocks."""
+        """Allocate `count` blocks."""
         blocks = super().allocate(count)
-        if self.handed_out is not None:
-            self.handed_out += blocks
-        elif self.machine:
-            self.machine.overwrite(blocks)
+        if self.allocated is not None:
+            self.allocated += blocks
+        elif self.device_state:
+            self.device_state.overwrite(blocks)
         return blocks
 
 
 class NumericScheduler(Scheduler):
-    """Tells the device which blocks died by the time a step was planned."""
+    """Scheduler that reports each plan, and the blocks it allocated, to the device."""
 
-    machine: Machine | None = None
+    device_state: DeviceState | None = None
 
     def schedule(self, step: int, budget: int, limits: Mapping[str, int]) -> Plan:
-        """Decide the next step."""
+        """Plan the next step."""
         pool = self.cache.pool
         assert isinstance(pool, NumericPool)
-        handed_out: list[int] = []
-        pool.handed_out = handed_out
+        allocated: list[int] = []
+        pool.allocated = allocated
         plan = super().schedule(step, budget, limits)
-        pool.handed_out = None
-        if self.machine:
-            self.machine.note_plan(plan, pool, handed_out)
+        pool.allocated = None
+        if self.device_state:
+            self.device_state.note_plan(plan, pool, allocated)
         return plan

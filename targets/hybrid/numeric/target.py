@@ -1,4 +1,4 @@
-"""A numeric target for any class of embedded target, mutants included."""
+"""The numeric target for any class of embedded target, mutants included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...base.observe import Effect, Record
 from ...base.trace import Config, Event, Sleep
 from ..target import HybridTarget
 from .backend import Device
-from .device_state import Machine, Promise
+from .device_state import DeviceState, PendingReport
 from .shadows import NumericKernels, NumericMemory, NumericPool, NumericRunner, NumericScheduler, NumericStore
 from .tables import Tables
 
@@ -25,8 +25,8 @@ PARTS: dict[str, type] = {
 }
 
 
-class Numeric(HybridTarget):
-    """The embedded engine, and a machine that does the same with bytes."""
+class NumericTarget(HybridTarget):
+    """The embedded engine, with a device that repeats its work on bytes."""
 
     device: Device
 
@@ -35,46 +35,46 @@ class Numeric(HybridTarget):
         span, is_null = config.longest_span, self.kernels.is_null
         tables = Tables.of_batch(self.layout, self.batch, span, is_null)
         draft_tables = Tables.of_drafter(self.layout, self.drafter, span, is_null)
-        self.machine = Machine(config, self.layout, tables, draft_tables, self.device)
+        self.device_state = DeviceState(config, self.layout, tables, draft_tables, self.device)
         parts: tuple[Any, ...] = (self.pool, self.scheduler, self.memory, self.kernels, self.store, self.runner)
         for part in parts:
-            part.machine = self.machine
+            part.device_state = self.device_state
 
     def apply(self, event: Event) -> Effect:
-        """Let the event happen; the steps that it executes overlap: their results are waited for at its end."""
+        """Apply one event. The steps that it executes overlap; their results are awaited at its end."""
         effect = super().apply(event)
         if not self.asleep:
-            self.machine.moves.flush()  # what moved between two steps
-        promised: Sequence[Record | Promise] = effect.records
-        records = [record.redeem() if isinstance(record, Promise) else record for record in promised]
+            self.device_state.moves.flush()  # moves between two steps
+        pending: Sequence[Record | PendingReport] = effect.records
+        records = [record.wait() if isinstance(record, PendingReport) else record for record in pending]
         return Effect(records, effect.refused)
 
     def sleep(self, event: Sleep) -> list[Record]:
-        """The bytes are given back to the device."""
+        """Put the engine to sleep and free the bytes of the pool."""
         records = super().sleep(event)
-        self.machine.drop_pool()
+        self.device_state.drop_pool()
         return records
 
     def read_bytes(self, group: int, layer: int, block: int) -> Bytes:
-        """What a page holds, as numbers."""
-        return self.machine.read(group, layer, block)
+        """Return the content of a page as numbers."""
+        return self.device_state.read(group, layer, block)
 
     def read_stored(self, key: Key, layer: int) -> Bytes | None:
-        """What is kept outside of the pool, as numbers."""
-        return self.machine.read_stored(key, layer)
+        """Return the content of an offloaded page as numbers, None if there is none."""
+        return self.device_state.read_stored(key, layer)
 
     def close(self) -> None:
-        """Give the device's memory back."""
+        """Free the device's memory."""
         if not self.asleep:
-            self.machine.drop_pool()
+            self.device_state.drop_pool()
 
 
-def numeric(target_class: type[HybridTarget], device: Device) -> type[Numeric]:
-    """`target_class` with a numeric shadow. The shadow stands before the parts, broken ones too."""
+def numeric(target_class: type[HybridTarget], device: Device) -> type[NumericTarget]:
+    """Return `target_class` with numeric parts: each derives from a shadow and the original part, broken or not."""
     parts = {
         slot: type(
             f"{shadow.__name__}_{getattr(target_class, slot).__name__}", (shadow, getattr(target_class, slot)), {}
         )
         for slot, shadow in PARTS.items()
     }
-    return type(f"Numeric_{target_class.__name__}", (Numeric, target_class), {"device": device, **parts})
+    return type(f"Numeric_{target_class.__name__}", (NumericTarget, target_class), {"device": device, **parts})

@@ -1,5 +1,5 @@
-"""Content outside of the pool.
+"""Content outside the pool.
 
-connector       finds more of a prefix than the pool holds, has it loaded, stores what is computed
+connector       the KV connector: finds, loads and saves prefixes in the external store
 external_store  a mapping from key to pages, and the copies between it and the pool
 """

@@ -1,11 +1,11 @@
-"""A KV connector: finds more of a prefix than the pool holds, has it loaded, and stores what the pool computes.
+"""A KV connector: finds prefixes in the external store, loads them, and saves the content that the engine computes.
 
-Scheduler side: after the local hit of L tokens it looks for the longest total L + E on the grid of hits such that the
-store has every attention block behind L and every state at exactly L + E. A state cannot be put together from parts:
-with attention content alone nothing is found in a model that has states.
+Scheduler side: after a local hit of L tokens it finds the longest total L + E on the hit grid such that the store has
+every attention block after L and every state at exactly L + E. A state cannot be assembled from parts: in a model with
+states, attention content alone is no hit.
 
-Worker side: a mirror of the block tables says which block holds the content of a boundary. Tables of states are not
-append-only (columns are nulled, scratch blocks move), so the mirror takes the whole table each step.
+Worker side: a mirror of the block tables gives the block that holds the content of each boundary. Tables of states are
+not append-only (columns are nulled, scratch blocks move), so the mirror takes the whole table each step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .external_store import ExternalStore
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Connector:
-    """Both sides of one connector; `saves` tells whether it stores what this engine computes."""
+    """Both sides of one connector. If `saves` is set, it saves the content that this engine computes."""
 
     def __init__(self, layout: Layout, store: ExternalStore, saves: bool) -> None:
         self.layout = layout
@@ -33,10 +33,10 @@ class Connector:
         self.saves = saves and layout.prefix_caching
         self.mirror: dict[str, Table] = {}
         self.breaks_off: set[str] = set()
-        """Requests whose next load will not come about."""
+        """Requests whose next load will be aborted."""
 
     def find(self, tags: Sequence[int], local: int, num_tokens: int) -> int:
-        """Tokens behind a local hit of `local` tokens that can be loaded; at least one token is left to compute."""
+        """Return how many tokens after a local hit of `local` tokens can be loaded; at least one is left to compute."""
         if not self.store.pages or not self.layout.prefix_caching:
             return 0
         unit = self.layout.hit_unit
@@ -46,11 +46,11 @@ class Connector:
         return 0
 
     def holds(self, group: int, tags: Sequence[int], local: int, total: int) -> bool:
-        """Whether the store has what a group needs to go on from `total` tokens."""
+        """Return True if the store has all content that a group needs to continue from `total` tokens."""
         return all(key in self.store.pages for key in self.keys(group, tags, local, total))
 
     def keys(self, group: int, tags: Sequence[int], local: int, total: int) -> list[Key]:
-        """What a group must be given to go on from `total` tokens, if the pool holds `local` of them."""
+        """Return the keys that a group must load to continue from `total` tokens if the pool has `local`."""
         spec = self.layout.groups[group]
         if spec.kind == "mamba":
             return [self.state_key(group, tags, total)]
@@ -59,11 +59,11 @@ class Connector:
         return [Key(group, depth, tags[depth]) for depth in range((first + 1) * size, total + 1, size)]
 
     def state_key(self, group: int, tags: Sequence[int], total: int) -> Key:
-        """The state at exactly `total` tokens: no other one fits attention content of that length."""
+        """Return the key of the state at exactly `total` tokens; none other fits attention content so long."""
         return Key(group, total, tags[total])
 
     def commit(self, name: str) -> bool:
-        """Whether the loads that a request was promised will be carried out; one that broke off may be tried again."""
+        """Return True if the loads of a request will be executed; after an aborted load it may try again."""
         if name in self.breaks_off:
             self.breaks_off.remove(name)
             return False
@@ -72,7 +72,7 @@ class Connector:
     def loads(
         self, tags: Sequence[int], local: int, total: int, blocks: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Load]:
-        """One load for each new (column, block) of each group, in order of columns."""
+        """Return one load for each new (column, block) of each group, in order of columns."""
         return [
             Load(group, column, block, key)
             for group, columns in enumerate(blocks)
@@ -80,21 +80,21 @@ class Connector:
         ]
 
     def load(self, step: int, row: ScheduledRow, records: list[Record]) -> None:
-        """Device copies into the blocks of an admitted row."""
+        """Copy loaded content into the blocks of an admitted row."""
         for one in row.loads:
             self.store.load(step, row.name, one, records)
 
     def update_mirror(self, row: ScheduledRow) -> None:
-        """Take over a row's table as the scheduler holds it now."""
+        """Replace the mirror of a row's table by the scheduler's present one."""
         if self.saves:
             self.mirror[row.name] = row.table
 
     def remove(self, name: str) -> None:
-        """A request left the batch."""
+        """Drop the mirror of a request that left the batch."""
         self.mirror.pop(name, None)
 
     def save(self, name: str, tokens: Sequence[int], before: int, after: int) -> None:
-        """Store the content of every boundary that a step passed, from `before` to `after` certain tokens."""
+        """Save the content of every boundary that a step passed, from `before` to `after` certain tokens."""
         if not self.saves:
             return
         for index, columns in enumerate(self.mirror[name]):

@@ -1,9 +1,9 @@
-"""Content outside the pool, by key: what a KV connector or a second memory tier holds.
+"""Content outside the pool, by key, as in a KV connector or a second memory tier.
 
-Pages are carried part by part (temporal state, convolution window, attention slots) and layer by layer, as real
-movers do it. An entry is never changed: it is addressed by what it holds.
+Pages are copied part by part (temporal state, convolution window, attention slots) and layer by layer, as in real
+engines. Entries never change: the key is a digest of the content.
 
-What it does not do: it has no capacity of its own and decides nothing; see `connector`.
+The store has no capacity limit and takes no decisions; see `connector`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ....reference.prefix_cache import Key
 from ....reference.tokens import EMPTY, chain, window_of
 from ...base.observe import Content, Loaded, Record, SlotContent, StateContent
 from ..plan import Load
-from ..tag_memory import Memory
+from ..tag_memory import TagMemory
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ExternalStore:
-    """One place outside the pool."""
+    """Pages outside the pool, by key."""
 
-    def __init__(self, layout: Layout, memory: Memory) -> None:
+    def __init__(self, layout: Layout, memory: TagMemory) -> None:
         self.layout = layout
         self.memory = memory
         self.pages: dict[Key, tuple[Content, ...]] = {}
 
     def seed(self, tokens: Sequence[int], states: bool) -> None:
-        """Another engine stored what it computed for these tokens."""
+        """Add entries for these tokens, as computed by another engine."""
         length, tags = len(tokens), (EMPTY, *chain(EMPTY, tuple(tokens)))
         for index, group in enumerate(self.layout.groups):
             size, boundary = group.block_size, length // self.layout.hit_unit * self.layout.hit_unit
@@ -44,26 +44,26 @@ class ExternalStore:
                 self.pages.setdefault(Key(index, boundary, tags[boundary]), (state,) * group.layers)
 
     def layers(self, group: int) -> Sequence[int]:
-        """Layers of a group that are carried."""
+        """Return the layers of a group that are copied."""
         return range(self.layout.groups[group].layers)
 
     def save(self, key: Key, block: int) -> None:
-        """Carry a block's pages out of the pool."""
+        """Copy a block's pages out of the pool."""
         if key not in self.pages:
             self.pages[key] = tuple(self.page(key.group, layer, block) for layer in self.layers(key.group))
 
     def page(self, group: int, layer: int, block: int) -> Content:
-        """What one layer's page holds now."""
+        """Return the present content of one layer's page."""
         if self.layout.groups[group].kind == "attention":
             return SlotContent(list(self.memory.slots(layer, block, self.layout.groups[group].block_size)))
         return StateContent(self.memory.temporal(layer, block), self.window(layer, block))
 
     def window(self, layer: int, block: int) -> tuple[int, ...]:
-        """The convolution window of a state page."""
+        """Return the convolution window of a state page."""
         return self.memory.conv(layer, block)[: self.layout.conv_width - 1]
 
     def load(self, step: int, request: str, load: Load, records: list[Record]) -> None:
-        """Carry an entry into a block; what is not there does not arrive."""
+        """Copy an entry into a block; missing layers are skipped."""
         pages = self.pages.get(load.key, ())
         for layer, page in zip(self.layers(load.group), pages, strict=False):
             where = (step, request, load.group, layer, load.column, load.block)
@@ -77,13 +77,13 @@ class ExternalStore:
                 records.append(Loaded(*where, slots=len(page.tags)))
 
     def load_temporal(self, layer: int, block: int, tag: int) -> None:
-        """Carry a recurrent state into a state page."""
+        """Copy a recurrent state into a state page."""
         self.memory.store_temporal(layer, block, tag)
 
     def load_slots(self, layer: int, block: int, tags: Sequence[int]) -> None:
-        """Carry keys and values into an attention page."""
+        """Copy KV into an attention page."""
         self.memory.store_slots(layer, block, len(tags), 0, tags)
 
     def load_window(self, layer: int, block: int, window: tuple[int, ...]) -> None:
-        """Carry a convolution window into a state page."""
+        """Copy a convolution window into a state page."""
         self.memory.store_conv(layer, block, window)

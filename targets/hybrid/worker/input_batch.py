@@ -1,7 +1,7 @@
-"""The worker's persistent batch: rows, its mirror of the block tables, and the buffers that graphs read.
+"""The worker's persistent batch: rows, a mirror of the block tables, and the buffers that captured graphs read.
 
 Block tables are flat arrays with a fixed row stride, as on a device: a column beyond the width is the next row's
-first one. Rows of requests that left are cleared, the last row moves into the hole.
+first one. When a request leaves, the last row moves to its place and the vacated row is cleared.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .accepted_counts import AcceptedCounts
 
 
 class StateIndices(Struct, frozen=True, gc=False):
-    """Where one row's state kernels read and write; block ids with their columns.
+    """Blocks, with their columns, that the state kernels of one row read and write.
 
-    source      block of the temporal state to start from
+    source      block of the initial temporal state
     conv        block of the convolution buffer, read at token offset `offset`
     outputs     running block, then one scratch block per draft
-    boundaries  (tokens of this row after which, column, block): states stored on the way (mode all)
+    boundaries  (tokens of this row, column, block): states stored after so many tokens (mode all)
     """
 
     source_column: int
@@ -41,8 +41,8 @@ NULL_INDICES = StateIndices(0, NULL_BLOCK, 0, NULL_BLOCK, 0, 0, (NULL_BLOCK,))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Batch:
-    """Up to `max_rows` rows."""
+class InputBatch:
+    """A persistent batch of up to `max_rows` rows."""
 
     accepted_class: ClassVar[type[AcceptedCounts]] = AcceptedCounts
 
@@ -54,17 +54,17 @@ class Batch:
         self.tables = [[NULL_BLOCK] * (width * (max_rows + 1)) for width in self.widths]
         self.lengths: list[list[int]] = [[0] * max_rows for _ in layout.groups]
         self.computed, self.prompts = [0] * max_rows, [0] * max_rows
-        """Tokens computed and prompt length by row, for the metadata builders; a vacated row keeps its last ones."""
+        """Computed tokens and prompt length by row, for the metadata builders; a vacated row keeps its last values."""
         self.accepted = self.accepted_class(len(layout.groups), max_rows, layout.num_speculative_tokens)
         self.captured: list[list[StateIndices]] = [[NULL_INDICES] * max_rows for _ in layout.groups]
 
     def table_width(self, group: int, max_tokens: int) -> int:
-        """Columns of one row: enough for the longest request, scratch columns included."""
+        """Return the columns of one row: enough for the longest request, scratch columns included."""
         layout = self.layout
         return required_columns(layout.groups[group], layout.mode, max_tokens, layout.num_speculative_tokens)
 
     def add(self, name: str, table: Sequence[Sequence[int]], prompt_length: int) -> None:
-        """A request enters the next free row."""
+        """Add a request in the next free row."""
         assert len(self.names) < self.max_rows
         self.prompts[len(self.names)] = prompt_length
         for lengths in self.lengths:
@@ -73,7 +73,7 @@ class Batch:
         self.append(name, table)
 
     def append(self, name: str, columns: Sequence[Sequence[int]]) -> None:
-        """New columns for a request's row, by group."""
+        """Append new columns to a request's row, by group."""
         row = self.names.index(name)
         for group, blocks in enumerate(columns):
             if blocks:
@@ -82,7 +82,7 @@ class Batch:
                 self.lengths[group][row] += len(blocks)
 
     def remove(self, name: str) -> None:
-        """A request leaves; the last row takes its place."""
+        """Remove a request; the last row moves to its place."""
         if name not in self.names:
             return
         row, last = self.names.index(name), len(self.names) - 1
@@ -93,7 +93,7 @@ class Batch:
         self.clear_row(last)
 
     def move_row(self, source: int, destination: int) -> None:
-        """Condense: row `source` becomes row `destination`."""
+        """Move row `source` to row `destination`."""
         self.names[destination] = self.names[source]
         self.computed[destination], self.prompts[destination] = self.computed[source], self.prompts[source]
         for group, width in enumerate(self.widths):
@@ -102,17 +102,17 @@ class Batch:
             self.lengths[group][destination] = self.lengths[group][source]
 
     def clear_row(self, row: int) -> None:
-        """A vacated row names only the null block, so that padding and dummy rows write nowhere."""
+        """Fill a vacated row with the null block, so that padding and dummy rows write nothing."""
         for group, width in enumerate(self.widths):
             self.tables[group][row * width : (row + 1) * width] = [NULL_BLOCK] * width
             self.lengths[group][row] = 0
 
     def block(self, group: int, row: int, column: int) -> int:
-        """What the device finds at a column of a row."""
+        """Return the block at a column of a row, as the device reads it."""
         return self.tables[group][row * self.widths[group] + column]
 
     def row_blocks(self, group: int, row: int, columns: int) -> list[int]:
-        """The first `columns` columns of a row."""
+        """Return the first `columns` blocks of a row."""
         start = row * self.widths[group]
         return self.tables[group][start : start + columns]
 
@@ -125,7 +125,7 @@ class Batch:
         drafts: int,
         boundaries: tuple[tuple[int, int, int], ...] = (),
     ) -> StateIndices:
-        """Blocks of a row at (source column, convolution's column, running column)."""
+        """Return the indices of a row from its columns (source, convolution, running)."""
         source, conv, run = columns
         table, start = self.tables[group], row * self.widths[group]
         outputs = tuple(table[start + run : start + run + drafts + 1])
@@ -134,13 +134,13 @@ class Batch:
         )
 
     def is_prefill(self, row: int) -> bool:
-        """Whether a row is still computing its prompt."""
+        """Return True if a row is still computing its prompt."""
         return self.computed[row] < self.prompts[row]
 
     def capture(
         self, group: int, indices: Sequence[StateIndices], prefilling: Sequence[bool]
     ) -> Sequence[StateIndices]:
-        """Refresh the persistent buffer that a captured graph reads; returns what the graph sees.
+        """Refresh the persistent buffer that a captured graph reads and return the graph's view of it.
 
         A batch with prefills replays no graph, so nothing is copied for it.
         """

@@ -1,4 +1,4 @@
-"""Executes one planned step on the "device": zero, copy, forward, verify, copy, draft."""
+"""The model runner: executes one planned step on the simulated device (zero, copy, forward, verify, copy, draft)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ...base.shadow import join, sample
 from ...base.trace import Config, Step
 from ..offload.connector import Connector
 from ..plan import Plan, ScheduledRow
-from ..tag_memory import Memory
+from ..tag_memory import TagMemory
 from .drafter import Drafter
-from .input_batch import NULL_INDICES, Batch, StateIndices
-from .state_slots import DeviceRequest, States
-from .tag_kernels import Kernels, RowInput
+from .input_batch import NULL_INDICES, InputBatch, StateIndices
+from .state_slots import DeviceRequest, StateSlots
+from .tag_kernels import RowInput, TagKernels
 
 
 class Executed(Struct, gc=False):
-    """What one executed step produced: sampled tokens and the number of new drafts, by request."""
+    """Outcome of one executed step: sampled tokens and the number of new drafts, by request."""
 
     plan: Plan
     sampled: dict[str, list[int]]
@@ -30,17 +30,17 @@ class Executed(Struct, gc=False):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Runner:
-    """One worker."""
+class ModelRunner:
+    """The model runner of one worker."""
 
     def __init__(
         self,
         layout: Layout,
         config: Config,
-        batch: Batch,
-        memory: Memory,
-        kernels: Kernels,
-        states: States,
+        batch: InputBatch,
+        memory: TagMemory,
+        kernels: TagKernels,
+        states: StateSlots,
         drafter: Drafter,
         connector: Connector,
     ) -> None:
@@ -56,11 +56,11 @@ class Runner:
         self.attention = [index for index, group in enumerate(layout.groups) if group.kind == "attention"]
 
     def execute(self, plan: Plan, event: Step, records: list[Record]) -> Executed:
-        """Run one step; appends what the device did to `records`."""
+        """Run one step and append records of the device work to `records`."""
         self.batch.accepted.wait()
         self.update_batch(plan)
         self.batch.accepted.gather(self.batch.names)
-        self.bring_in(plan, records)
+        self.prepare_blocks(plan, records)
         rows = [row for name in self.batch.names if (row := plan.rows.get(name))]
         inputs = [self.row_input(index, row) for index, row in enumerate(rows)]
         names = [row.name for row in rows]
@@ -90,7 +90,7 @@ class Runner:
         return Executed(plan, sampled, drafts)
 
     def update_batch(self, plan: Plan) -> None:
-        """Rows leave, enter and grow."""
+        """Apply a plan to the batch: remove, add and extend rows."""
         for name in plan.parked:
             self.batch.accepted.keep(name)
         for name in plan.removed:
@@ -113,8 +113,8 @@ class Runner:
                 list(tokens), chain(EMPTY, tuple(tokens))[-1], row.start, prompt_length
             )
 
-    def bring_in(self, plan: Plan, records: list[Record]) -> None:
-        """What must be in the pool before the forward: zeroes first, then copies and loads, which are never zeroed."""
+    def prepare_blocks(self, plan: Plan, records: list[Record]) -> None:
+        """Prepare the pool for the forward: zero blocks, then copy and load pages, which must not be zeroed after."""
         self.zero_blocks(plan, records)
         for row in plan.rows.values():
             for copy in row.copies:
@@ -122,14 +122,14 @@ class Runner:
             self.connector.load(plan.step, row, records)
 
     def zero_blocks(self, plan: Plan, records: list[Record]) -> None:
-        """Zero what was newly handed out to attention groups."""
+        """Zero the blocks newly allocated to attention groups."""
         if plan.zero:
             for block in plan.zero:
                 self.memory.zero(block)
             records.append(Zeroed(plan.step, plan.zero))
 
     def row_input(self, index: int, row: ScheduledRow) -> RowInput:
-        """Input tokens of a row: known ones from its true position on, then drafts."""
+        """Return the input tokens of a row: known ones from its true position on, then drafts."""
         request = self.requests[row.name]
         known = row.count - row.drafts
         tokens = request.tokens[request.computed : request.computed + known]
@@ -144,7 +144,7 @@ class Runner:
         )
 
     def fits_graph(self, rows: Sequence[ScheduledRow], inputs: Sequence[RowInput]) -> bool:
-        """A captured decode graph replays only decodes of one shape: each row one known token and its drafts."""
+        """Return True if a captured decode graph can run the step: one known token and as many drafts in each row."""
         if len(rows) > max(self.config.graph_sizes, default=0) or len({row.count for row in rows}) > 1:
             return False
         return all(
@@ -155,7 +155,7 @@ class Runner:
         )
 
     def padded_rows(self, rows: int, pad_to: int) -> int:
-        """Rows of the graph that is replayed."""
+        """Return the number of rows of the graph to replay."""
         sizes = [size for size in self.config.graph_sizes if size >= max(rows, pad_to)]
         return min(min(sizes, default=rows), self.batch.max_rows)
 
@@ -167,7 +167,7 @@ class Runner:
         padded: int,
         graph: bool,
     ) -> list[tuple[int, ...]]:
-        """All layers of the model; returns the hidden tags of each live row."""
+        """Run all layers of the model and return the hidden tags of each live row."""
         joined: list[tuple[int, ...] | None] = [None] * len(inputs)
         groups = self.layout.groups
         padding = [RowInput(len(inputs) + extra, -1, 0, (), 0) for extra in range(padded - len(inputs))]
@@ -184,7 +184,7 @@ class Runner:
                     joined[index] = join(joined[index], self.kernels.state_row(group, layer, one, seen[index]))
                 for extra, one in enumerate(padding):
                     self.run_dead_row(group, layer, one, seen[len(inputs) + extra])
-        # A prefix hit in the same step reads what another row writes: store in the order of planning.
+        # A prefix hit in the same step reads KV that another row writes: store in the order of planning.
         rows = {self.batch.names[one.table_row]: index for index, one in enumerate(inputs)}
         writing = [rows[name] for name in plan.rows]
         for group in self.attention:
@@ -206,19 +206,19 @@ class Runner:
         return [tags or () for tags in joined]
 
     def live_mask(self, live: int, padded: int) -> list[bool]:
-        """Which of the `padded` rows of this forward are live; the others see the null block."""
+        """Return True for each live row of the `padded` rows; the others get null indices."""
         return [row < live for row in range(padded)]
 
     def prefilling_rows(self, inputs: Sequence[RowInput], padded: int) -> list[bool]:
-        """Which rows compute their prompt; padding rows do not, whatever a vacated row's counters say."""
+        """Return True for each row that computes its prompt; False for padding, whatever a vacated row counts."""
         return [self.batch.is_prefill(one.table_row) for one in inputs] + [False] * (padded - len(inputs))
 
     def run_dead_row(self, group: int, layer: int, row: RowInput, at: StateIndices) -> None:
-        """What a state kernel does for a padding or dummy row: one token from a state that nobody owns."""
+        """Run a state kernel for a padding or dummy row, with one token."""
         self.kernels.state_row(group, layer, structs.replace(row, tokens=(1,)), at)
 
     def verify(self, row: ScheduledRow, tags: tuple[int, ...], inputs: RowInput) -> list[int]:
-        """Greedy verification: the accepted drafts and one more token; nothing for an unfinished prefill."""
+        """Verify drafts greedily. Return the accepted drafts and one more token; nothing for an unfinished prefill."""
         known = len(inputs.tokens) - row.drafts
         if inputs.position + known < len(self.requests[row.name].tokens):
             return []
@@ -235,7 +235,7 @@ class Runner:
         return sampled
 
     def draft(self, row: int, name: str, sampled: list[int], event: Step) -> int:
-        """Propose drafts for the next step, as many and as right as the event says. Returns how many."""
+        """Propose as many drafts, and as many right ones, as the event asks for. Return how many."""
         request = self.requests[name]
         request.drafts = []
         if not sampled or not self.config.num_speculative_tokens:
@@ -248,7 +248,7 @@ class Runner:
         return count
 
     def dummy_run(self, step: int, rows: int, records: list[Record]) -> None:
-        """What an idle data-parallel rank executes: a decode graph over rows of no request."""
+        """Run a decode graph over rows without requests, as an idle data-parallel rank does."""
         rows = min(rows, self.batch.max_rows)
         inputs = [RowInput(row, row, 0, (), 0) for row in range(rows)]
         for group in self.states.groups:
@@ -262,5 +262,5 @@ class Runner:
         records.append(Forward(step, [ForwardRow(None, 0, (), 0, ())] * rows, log, dummy=True, graph=True))
 
     def dead_indices(self, group: int, row: int) -> StateIndices:
-        """A dead row has at most one token, so it names column 0 of whatever its row of the table holds."""
+        """Return the indices of a padding or dummy row: column 0 of its table row, since it has at most one token."""
         return self.batch.look_up(group, row, (0, 0, 0), 0, 0)

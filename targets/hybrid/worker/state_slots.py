@@ -1,10 +1,10 @@
-"""Where the states of a request lie on the device, and how they move.
+"""Columns of the states of each request on the device, and the copies between them.
 
-Between steps the running state of a request lies, for each mamba group, at column `state_column + offset`
-(temporal) and at `state_column` with token offset `offset` (convolution): `offset` is the number of drafts that
-the last step accepted. Where the running column moves on (align), the state is copied there before the forward;
-where accepted drafts cross a boundary, the boundary's state is copied to its own column after it. The destination
-of that copy lies left of the running column: that is normal.
+Between steps the running state of a request is, for each mamba group, at column `state_column + offset` (temporal) and
+at `state_column` with token offset `offset` (convolution); `offset` is the number of drafts that the last step
+accepted. If the running column advances (mode align), the state is copied there before the forward. If accepted drafts
+cross a boundary, the boundary's state is copied to its own column after the forward. That column may be left of the
+running one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from mypy_extensions import mypyc_attr
 from ....reference.layout import Layout, cdiv
 from ...base.observe import Copied, Record
 from ..plan import PageCopy, Plan
-from ..tag_memory import Memory
-from .input_batch import Batch, StateIndices
+from ..tag_memory import TagMemory
+from .input_batch import InputBatch, StateIndices
 from .tag_kernels import RowInput
 
 
@@ -27,39 +27,39 @@ class DeviceRequest(Struct, gc=False):
 
     tokens: list[int]
     tag: int
-    """Of all `tokens`: the drafter's own account of the prefix; it sees the tokens, not the caches."""
+    """Tag of all `tokens`, from which the drafter proposes: it depends on the tokens, not on the caches."""
     computed: int
     prompt_length: int
     drafts: list[int] = []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class States:
-    """Moves and indexes the states of all mamba groups; `groups` are their indices."""
+class StateSlots:
+    """Indexes and moves the states of all mamba groups; `groups` are the indices of these groups."""
 
-    def __init__(self, layout: Layout, batch: Batch, memory: Memory) -> None:
+    def __init__(self, layout: Layout, batch: InputBatch, memory: TagMemory) -> None:
         self.layout = layout
         self.batch = batch
         self.memory = memory
         self.window_length = layout.conv_width - 1
         self.columns: dict[str, list[int]] = {}
-        """By request and group: the column in which its state lies, -1 for none."""
+        """Column of the state by request and group, -1 for none."""
         self.groups = [index for index, group in enumerate(layout.groups) if group.kind == "mamba"]
 
     def admit(self, name: str, computed: int) -> None:
-        """Where the state of an admitted request lies, unless that is still known."""
+        """Set the columns of an admitted request, unless they were kept."""
         if name not in self.columns:
             self.columns[name] = [self.seed_column(group, computed) for group in range(len(self.layout.groups))]
 
     def forget(self, plan: Plan) -> None:
-        """Requests that ended, were preempted or resume: what was known of their columns is void."""
+        """Drop the columns of requests that ended, were preempted, rolled back or admitted anew."""
         resumed = [row.name for row in plan.rows.values() if row.anew]
         for name in (*plan.finished, *plan.preempted, *plan.rolled_back, *resumed):
             self.columns.pop(name, None)
             self.batch.accepted.kept.pop(name, None)
 
     def seed_column(self, group: int, computed: int) -> int:
-        """Column of the state that an admitted request starts from, -1 for none."""
+        """Return the column of the state that an admitted request starts from, -1 for none."""
         if self.layout.mode == "none":
             return 0
         return (computed - 1) // self.layout.groups[group].block_size if computed else -1
@@ -72,7 +72,7 @@ class States:
         inputs: Sequence[RowInput],
         records: list[Record],
     ) -> list[StateIndices]:
-        """Indices of every row for one group; in align mode the states are first brought to them."""
+        """Return the indices of every row for one group; in mode align, first copy states to their running columns."""
         indices = []
         for name, one in zip(names, inputs, strict=True):
             run = self.run_column(group, one)
@@ -86,19 +86,19 @@ class States:
         return indices
 
     def run_column(self, group: int, inputs: RowInput) -> int:
-        """Running column: the one that holds the state after all tokens of this step."""
+        """Return the running column: the one that holds the state after all tokens of this step."""
         if self.layout.mode == "none":
             return 0
         return cdiv(inputs.position + len(inputs.tokens), self.layout.groups[group].block_size) - 1
 
     def state_indices(self, group: int, inputs: RowInput, source: int, offset: int, run: int) -> StateIndices:
-        """Look the columns of one row up in the worker's table."""
+        """Look up the blocks of one row in the worker's table."""
         columns = (source + offset, source, run)
         boundaries = self.boundary_stops(group, inputs)
         return self.batch.look_up(group, inputs.table_row, columns, offset, inputs.drafts, boundaries)
 
     def boundary_stops(self, group: int, inputs: RowInput) -> tuple[tuple[int, int, int], ...]:
-        """Mode all: a prefill also stores the state of each block boundary that it passes."""
+        """Return (tokens, column, block) of each boundary inside a prefill, whose state is stored too (mode all)."""
         if self.layout.mode != "all" or inputs.drafts:
             return ()
         size, end = self.layout.groups[group].block_size, inputs.position + len(inputs.tokens)
@@ -121,7 +121,7 @@ class States:
         to: int,
         records: list[Record],
     ) -> None:
-        """Move temporal state from column state + offset, and the window at `offset` from column `state`."""
+        """Copy the temporal state of column `state + offset` and the window at `offset` of column `state` to `to`."""
         row = self.batch.names.index(name)
         source, conv = (
             self.batch.block(group, row, state + offset),
@@ -141,12 +141,12 @@ class States:
         self.memory.store_temporal(layer, destination, self.memory.temporal(layer, source))
 
     def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
-        """Copy the convolution window that begins at token `offset` of the source's buffer."""
+        """Copy the convolution window that starts at token `offset` of the source's buffer."""
         window = self.memory.conv(layer, source)[offset : offset + self.window_length]
         self.memory.store_conv(layer, destination, window)
 
     def copy_page(self, step: int, name: str, copy: PageCopy, records: list[Record]) -> None:
-        """Copy a whole page of every layer between a block of the cache and one of a request."""
+        """Copy a whole page of every layer between a block of the cache and a block of a request."""
         group, memory = self.layout.groups[copy.group], self.memory
         place = (copy.from_column, copy.source, copy.to_column, copy.destination, 0)
         for layer in range(group.layers):
@@ -162,7 +162,7 @@ class States:
     def settle(
         self, step: int, name: str, request: DeviceRequest, inputs: RowInput, sampled: int, records: list[Record]
     ) -> None:
-        """Advance past an executed row; boundaries crossed by accepted drafts go to their own columns."""
+        """Advance past an executed row; copy states of boundaries that accepted drafts crossed to their columns."""
         certain = inputs.position + len(inputs.tokens) - inputs.drafts
         request.computed = certain + max(sampled - 1, 0)
         counts, row = self.batch.accepted, inputs.table_row
@@ -179,7 +179,7 @@ class States:
                     counts.put(group, row, 1)
 
     def crossed_boundary(self, group: int, inputs: RowInput, computed: int) -> int | None:
-        """Depth of the boundary that a verified row reached or stepped over, None if there is none."""
+        """Return the depth of the boundary that a verified row reached or crossed, None if there is none."""
         size, certain = self.layout.groups[group].block_size, inputs.position + len(inputs.tokens) - inputs.drafts
         boundary = computed // size * size
         return boundary if boundary >= certain else None

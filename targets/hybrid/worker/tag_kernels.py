@@ -1,8 +1,8 @@
 """Shadow kernels: the arithmetic of a hybrid model on tags.
 
-They read and write exactly where the metadata points, whatever the scheduler meant. Null block: reads give zero,
-writes are dropped. Each returns the tags that the layer says its tokens have; where a request's caches are sound,
-all layers say the same.
+They read and write exactly where the metadata points, whatever the scheduler intended. Reads of the null block return
+zero, writes to it are dropped. Each kernel returns the tags that its layer computes for the tokens; if the caches of a
+request are correct, all layers return the same tags.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ....reference.tokens import EMPTY, NO_INPUT
 from ...base.observe import Access, SlotRead, SlotWrite, StateRead, StateWrite
 from ...base.shadow import POISON, combine, run_chain
 from ..layout import NULL_BLOCK
-from ..tag_memory import Memory
+from ..tag_memory import TagMemory
 from .input_batch import StateIndices
 
 
@@ -32,20 +32,20 @@ class RowInput(Struct, frozen=True, gc=False):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Kernels:
-    """The two mixers over one memory; every access is appended to `log`."""
+class TagKernels:
+    """State and attention layers over one memory; every access is appended to `log`."""
 
-    def __init__(self, memory: Memory, conv_width: int) -> None:
+    def __init__(self, memory: TagMemory, conv_width: int) -> None:
         self.memory = memory
         self.window_length = conv_width - 1
         self.log: list[Access] = []
 
     def is_null(self, block: int) -> bool:
-        """Whether a block id is a placeholder."""
+        """Return True if a block id is a placeholder."""
         return block == NULL_BLOCK
 
     def state_row(self, group: int, layer: int, inputs: RowInput, at: StateIndices) -> tuple[int, ...]:
-        """Convolution and recurrence of one row: read the initial state, write the states it passes."""
+        """Run convolution and recurrence of one row: read the initial state, write the states at its stops."""
         memory, row, length = self.memory, inputs.row, self.window_length
         start, window = EMPTY, (NO_INPUT,) * length
         if self.has_initial_state(inputs, layer):
@@ -62,8 +62,8 @@ class Kernels:
         for count, column, block in self.stops(inputs, at):
             if self.is_null(block):
                 continue
-            # A speculative row leaves one temporal state per draft, but one convolution buffer, in the running
-            # column, from which the next step reads at the offset of what was accepted.
+            # A speculative row stores one temporal state per draft but one convolution buffer, in the running column.
+            # The next step reads it at the offset of the accepted drafts.
             if inputs.drafts:
                 stored = history[1:] if column == at.run_column else None
             else:
@@ -78,7 +78,7 @@ class Kernels:
         return tags
 
     def store(self, inputs: RowInput, at: StateIndices, write: StateWrite) -> None:
-        """Store one state where `write` says, never where the row read its initial one."""
+        """Store one state at the block of `write` and log it."""
         if write.temporal is not None:
             self.memory.store_temporal(write.layer, write.block, write.temporal)
         if write.window is not None:
@@ -86,11 +86,11 @@ class Kernels:
         self.log.append(write)
 
     def has_initial_state(self, inputs: RowInput, layer: int) -> bool:
-        """Whether a row continues a state; the first token of a request starts from nothing, in every layer."""
+        """Return True if a row continues a state; the first token of a request has no initial state in any layer."""
         return inputs.position > 0
 
     def stops(self, inputs: RowInput, at: StateIndices) -> list[tuple[int, int, int]]:
-        """(tokens of this row after which a state is stored, column, block)."""
+        """Return (tokens, column, block) of each state to store after so many tokens of this row."""
         if inputs.drafts:
             return [(index + 1, at.run_column + index, block) for index, block in enumerate(at.outputs)]
         return [*at.boundaries, (len(inputs.tokens), at.run_column, at.outputs[0])]
@@ -98,7 +98,7 @@ class Kernels:
     def write_slots(
         self, group: int, layer: int, inputs: RowInput, blocks: Sequence[int], size: int
     ) -> tuple[int, ...]:
-        """Store keys and values of a row's tokens at the slots that its table names."""
+        """Store KV of a row's tokens at the slots of its table."""
         memory, position = self.memory, inputs.position
         start = EMPTY
         if position:
@@ -126,8 +126,7 @@ class Kernels:
         own: tuple[int, ...],
         first: int = 0,
     ) -> tuple[int, ...]:
-        """Attention from column `first` up to the row's last position. It reads whole pages and masks by
-        multiplication."""
+        """Attend from column `first` to the row's last position; pages are read whole, masked by multiplication."""
         context = inputs.position + len(inputs.tokens)
         read = blocks[first : cdiv(context, size)]
         pages: list[int] = []

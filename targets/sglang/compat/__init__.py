@@ -1,11 +1,11 @@
-"""Everything that differs between SGLang's releases, and the construction of its parts.
+"""Differences between SGLang's releases, and the construction of its parts. Found by feature detection.
 
-releases      scheduler, requests and batches
-old_releases  what releases up to 0.5.12 have otherwise
-tree_api      the tree cache
-session_api   sessions
-sizes         a configuration in SGLang's terms
-parts         makes pools, allocator and tree cache
-immediate     clears and copies that old releases do at once
-engine        puts the parts together
+scheduler_api  differences in scheduler, requests and batches
+old_releases   differences of releases up to 0.5.12
+tree_api       differences in the tree cache, and in what a request holds of it
+session_api    differences in sessions
+sizes          a configuration in SGLang's terms
+parts          makes pools, allocator, tree cache and attention backend
+immediate      clears and copies that releases up to 0.5.12 do without deferring them
+engine         assembles the parts for the configuration of one trace
 """

@@ -1,8 +1,8 @@
-"""Builds SGLang's own pools, allocator, tree cache and scheduler for the configuration of one trace.
+"""Assembles SGLang's own pools, allocator and tree cache for the configuration of one trace.
 
-Sizes follow what the server itself computes (`_calculate_mamba_ratio`: state slots per running request), so that a
-pool that runs dry is the engine's doing and not ours. State slots and KV pages get one numbering for the reference:
-slots first, then pages; number 0 of each is SGLang's padding sink.
+Sizes are those that the server computes (`_calculate_mamba_ratio`: state slots per running request), so that a pool
+that runs dry is SGLang's fault and not the adapter's. The reference numbers state slots and KV pages together: slots
+first, then pages; number 0 of each is SGLang's padding sink.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPARE_PAGES = 2
 
 
 def sizes_of(config: Config) -> Sizes:
-    """What a configuration asks for."""
+    """Return the sizes of an engine for a configuration."""
     states = [group for group in config.groups if group.kind == "mamba"]
     attention = [group for group in config.groups if group.kind == "attention"]
     options = config.options
@@ -34,7 +34,7 @@ def sizes_of(config: Config) -> Sizes:
     overlap = bool(config.async_depth)
     drafts = config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
     per_request = parts.slots_per_request(strategy, overlap) if caching else 1
-    # A pool of blocks for both kinds has those of one request's state, too.
+    # A common pool of blocks includes those of one request's state.
     state_blocks = 0 if caching else 1 + config.num_speculative_tokens
     return Sizes(
         caching=caching,
@@ -56,7 +56,7 @@ def sizes_of(config: Config) -> Sizes:
 
 
 def layout_of(config: Config, sizes: Sizes) -> Layout:
-    """What was built, in the reference's terms."""
+    """Return the layout of the engine in the reference's terms."""
     return Layout(
         groups=(
             Group("mamba", sizes.chunk, sizes.state_layers, slots=sizes.request_slots),
@@ -79,7 +79,7 @@ def layout_of(config: Config, sizes: Sizes) -> Layout:
 
 
 class Engine:
-    """Everything of SGLang that one trace needs."""
+    """SGLang's parts for one trace."""
 
     def __init__(self, config: Config) -> None:
         self.sizes = sizes = sizes_of(config)
@@ -95,7 +95,7 @@ class Engine:
 
 
 class Storage:
-    """SGLang's tensors as arrays over the same memory: what is written to one is seen in the other.
+    """Views of SGLang's tensors as arrays over the same memory.
 
     temporal  [layer, slot]                window  [layer, slot, tap]
     keys, values  per attention layer [token slot]
@@ -115,7 +115,7 @@ class Storage:
         pool = kv.full_kv_pool
         self.keys: Any = [buffer.numpy().reshape(-1) for buffer in pool.k_buffer]
         self.values: Any = [buffer.numpy().reshape(-1) for buffer in pool.v_buffer]
-        # With zeroed memory real bugs are invisible.
+        # Random contents: zeroed memory hides bugs.
         noise = np.random.default_rng(0)
         scratch = (self.scratch_temporal, self.scratch_window)
         for array in (self.temporal, self.window, *scratch, *self.keys, *self.values):

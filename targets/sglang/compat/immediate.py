@@ -1,8 +1,8 @@
-"""Clears and copies that a release does at once (up to 0.5.12), where later ones leave them to the batch.
+"""Clears and copies that releases up to 0.5.12 do immediately; later ones defer them to the batch.
 
-A slot is cleared when it is handed out (up to 0.5.4 when it is given back) and copied into when a prefix matches, on
-the scheduler's own stream: the model runner's stream waits for it before the next batch, it does not wait for the batch
-in flight. Both happen here when SGLang does them, which with overlap is before a launched batch is executed; they are
+A slot is cleared when it is allocated (up to 0.5.4 when it is freed) and copied into when a prefix matches, on the
+scheduler's own stream: the model runner's stream waits for it before the next batch, it does not wait for the batch in
+flight. Both happen here when SGLang does them, which with overlap is before a launched batch is executed; they are
 reported with the batch of the request whose working slot it is, since that batch is the first to depend on them.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Immediate:
-    """Watches a pool that hands out its own slots; nothing to see where there is a `mamba_allocator`."""
+    """Wraps a pool that allocates its own slots; does nothing if there is a `mamba_allocator`."""
 
     def __init__(self, rows: Any, clears_what_is_freed: bool) -> None:
         self._cleared: set[int] = set()
@@ -45,8 +45,7 @@ class Immediate:
         pool.alloc, pool.free, pool.copy_from = watched_alloc, watched_free, watched_copy
 
     def take(self, slots: list[int]) -> tuple[list[int], list[tuple[int, int]]]:
-        """What was cleared of these working slots, and copied into them as (source, slot), since they were asked for
-        last."""
+        """Return the working slots cleared, and copies into them as (source, slot), since the last call."""
         clears = [slot for slot in slots if slot in self._cleared]
         copies = [(self._copied.pop(slot), slot) for slot in slots if slot in self._copied]
         self._cleared.difference_update(slots)

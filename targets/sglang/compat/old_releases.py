@@ -1,5 +1,7 @@
-"""What SGLang's releases up to 0.5.12 have otherwise than the later ones: pools that hand out their own slots, batches
-that carry the next input, constants where there are settings now. Found by looking; the later releases pass through.
+"""Differences of SGLang's releases up to 0.5.12, found by feature detection.
+
+Pools allocate their own slots, batches carry the next input, constants stand in place of settings. On later releases
+these functions change nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 
 def strategies() -> tuple[str, ...]:
-    """Where the pools of a release can keep snapshots."""
+    """Return the strategies for snapshots that the pools of a release support."""
     from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 
     switches = ("enable_mamba_extra_buffer", "enable_mamba_extra_buffer_lazy")
@@ -20,14 +22,14 @@ def strategies() -> tuple[str, ...]:
     return ("no_buffer", *[switch.removeprefix("enable_mamba_") for switch in switches if switch in known])
 
 
-def reaches() -> frozenset[str]:
-    """Features of a release that make reached states required."""
+def features() -> frozenset[str]:
+    """Return the features of a release that make reached states required."""
     has = {"padding": has_sink_row(), "snapshots": len(strategies()) > 1}
     return frozenset(name for name, wanted in has.items() if wanted)
 
 
 def token_list(tokens: list[int]) -> Any:
-    """Tokens as a request has them: a plain list up to 0.5.12."""
+    """Return tokens in the form that a request has: a plain list up to 0.5.12."""
     from array import array
 
     from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -36,48 +38,52 @@ def token_list(tokens: list[int]) -> Any:
 
 
 def prefill_tokens(batch: Any) -> list[int]:
-    """The tokens of an extend batch."""
+    """Return the tokens of an extend batch."""
     kept = getattr(batch, "prefill_input_ids_cpu", None)
     tokens: list[int] = (batch.input_ids if kept is None else kept).tolist()
     return tokens
 
 
 def length_to_compute(request: Any) -> int:
-    """Tokens that a request has; its prefill samples when they are all computed."""
+    """Return the number of a request's tokens; its prefill samples when all are computed."""
     whole = getattr(request, "full_untruncated_fill_ids", None)
     return len(request.origin_input_ids) + len(request.output_ids) if whole is None else len(whole)
 
 
 def free_slots(rows: Any) -> list[int]:
-    """Free state slots. Up to 0.5.12 the pool hands out its own."""
+    """Return the free state slots. Up to 0.5.12 the pool allocates its own."""
     slots: list[int] = getattr(rows, "mamba_allocator", rows.mamba_pool).free_slots.tolist()
     return slots
 
 
 def note_sampled(batch: Any, tokens: Any) -> None:
-    """Up to 0.5.12 `run_batch` leaves the input of the next decode with the batch: tokens, or with overlap their
-    places in a relay."""
+    """Store the input of the next decode in the batch, as `run_batch` does up to 0.5.12.
+
+    These are tokens, or with overlap their places in a relay.
+    """
     if hasattr(batch, "output_ids"):
         batch.output_ids = tokens
 
 
 def backend_class() -> Any:
-    """The linear-attention backend that plans and stores the snapshots of a prefill."""
+    """Return the class of the linear-attention backend, which plans and stores the snapshots of a prefill."""
     layers = "sglang.srt.layers.attention"
     apart = find_spec(f"{layers}.linear") and find_spec(f"{layers}.linear.gdn_backend")
     return import_module(f"{layers}.{'linear.gdn_backend' if apart else 'hybrid_linear_attn_backend'}").GDNAttnBackend
 
 
 def has_sink_row() -> bool:
-    """Whether request row 0 is nobody's, so that padding may stand in it. Up to 0.5.9 it is somebody's, and the
-    kernels leave padded rows out (their state index is -1)."""
+    """Return True if request row 0 is reserved for padding.
+
+    Up to 0.5.9 it belongs to a request, and the kernels skip padding rows (their state index is -1).
+    """
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
     return 0 not in ReqToTokenPool(size=1, max_context_len=1, device="cpu", enable_memory_saver=False).free_slots
 
 
 def set_chunk(arguments: Any, tokens: int) -> None:
-    """The grid of prefill snapshots, a constant of several modules up to 0.5.12."""
+    """Set the grid of prefill snapshots in tokens, a constant of several modules up to 0.5.12."""
     arguments._mamba_cache_chunk_size = tokens
     if len(strategies()) > 1:
         backend_class()
@@ -87,14 +93,14 @@ def set_chunk(arguments: Any, tokens: int) -> None:
 
 
 def always_two_tracks() -> bool:
-    """Whether a request has two slots for snapshots even without overlap, as up to 0.5.9."""
+    """Return True if a request has two slots for snapshots even without overlap, as up to 0.5.9."""
     from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 
     return "enable_overlap_schedule" not in signature(HybridReqToTokenPool).parameters
 
 
 def conv_shape(taps: int) -> Any:
-    """Of one window, as the release wants it: a list of shapes, up to 0.5.4 one shape with more rows than taps."""
+    """Return the shape of a window: a list of shapes, up to 0.5.4 one shape with more rows than taps."""
     from sglang.srt.configs.mamba_utils import Mamba2StateShape
 
     single = str(Mamba2StateShape.__annotations__["conv"]).startswith("tuple")
@@ -102,13 +108,13 @@ def conv_shape(taps: int) -> Any:
 
 
 def windows(state: Any) -> Any:
-    """Convolution windows by layer and slot; where a window has more rows than one, the first stands for all."""
+    """Return convolution windows by layer and slot; of a window with several rows, the first."""
     conv = state.conv[0] if isinstance(state.conv, list | tuple) else state.conv
     return conv.numpy()[:, :, 0]
 
 
 def clears_what_is_freed(rows: Any) -> bool:
-    """Whether a state slot is cleared when it is freed, as up to 0.5.4: its first user relies on a pool of zeros."""
+    """Return True if a state slot is cleared when it is freed, as up to 0.5.4: the pool starts with zeros."""
     pool = rows.mamba_pool
     if hasattr(rows, "mamba_allocator"):
         return False
@@ -119,7 +125,7 @@ def clears_what_is_freed(rows: Any) -> bool:
 
 
 def set_zero_aside(pool: Any) -> bool:
-    """Whether the pool hands out state slot 0, as up to 0.5.4; our numbers begin with a slot that nobody gets."""
+    """Reserve state slot 0, which the pool allocates up to 0.5.4; return True if it did."""
     if hasattr(pool, "free_slots") and len(pool.free_slots) and int(pool.free_slots[0]) == 0:
         pool.free_slots = pool.free_slots[1:]
         return True
@@ -127,7 +133,7 @@ def set_zero_aside(pool: Any) -> bool:
 
 
 def cache_parameters() -> Any:
-    """What makes the parameters of a cache."""
+    """Return the class of a cache's parameters."""
     if not find_spec("sglang.srt.mem_cache.cache_init_params"):
         return _Parameters
     return import_module("sglang.srt.mem_cache.cache_init_params").CacheInitParams
@@ -141,7 +147,7 @@ class _Parameters:
 
 
 def plain_cache(cache_class: Any, parameters: Any) -> Any:
-    """Up to 0.5.4 a cache takes its parameters one by one."""
+    """Construct a cache, whose parameters are separate arguments up to 0.5.4."""
     if "params" in signature(cache_class).parameters:
         return cache_class(params=parameters)
     known = signature(cache_class).parameters
@@ -149,7 +155,7 @@ def plain_cache(cache_class: Any, parameters: Any) -> Any:
 
 
 def follow_rows(rows: Any) -> None:
-    """Up to 0.5.4 a request goes on naming the row that it gave back."""
+    """Track the request of each row: up to 0.5.4 a request keeps naming a row that it freed."""
     if "need_size" not in signature(rows.alloc).parameters:
         return
     hand_out, take_back = rows.alloc, rows.free
@@ -171,7 +177,7 @@ def follow_rows(rows: Any) -> None:
 
 
 def note_lengths(batch: Any) -> Any:
-    """Up to 0.5.4 only the batch knows how many KV locations a row has."""
+    """Store with each request its number of KV locations, which up to 0.5.4 only the batch has."""
     for request, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True) if batch else ():
         if not hasattr(request, "kv_committed_len"):
             request.kv_allocated_len = length
@@ -179,14 +185,14 @@ def note_lengths(batch: Any) -> Any:
 
 
 def evict(cache: Any, tokens: int, states: int) -> None:
-    """Up to 0.5.4 pages and states are evicted by different calls."""
+    """Evict pages and states, by different calls up to 0.5.4."""
     cache.evict(tokens)
     if hasattr(cache, "evict_mamba"):
         cache.evict_mamba(states)
 
 
 def settle(scheduler: Any) -> None:
-    """Numbers that the constructor computes from the server's arguments, later kept elsewhere."""
+    """Set numbers that the constructor computes from the server's arguments; later releases keep them elsewhere."""
     scheduler.pp_size = scheduler.decode_mem_cache_buf_multiplier = 1
     scheduler.new_token_ratio = scheduler.init_new_token_ratio = scheduler.min_new_token_ratio = 0.0
     scheduler.new_token_ratio_decay = 0.0

@@ -1,6 +1,4 @@
-"""Makes SGLang's own parts: pools, allocator, tree cache, attention backend. Together with releases.py the only place
-that asks which release it runs on.
-"""
+"""Makes SGLang's own parts: configuration, pools, allocator, tree cache, attention backend."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 
 from ....reference.tokens import VOCABULARY
 from ..stubs import OFF
-from . import old_releases, releases, tree_api
+from . import old_releases, scheduler_api, tree_api
 from .sizes import Sizes
 
 BASE_SLOTS = 3
@@ -18,14 +16,16 @@ BASE_SLOTS = 3
 
 
 def slots_per_request(strategy: str, overlap: bool) -> int:
-    """State slots that the server provides for each running request (`_calculate_mamba_ratio`; up to 0.5.9 in
-    `init_memory_pool`, which looks at speculation only, not at overlap)."""
+    """Return the state slots that the server provides for each running request.
+
+    Source: `_calculate_mamba_ratio`; up to 0.5.9 `init_memory_pool`, which depends on speculation, not on overlap.
+    """
     tracks = 2 if overlap or old_releases.always_two_tracks() else 1
     return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": tracks, "extra_buffer_lazy": 1}[strategy]
 
 
 def publish(sizes: Sizes) -> Any:
-    """Tell SGLang's process-wide configuration, and return it."""
+    """Set SGLang's process-wide configuration and return it."""
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
     # A chain of drafts: trees have branches that a trace cannot name.
@@ -35,7 +35,7 @@ def publish(sizes: Sizes) -> Any:
         "speculative_num_steps": sizes.drafts,
         "speculative_eagle_topk": 1,
     }
-    arguments = releases.call(
+    arguments = scheduler_api.call(
         ServerArgs,
         model_path="dummy",
         page_size=sizes.page,
@@ -52,7 +52,7 @@ def publish(sizes: Sizes) -> Any:
     )
     old_releases.set_chunk(arguments, sizes.chunk)
     set_global_server_args_for_scheduler(arguments)
-    releases.limit_rows(sizes.rows)
+    scheduler_api.limit_rows(sizes.rows)
     return arguments
 
 
@@ -75,11 +75,11 @@ def _state_parameters(sizes: Sizes, layers: list[int]) -> Any:
 
 
 def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
-    """Request rows and state slots."""
+    """Return the pool of request rows and state slots."""
     from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 
     make = partial(
-        releases.call,
+        scheduler_api.call,
         HybridReqToTokenPool,
         size=sizes.rows,
         mamba_spec_state_size=sizes.rows,
@@ -102,11 +102,11 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
 
 
 def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
-    """Keys and values of the attention layers: one 64-bit integer each."""
+    """Return the pool of keys and values of the attention layers: one 64-bit integer each."""
     import torch
     from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool
 
-    return releases.call(
+    return scheduler_api.call(
         HybridLinearKVPool,
         size=sizes.pages * sizes.page,
         dtype=torch.int64,
@@ -117,12 +117,12 @@ def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
         device="cpu",
         enable_memory_saver=False,
         mamba_pool=states,
-        enable_kvcache_transpose=False,  # asked for up to 0.5.12
+        enable_kvcache_transpose=False,  # read up to 0.5.12
     )
 
 
 def make_allocator(sizes: Sizes, kv: Any) -> Any:
-    """Token slots, in pages if they are larger than one token."""
+    """Return the allocator of token slots, in pages if these are larger than one token."""
     import torch
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 
@@ -135,10 +135,10 @@ def make_allocator(sizes: Sizes, kv: Any) -> Any:
 
 
 def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
-    """The radix tree, with its components if it has such, or what stands in for it if there is to be none."""
+    """Return the radix tree with its components, or without prefix caching the cache that replaces it."""
     from sglang.srt.environ import envs
 
-    parameters = releases.call(
+    parameters = scheduler_api.call(
         old_releases.cache_parameters(),
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,
@@ -164,7 +164,7 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
 
 
 def model_config(sizes: Sizes) -> Any:
-    """What the scheduler asks of a model; everything else is off."""
+    """Return the model configuration that the scheduler reads; other attributes are `OFF`."""
 
     class Model(SimpleNamespace):
         def __getattr__(self, name: str) -> Any:
@@ -182,7 +182,7 @@ def model_config(sizes: Sizes) -> Any:
 
 
 def hybrid_model_config() -> Any:
-    """What tells SGLang that a model has states."""
+    """Return a configuration by which SGLang recognizes a hybrid model."""
     from sglang.srt.configs import Qwen3NextConfig
 
     config = object.__new__(Qwen3NextConfig)
@@ -190,7 +190,7 @@ def hybrid_model_config() -> Any:
 
 
 def make_backend(rows: Any, sizes: Sizes) -> Any:
-    """The linear-attention backend without its kernels: it plans where snapshots come from and stores them."""
+    """Return the linear-attention backend without its kernels: it plans the sources of snapshots and stores them."""
     backend = object.__new__(old_releases.backend_class())
     backend.device = "cpu"
     backend.topk = 0

@@ -1,4 +1,4 @@
-"""What a client and the tokenizer hand to SGLang for a session, and which releases have sessions that can be driven."""
+"""Requests of clients and the tokenizer for sessions, and detection of releases whose sessions the target can drive."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from ....reference.tokens import VOCABULARY
-from .releases import Seen
+from .scheduler_api import Seen
 
 
 def has_sessions() -> bool:
-    """Whether streaming sessions own the records of their turns, in the way that sessions.py drives (0.5.23)."""
+    """Return True if streaming sessions own the records of their turns, as sessions.py needs it (0.5.23)."""
     if find_spec("sglang.srt.session") is None or find_spec("sglang.srt.session.streaming_session") is None:
         return False
     from sglang.srt.session.streaming_session import StreamingSession
@@ -20,21 +20,21 @@ def has_sessions() -> bool:
 
 
 def open_session(name: str) -> Any:
-    """A client asks for a session."""
+    """Return a client's request to open a session."""
     from sglang.srt.managers.io_struct import OpenSessionReqInput
 
     return OpenSessionReqInput(capacity_of_str_len=1 << 20, session_id=name, streaming=True)
 
 
 def close_session(name: str) -> Any:
-    """A client closes its session."""
+    """Return a client's request to close its session."""
     from sglang.srt.managers.io_struct import CloseSessionReqInput
 
     return CloseSessionReqInput(session_id=name)
 
 
 def make_turn(session: Any, name: str, tokens: list[int], max_new_tokens: int) -> Any:
-    """A turn of a session as the tokenizer would hand it over: the session puts what was said before in front."""
+    """Return a turn as the tokenizer would pass it: the session prepends its history."""
     from sglang.srt.managers.io_struct import SessionParams
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams

@@ -35,7 +35,7 @@ class Sizes:
 
     @property
     def request_slots(self) -> int:
-        """State slots that one request holds at most: the working one and those for snapshots."""
+        """Most state slots of one request: the working one and those for snapshots."""
         if self.strategy == "no_buffer":
             return 1
         return 3 if self.overlap or old_releases.always_two_tracks() else 2

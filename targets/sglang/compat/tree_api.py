@@ -1,4 +1,4 @@
-"""What differs between SGLang's releases in the tree, and in what a request holds of it and of the pools."""
+"""Differences between SGLang's releases in the tree, and in what a request holds of it and of the pools."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from . import old_releases
 
 
 def tree_cores() -> tuple[str, ...]:
-    """Trees that the server builds for hybrid models, the default first: cores of the unified cache, or up to 0.5.15
-    `MambaRadixCache` ("legacy") and by an environment variable the unified cache."""
+    """Return the trees that the server can build for hybrid models, the default first.
+
+    These are the cores of the unified cache, or up to 0.5.15 `MambaRadixCache` ("legacy") and, selected by an
+    environment variable, the unified cache.
+    """
     cache = "sglang.srt.mem_cache"
     if find_spec(f"{cache}.unified_cache"):
-        return ("python", "rust") if find_spec(f"{cache}.rust_tree_core") else ("python",)
+        # Without the compiled module (a checkout that was not built) SGLang falls back to the Python core.
+        has_rust = find_spec(f"{cache}.rust_tree_core") and find_spec(f"{cache}.rust_tree_core.mem_cache")
+        return ("python", "rust") if has_rust else ("python",)
     return ("legacy", "python") if find_spec(f"{cache}.unified_radix_cache") else ("legacy",)
 
 
 def chunk_cache() -> Any:
-    """What the server builds instead of a tree without prefix caching, up to 0.5.20; None where a disabled tree does
-    it."""
+    """Return the class that replaces the tree without prefix caching up to 0.5.20; None if it is a disabled tree."""
     place = "sglang.srt.mem_cache.chunk_cache"
     return import_module(place).ChunkCache if find_spec(place) else None
 
 
 def component_types() -> Any:
-    """The components of the unified cache: FULL and MAMBA are ours."""
+    """Return the enumeration of the unified cache's components; FULL and MAMBA are used here."""
     place = "unified_cache" if find_spec("sglang.srt.mem_cache.unified_cache") else "unified_cache_components"
     kind = "component_type" if place == "unified_cache" else "tree_component"
     return import_module(f"sglang.srt.mem_cache.{place}.{kind}").ComponentType
 
 
 def root_of(cache: Any) -> Any:
-    """The root node of the tree."""
+    """Return the root node of the tree."""
     return getattr(cache, "tree_core", cache).root_node
 
 
 def tokens_of(node: Any) -> tuple[int, ...]:
-    """A node's own tokens."""
+    """Return a node's own tokens."""
     key = node.key
     return tuple(key.raw_token_ids() if hasattr(key, "raw_token_ids") else key.token_ids)
 
 
 def values_of(node: Any) -> tuple[Any, int, Any, int]:
-    """KV locations, their lock count, state slot, its lock count."""
+    """Return a node's KV locations, their lock count, its state slot and the slot's lock count."""
     if not hasattr(node, "component_data"):
         return node.value, node.full_lock_ref, node.mamba_value, node.mamba_lock_ref
     ComponentType = component_types()
@@ -53,12 +57,12 @@ def values_of(node: Any) -> tuple[Any, int, Any, int]:
 
 
 def state_lock_of(request: Any) -> Any:
-    """The node whose state a request has locked, by id; None if none."""
+    """Return the id of the node whose state a request has locked, None if there is none."""
     lock = getattr(request, "lock", None)
     receipt = lock.receipt if lock else getattr(request, "lock_receipt", None)  # a TreeLock since 0.5.21
     if receipt is not None:
         return None if component_types().MAMBA in receipt.skipped_lock_components else receipt.node_id
-    # Up to 0.5.19 there is no receipt: the lock comes with the row, and goes with it.
+    # Up to 0.5.19 there is no receipt: the lock exists as long as the row.
     if hasattr(request, "lock") or row_of(request) is None:
         return None
     skipped = getattr(request, "skip_lock_node_ids", None)
@@ -68,7 +72,7 @@ def state_lock_of(request: Any) -> Any:
 
 
 def evict(cache: Any, tokens: int, states: int) -> None:
-    """Evict what no request has locked."""
+    """Evict tokens and states that no request has locked."""
     from sglang.srt.mem_cache import base_prefix_cache
 
     if not hasattr(base_prefix_cache, "EvictParams"):
@@ -78,13 +82,13 @@ def evict(cache: Any, tokens: int, states: int) -> None:
 
 
 def states_of(request: Any) -> Any:
-    """Where a request notes its state slots: beside its KV, up to 0.5.17 on itself."""
+    """Return the object that holds a request's state slots: its KV record, up to 0.5.17 the request itself."""
     kv = getattr(request, "kv", None)
     return kv if hasattr(kv, "mamba_pool_idx") else request
 
 
 def row_of(request: Any) -> int | None:
-    """The row that a request has in the table of KV locations."""
+    """Return the row of a request in the table of KV locations, None if it has none."""
     kv: Any = getattr(request, "kv", None)
     if hasattr(request, "hybridfuzz_row"):
         followed: int | None = request.hybridfuzz_row
@@ -94,14 +98,14 @@ def row_of(request: Any) -> int | None:
 
 
 def allocated(request: Any) -> int:
-    """How many KV locations a request's row has."""
+    """Return the number of KV locations in a request's row."""
     kv = getattr(request, "kv", None)
     tokens: int = kv.kv_allocated_len if kv is not None else getattr(request, "kv_allocated_len", 0)
     return tokens
 
 
 def slots_of(request: Any) -> tuple[int, ...]:
-    """State slots of a request by role: the working one, then those for snapshots; 0 where there is none."""
+    """Return a request's state slots by role: the working one, then those for snapshots; 0 where there is none."""
     kv = states_of(request)
     tracks = getattr(kv, "mamba_ping_pong_track_buffer", None)
     if kv.mamba_pool_idx is None and tracks is None:

@@ -48,7 +48,7 @@ class GpuFactory:
             },
             accepts={"dtype": ("bfloat16",)},
             traces_per_second=1.0,
-            reaches=frozenset({"padding"}),
+            features=frozenset({"padding"}),
         )
 
     def supports(self, config: Config) -> str:

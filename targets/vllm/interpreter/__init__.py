@@ -9,14 +9,14 @@ arrays, constant branches are gone, and a block that a mask cuts short is comput
 It reproduces Triton's *interpreter* bit for bit (which is not always what a GPU does), or it does
 not run at all: types, operations and functions are checked while a kernel is compiled, before
 anything has run, and a kernel with anything unknown (bf16 and fp16, atomics, two dimensions,
-variables that change their type, ...) is left to Triton's interpreter. `fallbacks()` says which and
-why, `counts()` how often.
+variables that change their type, ...) is left to Triton's interpreter. `fallbacks()` returns these kernels
+with the reasons, `counts()` the numbers of launches.
 
-What differs, all where something is wrong already:
+Differences, all of them in kernels that are wrong already:
 - memory outside of the launch's tensors, or at a null pointer, raises with the kernel's name;
   accesses through pointer tables are otherwise not bounded (see `memory`);
 - a block of int32 indices that would pass 2**31 raises instead of wrapping;
-- a load or a cast whose result nobody uses is not made, so it cannot fail either;
+- a load or a cast whose result is unused is left out, so it cannot fail either;
 - lanes that a mask cuts off are not loaded by a later load without a mask;
 - a signalling NaN that is copied as a scalar float becomes a quiet one.
 

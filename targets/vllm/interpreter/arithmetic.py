@@ -1,4 +1,4 @@
-"""The arithmetic that generated kernels call, bit for bit what Triton's interpreter computes.
+"""Arithmetic for generated kernels, bit for bit the same as in Triton's interpreter.
 
 Scalars are Python numbers: an int inside its type's range, a float that its type can hold. Blocks
 are numpy arrays. numpy is asked in Triton's own way (same function, same element type) wherever
@@ -18,11 +18,11 @@ from .values import NUMPY, limits
 
 
 class IntegerOverflow(RuntimeError):
-    """A number where Triton raises, or a block index that would wrap: neither is reproduced."""
+    """A number for which Triton raises, or a block index that would wrap: neither is reproduced."""
 
 
 class KernelFailure(RuntimeError):
-    """A kernel reached what Triton's interpreter cannot execute either."""
+    """A kernel reached an operation that Triton's interpreter cannot execute either."""
 
 
 def fail(reason: str) -> None:
@@ -39,7 +39,7 @@ def wrap(type_: str, value: int) -> int:
 
 
 def fit(type_: str, value: int) -> int:
-    """A Python int that meets a tensor: Triton raises where it does not fit."""
+    """Check a Python int that is combined with a tensor. Triton raises if it does not fit."""
     low, high = LIMITS[type_]
     if low <= value <= high:
         return value

@@ -30,7 +30,7 @@ class Compiler(Expressions):
         return self.out.lines
 
     def block(self, nodes: list[ast.stmt]) -> bool:
-        """Compile statements; whether control never gets past them."""
+        """Compile statements. Return True if control never gets past them."""
         for place, node in enumerate(nodes):
             rest = nodes[place + 1 :]
             if isinstance(node, ast.If):
@@ -158,7 +158,7 @@ class Compiler(Expressions):
                 self.frame.names[name] = merged
 
     def move(self, value: Value, variable: str, lines: list[str], like: Value | None, lanes: str = "") -> Value:
-        """Append code that puts a value into a variable; it must be like what else goes there."""
+        """Append code that puts a value into a variable; its type must match the variable's other values."""
         out, saved, memo = self.out, self.out.lines, self.out.memo
         if value.type in ("const", "tuple") or (value.n and value.type == "ptr"):
             if like is None or (same_constant(value, like)):
@@ -235,7 +235,7 @@ class Compiler(Expressions):
         self.loop("while True:", node, {})
 
     def loop(self, head: str, node: ast.For | ast.While, bound: dict[str, Value]) -> None:
-        """A loop whose variables keep their types from one turn to the next."""
+        """Compile a loop whose variables keep their types from one iteration to the next."""
         out, names = self.out, self.frame.names
         changed = [name for name in assigned(node.body) if name not in bound]
         carried: dict[str, Value] = {}
@@ -269,14 +269,14 @@ class Compiler(Expressions):
                 del self.frame.names[name]
 
     def next_turn(self, carried: dict[str, Value], changed: list[str]) -> None:
-        """The end of a loop's body: what changed goes where the next turn looks for it."""
+        """End a loop's body: move changed values to the variables that the next iteration reads."""
         out, names = self.out, self.frame.names
         moves: list[tuple[str, str]] = []
         for name in changed:
             value = names.get(name)
             if value is None:
                 continue
-            if name not in carried:  # first assigned in the loop: kept for what follows it
+            if name not in carried:  # first assigned in the loop: kept for the code after it
                 if value.n or value.type in ("const", "tuple"):
                     del names[name]
                     continue

@@ -22,7 +22,7 @@ from .values import (
     type_of,
 )
 
-# Gives the code of an operation from its operands' code; the flag says whether for a block.
+# Maps the code of the operands to the code of an operation; the flag is True for a block.
 Template = Callable[[list[str], bool], str]
 
 
@@ -30,11 +30,11 @@ class Emitter:
     """The body of one generated function."""
 
     def __init__(self, *, cut: bool) -> None:
-        self.cut = cut  # whether blocks may be cut at all
+        self.cut = cut  # True if blocks may be cut
         self.lines: list[str] = []
         self.depth = 1
         self.count = 0
-        self.memo: dict[object, Value] = {}  # of this scope: what has a name already
+        self.memo: dict[object, Value] = {}  # of this scope: code that has a name already
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
@@ -96,7 +96,7 @@ class Emitter:
     # Conversions
 
     def cast(self, value: Value, type_: str) -> Value:
-        """What `.to(type_)` does, for numbers."""
+        """Convert numbers as `.to(type_)` does."""
         source = value.type
         if source in WEAK:
             return self.strong(value, type_)
@@ -200,7 +200,7 @@ class Emitter:
         return Value(type_, n=n, make=make, start=replace(start, type=type_))
 
     def prefix(self, count: str, n: int) -> Value:
-        """The mask of the first `count` lanes (any number), or all false where it is negative."""
+        """Return the mask of the first `count` lanes, all false if it is negative."""
         key = ("prefix", count, n)
         if key not in self.memo:
             lanes = self.name(f"{n} if {count} > {n} else {count} if {count} > 0 else 0", "k")
@@ -209,7 +209,7 @@ class Emitter:
         return self.memo[key]
 
     def where_true(self, value: Value) -> Value:
-        """A scalar as a condition."""
+        """Return a scalar as a condition."""
         if value.type == "const":
             return const(bool(value.value))
         if value.n or value.type in ("ptr", "tuple"):

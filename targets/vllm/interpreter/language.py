@@ -1,6 +1,6 @@
 """The functions of `triton.language` that kernels may call, each as code that does the same.
 
-What is not in `FUNCTIONS` or `METHODS` is unknown to the compiler; a jitted function of Triton's
+Names that are not in `FUNCTIONS` or `METHODS` are unknown to the compiler; a jitted function of Triton's
 own library (tl.cdiv, tl.rand, ...) that is not here is compiled from its source like any other.
 """
 
@@ -32,7 +32,7 @@ def static(value: Value, what: str) -> Any:
 
 
 def dtype_name(value: Any) -> str:
-    """A tl.dtype as a type of ours; a pointer type gives "ptr"."""
+    """Return the compiler's type of a tl.dtype; "ptr" for a pointer type."""
     name = str(getattr(value, "name", value))
     if hasattr(value, "element_ty"):
         return "ptr"

@@ -31,7 +31,7 @@ fallback_launches: collections.Counter[str] = collections.Counter()
 
 
 class Kernel:
-    """One jitted function: its parameters, and what it was compiled to for which arguments."""
+    """One jitted function: its parameters, and its compiled versions by argument types."""
 
     def __init__(self, jitted: Any) -> None:
         self.fn = jitted.fn
@@ -143,7 +143,7 @@ def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -
 
 
 def launch(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> bool:
-    """Whether our own code ran the launch."""
+    """Run a launch by compiled code. Return False if it is left to Triton's interpreter."""
     values = kernel.bind(args, kwargs)
     key: list[tuple[Any, ...]] = []
     given: list[int] = []

@@ -39,7 +39,7 @@ class OutOfBounds(RuntimeError):
 
 
 class Launch:
-    """What the launch in progress was given: for messages and for the slow part of the checks."""
+    """The arguments of the launch in progress, for messages and for the slow part of the checks."""
 
     kernel = ""
     tensors: tuple[Any, ...] = ()

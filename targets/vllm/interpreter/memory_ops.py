@@ -1,4 +1,4 @@
-"""Loads, stores and reductions: where a block's lanes meet memory or each other."""
+"""Loads, stores and reductions: operations between a block's lanes and memory, or among lanes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .values import NUMPY, SIZE, Unsupported, Value, const, is_float
 
 
 def _mask(out: Emitter, mask: Value, n: int) -> Value | None:
-    """None where every lane is let through."""
+    """Return the mask as int1, None if it masks no lane."""
     if mask.type == "const" and (mask.value is None or mask.value is True):
         return None
     value = out.cast(out.strong(mask), "int1")

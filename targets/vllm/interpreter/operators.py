@@ -135,7 +135,7 @@ def _logical(out: Emitter, symbol: str, a: Value, b: Value) -> Value:
 
 
 def _gated(out: Emitter, mask: Value, scalar: Value) -> Value:
-    """A mask of leading lanes and a scalar: none of them where the scalar is false."""
+    """Combine a mask of leading lanes with a scalar: no lane if the scalar is false."""
     return out.prefix(out.name(f"{mask.lanes} if {scalar.code} else 0"), mask.n)
 
 

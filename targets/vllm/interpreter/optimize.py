@@ -1,8 +1,8 @@
-"""Makes generated code shorter: drops what nobody reads, and moves work into the branch that needs it.
+"""Shortens generated code: removes unused values, and moves work into the branch that needs it.
 
 Every assignment in generated code is free of side effects (stores to memory are statements of their
-own), so one whose names nobody reads can go. One that is read in a single branch only moves there:
-a greedy rejection step never draws the random number that only a sampled one looks at.
+own), so one whose names are never read can go. One that is read in a single branch only moves there:
+a greedy rejection step never draws the random number that only a sampled one needs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def statements(nodes: Statements) -> Iterator[ast.stmt]:
 
 
 def live_names(nodes: Statements) -> set[str]:
-    """What statements with an effect read, directly or through assignments."""
+    """Return the names that statements with an effect read, directly or through assignments."""
     live: set[str] = set()
     sources: dict[str, set[str]] = {}
     for node in statements(nodes):

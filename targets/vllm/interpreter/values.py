@@ -1,4 +1,4 @@
-"""What the kernel compiler knows of a value while it compiles, and Triton's rules for types.
+"""Compile-time knowledge of values, and Triton's rules for types.
 
 A type is Triton's own name for it ("int32", "fp32", "int1"), "ptr", or one of four that only a
 compiler needs: "const" (a Python value, known now: Triton's interpreter keeps those weakly typed),
@@ -34,7 +34,7 @@ WEAK = ("const", "w32", "w64")
 
 
 class Unsupported(Exception):
-    """This kernel uses what cannot be reproduced exactly: Triton's interpreter runs it."""
+    """A kernel with an operation that cannot be reproduced exactly: Triton's interpreter runs it."""
 
 
 class Fails(Unsupported):
@@ -50,7 +50,7 @@ class Value:
     """A scalar (n = 0) or a block of n lanes; `code` is a name or literal in the generated code.
 
     A block has one of three forms. *Lazy*: `make` gives the code of its first k lanes ("" for all),
-    so nothing is computed until somebody says how many are needed. *Full*: `code` has n lanes.
+    so nothing is computed until the number of lanes is known. *Full*: `code` has n lanes.
     *Cut*: `code` has only the first `lanes` lanes (a variable); the others all equal `tail()`, or,
     without a tail, are unknown and must never be looked at.
     """
@@ -95,7 +95,7 @@ def kind(type_: str) -> int:
 
 
 def type_of(value: Any) -> str:
-    """What Triton makes of a Python number that meets no other type."""
+    """Return Triton's type of a Python number that is not combined with another type."""
     if isinstance(value, bool):
         return "int1"
     if isinstance(value, int):

@@ -1,1 +1,1 @@
-"""Sources that are inlined into stand-alone reproducers (`repro`): plain vLLM and torch, nothing of ours."""
+"""Sources of a small engine, inlined into stand-alone reproducers (`repro`): vLLM and torch, no hybridfuzz."""

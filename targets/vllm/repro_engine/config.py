@@ -41,7 +41,7 @@ HYBRID = {
 
 
 def prepare(runner):
-    """Once per process; returns the folder of the model."""
+    """Prepare the process, once; return the folder of the model."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
@@ -51,12 +51,12 @@ def prepare(runner):
         init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
         ensure_model_parallel_initialized(1, 1)
     mamba_utils._TEMPORAL_TILES = 1  # a state is 8 bytes
-    Sampler.greedy_sample = staticmethod(lambda logits: logits.argmax(dim=-1).view(-1))  # else a compiled operator
+    Sampler.greedy_sample = staticmethod(lambda logits: logits.argmax(dim=-1).view(-1))  # otherwise a compiled operator
     return folder
 
 
 def configure(folder, runner, mode, block_size, num_drafts, async_depth, eagle, **more):
-    """A configuration as for a small GPU."""
+    """Return the configuration that the platform would choose for a small GPU."""
     eagle = eagle or (runner == "v2" and drafts_as_eagle())
     tokens = max(more["max_num_batched_tokens"], more["max_num_seqs"] * (num_drafts + 1))
     length = more["max_model_len"]
@@ -74,7 +74,7 @@ def configure(folder, runner, mode, block_size, num_drafts, async_depth, eagle, 
         model_config=model, cache_config=cache, scheduler_config=scheduling, device_config=DeviceConfig("cpu"),
         speculative_config=speculation(model, num_drafts, eagle) if num_drafts else None,
     )  # fmt: skip
-    config.scheduler_config.async_scheduling = async_depth > 0  # the CPU platform switches it off
+    config.scheduler_config.async_scheduling = async_depth > 0  # the CPU platform disables it
     return config
 
 
@@ -88,5 +88,5 @@ def speculation(model, num_drafts, eagle):
 
 
 def drafts_as_eagle():
-    """Whether the V2 runner of this release refuses the n-gram method: then the drafter passes as MTP."""
+    """Return True if this release's V2 runner refuses the n-gram method: then the drafter passes as MTP."""
     return not takes(model_runner.init_speculator, "req_states")

@@ -38,7 +38,7 @@ class Engine:
         width = more["conv_width"]
         head_size = -(-(width + num_drafts) // (2 * block_size))
         cache = self.config.cache_config
-        # What the platform would choose from the sizes of a real model's states.
+        # The platform derives these from the sizes of a real model's states.
         cache.block_size = block_size
         cache.mamba_block_size = more["max_model_len"] if mode == "none" else block_size
         cache.mamba_page_size_padded = block_size * 2 * head_size * 8
@@ -49,14 +49,14 @@ class Engine:
             self.build(Model(self, self.pattern(groups), width, head_size, num_drafts))
 
     def pattern(self, groups):
-        """State layers, then an attention layer, and so on, as real hybrids have them."""
+        """Return the order of layers: state layers, then an attention layer, and so on, as in real hybrid models."""
         mamba = sum(layers for kind, layers in groups if kind == "mamba")
         attention = sum(layers for kind, layers in groups if kind == "attention")
         each = -(-mamba // attention)
         return "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
 
     def build(self, model):
-        """The runner with its caches, full of random bytes, and the scheduler."""
+        """Build the runner with its caches, filled with random bytes, and the scheduler."""
         self.build_v2(model) if self.is_v2 else self.build_v1(model)
         runner, config = self.runner, self.config
         specs = runner.get_kv_cache_spec()
@@ -97,7 +97,7 @@ class Engine:
         self.hasher = self.build_hasher(hash_size) if config.cache_config.enable_prefix_caching else None
 
     def build_hasher(self, hash_size):
-        """Prefix hashes, as `EngineCore` makes them."""
+        """Return the prefix hasher, as `EngineCore` makes it."""
         function = get_hash_fn_by_name(self.config.cache_config.prefix_caching_hash_algo)
         kv_cache_utils.init_none_hash(function)
         arguments = [hash_size, function]
@@ -166,43 +166,43 @@ class Engine:
         self.batch, self.computed = self.batch[: len(computed)], computed
 
     def note(self, layer, row, block, state):
-        """A state layer took its initial state."""
+        """Record the initial state of a row in a state layer."""
         name = self.batch[row] if row < len(self.batch) else None
         self.reads.append((self.executing, name, layer, block, state))
 
     def says(self, name, position):
-        """The token at a position of a request, whoever asks."""
+        """Return the token at a position of a request."""
         known = self.tokens.get(name, ())
         return known[position] if position < len(known) else 0
 
     def wanted(self, name):
-        """How many drafts this step asks for."""
+        """Return the number of drafts in this step."""
         return min(self.per_request.get(name, (self.drafts, self.right))[0], self.k)
 
     def propose(self, name, length, count):
-        """Drafts, the first few of them what the model will say."""
+        """Return drafts, of which the first `right` are the tokens that the model will sample."""
         right = self.per_request.get(name, (self.drafts, self.right))[1]
         said = [self.says(name, length + index) for index in range(count)]
         return [one if index < right else (one - 1) % 126 + 2 for index, one in enumerate(said)]
 
     def state(self, name, depth):
-        """What a recurrent state of a request must be after `depth` tokens."""
+        """Return the correct recurrent state of a request after `depth` tokens."""
         return fold(self.tokens[name][:depth])
 
     def initial_states(self, step, name, group):
-        """(layer, block, state) that the state layers of a group took for a request in a step."""
+        """Return (layer, block, state) of the initial states of a request in a step, in the layers of a group."""
         layers = self.groups[group]
         return [(one[2], one[3], one[4]) for one in self.reads if one[:2] == (step, name) and one[2] in layers]
 
     def content(self, group, block):
-        """The states that the layers of a group hold in a block now."""
+        """Return the states that the layers of a group hold in a block."""
         caches = [
             self.config.compilation_config.static_forward_context[name].kv_cache[1] for name in self.groups[group]
         ]
         return [int(cache.view(len(cache), -1)[block, 0]) for cache in caches]
 
     def describe(self, state):
-        """A state in words."""
+        """Describe a state in words."""
         for name, tokens in self.tokens.items():
             for depth in range(1, len(tokens) + 1):
                 if fold(tokens[:depth]) == state:
@@ -210,7 +210,7 @@ class Engine:
         return f"bytes that are nobody's state ({state:#x})"
 
     def add(self, name, prompt, says, new_tokens, priority=0):
-        """A request arrives; the model is going to say `says`."""
+        """Add a request; the model will sample the tokens `says`."""
         self.tokens[name] = prompt + says
         wanted = {"pooling_params": None, "block_hasher": self.hasher, "priority": priority, "eos_token_id": None}
         wanted |= {"arrival_time": float(len(self.tokens))}
@@ -219,18 +219,18 @@ class Engine:
         self.scheduler.add_request(Request(name, prompt, sampling, **known))
 
     def step(self, budget=None, drafts=0, right=0, per_request=()):
-        """Schedule and, when due, execute and update; the drafter proposes `drafts` tokens, the first `right` right."""
+        """Schedule and, when due, execute and update. The first `right` of `drafts` proposed tokens are right."""
         self.drafts, self.right, self.per_request = drafts, right, dict(per_request)
         self.scheduler.max_num_scheduled_tokens = min(budget or self.budget, self.budget)
         plan = self.scheduler.schedule()
-        # With asynchronous scheduling the worker, another process, gets a copy.
+        # With asynchronous scheduling the worker is another process and gets a copy.
         self.in_flight.append((self.steps, plan, pickle.loads(pickle.dumps(plan)) if self.async_depth else plan))
         self.steps += 1
         while len(self.in_flight) > (self.async_depth if plan.total_num_scheduled_tokens else 0):
             self.complete()
 
     def complete(self):
-        """Execute the oldest planned step and hand over its results."""
+        """Execute the oldest scheduled step and pass its results to the scheduler."""
         self.executing, plan, sent = self.in_flight.pop(0)
         output = self.runner.execute_model(sent)
         if output is None:
@@ -243,18 +243,18 @@ class Engine:
                 self.scheduler.update_draft_token_ids(proposals)
 
     def preempt(self, name):
-        """Between two steps."""
+        """Preempt a request between two steps."""
         request = self.scheduler.requests.get(name)
         if request in self.scheduler.running:
             self.scheduler.running.remove(request)
             self.scheduler._preempt_request(request, time.monotonic())
 
     def abort(self, name):
-        """The client gives up."""
+        """Abort a request."""
         self.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
 
     def dummy_run(self):
-        """A step for nobody, as on an idle data-parallel rank."""
+        """Run a step without requests, as on an idle data-parallel rank."""
         while self.scheduler.has_requests():
             self.step()
         query = getattr(self.runner, "uniform_decode_query_len", 0) or getattr(self.runner, "decode_query_len", 1)
@@ -265,7 +265,7 @@ class Engine:
         self.scheduler.reset_prefix_cache(reset_running_requests=preempt_running)
 
     def evict(self, count):
-        """Up to `count` free blocks lose their keys, oldest first."""
+        """Evict the keys of up to `count` free blocks, oldest first."""
         pool = self.scheduler.kv_cache_manager.block_pool
         free = [block for block in pool.free_block_queue.get_all_free_blocks() if block.block_hash is not None]
         pool.evict_blocks({block.block_id for block in free[:count]})

@@ -1,8 +1,9 @@
 """Stand-in layers: a hybrid model whose recurrent states are numbers, kept in vLLM's own KV tensors.
 
-A state is a number that stands for "exactly these tokens, in this order" (`fold`). It lies in the block that vLLM's own
-metadata names, so vLLM's copies, zeroing and recycling move it. Attention layers only take part in the allocation.
-What the model says next is written down in advance. (This file is inlined into reproducers; nothing imports it.)
+A state is a number that stands for "exactly these tokens, in this order" (`fold`). It is stored in the block that
+vLLM's own metadata names, so that vLLM's copies, zeroing and recycling apply to it. Attention layers only take part in
+the allocation. The tokens that the model samples are given in advance. (This file is inlined into reproducers; nothing
+imports it.)
 """
 
 import inspect
@@ -24,14 +25,14 @@ STATES = {}
 
 
 def fold(tokens, state=0):
-    """The state after `tokens`: a number of its own for each sequence of tokens (and for each stale start)."""
+    """Return the state after `tokens`: a different number for each sequence of tokens (and for each stale start)."""
     for token in tokens:
         state = STATES.setdefault((state, token), len(STATES) + 1)
     return state
 
 
 def takes(function, name):
-    """Whether a function of this release has a parameter."""
+    """Return True if a function of this release has a parameter."""
     return name in inspect.signature(function).parameters
 
 
@@ -47,7 +48,7 @@ class Backend(TritonAttentionBackend):
 
 
 class Attention(nn.Module, AttentionLayerBase):
-    """Takes part in the allocation."""
+    """An attention layer that only takes part in the allocation."""
 
     num_heads = 1
     impl = types.SimpleNamespace(num_heads=1, need_to_return_lse_for_decode=False, supports_quant_query_input=False)
@@ -96,7 +97,7 @@ class State(nn.Module, MambaBase):
 
 
 def state_rows(metadata):
-    """(batch row, positions of its tokens, block of the initial state or None, blocks to write) as the kernels see it.
+    """Yield (batch row, positions of its tokens, block of the initial state or None, blocks to write), as kernels do.
 
     A speculative row starts from the block at index accepted - 1 and writes one state for each token.
     """

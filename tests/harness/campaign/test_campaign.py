@@ -18,8 +18,12 @@ COUNTED = ("traces", "steps", "exercised", "reached", "done", "beyond")
 
 
 def counts(summary: dict[str, Any]) -> dict[str, Any]:
-    """What has to be the same however often a campaign was cut off."""
-    findings = {finding["signature"]: finding["count"] for finding in summary["findings"]}
+    """Return what has to be the same however often a campaign was cut off.
+
+    A worker that is killed is a flaky finding of its own, which an undisturbed campaign does not have.
+    """
+    steady = [finding for finding in summary["findings"] if finding["reproduced"]]
+    findings = {finding["signature"]: finding["count"] for finding in steady}
     return {**{name: summary[name] for name in COUNTED}, "findings": findings}
 
 
@@ -188,10 +192,132 @@ class TestCorpus:
         assert {finding["index"] for finding in ran.json["findings"]} >= {-1}
 
     def test_broken_state(self, tmp_path: Path, hybridfuzz: Cli) -> None:
-        """A state that cannot be read is no campaign to continue."""
+        """A state that cannot be read is refused before the first trace, and left as it is."""
         hybridfuzz(*NIGHT, *self.FEW)
-        (tmp_path / "out" / "campaign.json").write_text('{"traces": ')
-        assert hybridfuzz(*NIGHT, *self.FEW).json["traces"] == 40
+        for name in ("campaign.json", "triage.json"):
+            file = tmp_path / "out" / name
+            before = file.read_text() if file.exists() else "{}"
+            file.write_text('{"traces": ')
+            ran = hybridfuzz(*NIGHT, *self.FEW, "--junit", "junit.xml")
+            assert ran.status == 2
+            assert name in ran.error and "move it away" in ran.error
+            assert "fuzzing" not in ran.err
+            assert file.read_text() == '{"traces": '
+            file.write_text(before)
+
+
+OUTPUTS = ("--junit", "junit.xml", "--sarif", "x.sarif", "--events", "events.ndjson")
+
+
+class TestSignals:
+    """Every exit but SIGKILL leaves report, JUnit, SARIF and history, and is never called clean."""
+
+    @pytest.mark.parametrize(
+        "signals",
+        [
+            [signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP], [signal.SIGTERM, signal.SIGTERM],
+            [signal.SIGINT, signal.SIGHUP, signal.SIGTERM],
+        ],
+        ids=lambda signals: "+".join(one.name for one in signals),
+    )  # fmt: skip
+    @pytest.mark.parametrize("target", ["hybrid", MUTANT])
+    def test_outputs(
+        self, environment: dict[str, str], tmp_path: Path, target: str, signals: list[signal.Signals]
+    ) -> None:
+        with start(environment, tmp_path, "--time", "60s", "--target", target, "-o", "out", *OUTPUTS) as process:
+            wait_for(process, "fuzzing hybrid" if target == "hybrid" else "FOUND")
+            for number in signals:
+                process.send_signal(number)
+            out, err = process.communicate(timeout=20)
+        summary = json.loads(out.splitlines()[-1])
+        assert process.returncode == (5 if target == "hybrid" else 1), err
+        assert summary["exit_reason"] == state(tmp_path / "out")["exit_reason"] == "interrupted"
+        assert "clean" not in err
+        assert "report: out/report.html" in err
+        assert (tmp_path / "out" / "report.html").exists()
+        [cut_off] = [case for case in ET.parse(tmp_path / "junit.xml").getroot() if case.get("name") == "traces"]
+        failure = cut_off.find("failure")
+        assert failure is not None and "interrupted" in str(failure.get("message"))
+        results = json.loads((tmp_path / "x.sarif").read_text())["runs"][0]["results"]
+        assert len(results) == len(summary["findings"]) == (0 if target == "hybrid" else len(results))
+        assert (tmp_path / "out" / "triage.json").exists() == (target == MUTANT)
+        last = (tmp_path / "events.ndjson").read_text().splitlines()[-1]
+        assert json.loads(last)["event"] == "campaign_ended"
+
+    def test_a_killed_campaign_has_a_bug_history(self, environment: dict[str, str], tmp_path: Path) -> None:
+        with start(environment, tmp_path, "--time", "60s", "--target", MUTANT, "-o", "out") as process:
+            wait_for(process, "reduced to")
+            time.sleep(1)
+            process.kill()
+        bugs = json.loads((tmp_path / "out" / "triage.json").read_text())
+        findings = state(tmp_path / "out")["findings"]
+        assert {bug["signature"] for bug in bugs.values()} == {finding["signature"] for finding in findings} != set()
+
+    def test_an_interrupted_retest_is_an_interrupted_campaign(
+        self, environment: dict[str, str], tmp_path: Path, hybridfuzz: Cli
+    ) -> None:
+        """Signals count until the last event: here while the bugs of earlier campaigns run again."""
+        hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "2", "-o", "out")
+        file = tmp_path / "out" / "triage.json"
+        [bug, *_] = json.loads(file.read_text()).values()
+        slow = {**bug, "target": "python:fake_targets:HANG"}
+        file.write_text(json.dumps({f"{slow['target']} {slow['signature']}": slow}))
+        arguments = ("--target", slow["target"], "--seed", "2", "--traces", "1", "--timeout", "30s", "-o", "out")
+        with start(environment, tmp_path, *arguments) as process:
+            wait_for(process, "fuzzing")
+            time.sleep(1)
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=20)
+        assert json.loads(out.splitlines()[-1])["exit_reason"] == "interrupted"
+
+
+class TestLostOutputs:
+    """An output that is lost is a warning; the campaign's own result counts."""
+
+    @pytest.mark.parametrize("reader", ["none", "leaves"])
+    def test_fifo(self, environment: dict[str, str], tmp_path: Path, reader: str) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        began = time.monotonic()
+        with start(environment, tmp_path, "--target", MUTANT, "--traces", "3", "--events", "fifo") as process:
+            if reader == "leaves":
+                os.close(os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK))
+            out, err = process.communicate(timeout=60)
+        assert process.returncode == 1, err
+        assert "warning: --events ended early: cannot write events to fifo" in err
+        assert json.loads(out.splitlines()[-1])["exit_reason"] == "traces"
+        assert time.monotonic() - began < 60
+
+    def test_standard_output_that_nobody_reads(self, environment: dict[str, str], tmp_path: Path) -> None:
+        """`hybridfuzz fuzz | head -1`."""
+        words = [word for word in NIGHT if word != "--json"]
+        with subprocess.Popen(
+            command(*words, "--target", MUTANT, "--traces", "3", "-o", "out", "--junit", "junit.xml"),
+            env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout and process.stderr
+            process.stdout.readline()
+            process.stdout.close()
+            err = process.stderr.read()
+            assert process.wait(60) == 1
+        assert "internal error" not in err and "Traceback" not in err
+        assert (tmp_path / "junit.xml").exists()
+        assert state(tmp_path / "out")["exit_reason"] == "traces"
+
+
+def test_a_hang_that_does_not_happen_again_is_a_flaky_finding(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """Every third engine hangs: the traces run clean in a new worker, but the campaign is not clean."""
+    arguments = ("--target", "python:fake_targets:SOMETIMES_HANGS", "--timeout", "1s", "--traces", "7", "--jobs", "1")
+    ran = hybridfuzz(*NIGHT, *arguments, "--junit", "junit.xml")
+    assert ran.status == 1
+    [finding] = ran.json["findings"]
+    assert (finding["signature"], finding["reproduced"]) == ("HANG-time-limit", False)
+    assert ran.json["traces"] == 7
+    assert "flaky: HANG-time-limit" in ran.err
+    names = {
+        case.get("name") for case in ET.parse(tmp_path / "junit.xml").getroot() if case.find("failure") is not None
+    }
+    assert "HANG-time-limit" in names
+    assert {bug["state"] for bug in ran.json["bugs"]} == {"flaky"}
 
 
 def test_leaking_target(hybridfuzz: Cli) -> None:
@@ -241,6 +367,16 @@ def test_events_and_junit(tmp_path: Path, hybridfuzz: Cli) -> None:
     failed = {case.get("name") for case in suite if case.find("failure") is not None}
     assert failed >= {finding["signature"] for finding in ran.json["findings"]}
     assert int(suite.get("failures", "0")) == len(failed)
+
+
+def test_nothing_runs_before_the_target_has_accepted_the_configuration(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """Only the worker knows the switches of an engine; the self-test waits for its answer."""
+    words = [word for word in NIGHT if word != "--no-canary"]
+    ran = hybridfuzz(*words, "--config", "nonsense=1", "--events", "events.ndjson", "--traces", "1")
+    assert ran.status == 2
+    assert "nonsense" in ran.error
+    events = [json.loads(line)["event"] for line in (tmp_path / "events.ndjson").read_text().splitlines()]
+    assert set(events) <= {"campaign_ended", "tick"}
 
 
 def test_events_that_cannot_be_written(hybridfuzz: Cli) -> None:

@@ -129,9 +129,9 @@ def test_usage(hybridfuzz: Cli, arguments: list[str], words: str) -> None:
 
 
 def test_the_document_is_written_where_there_is_one(hybridfuzz: Cli, tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/reference").mkdir(parents=True)
     ran = hybridfuzz("mutants", "--write-docs", "--seeds", 1, "--time", "0.2s", "--no-reduce")
-    page = (tmp_path / "docs" / "detection.md").read_text()
+    page = (tmp_path / "docs/reference/detection.md").read_text()
     assert ran.status in (0, 1)
     assert f"| {QUICK} | 1/1 |" in page
 

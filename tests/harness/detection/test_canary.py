@@ -53,7 +53,7 @@ def test_a_planted_bug_is_found_and_no_finding(tmp_path: Path) -> None:
     assert summary.canary.signature
     assert summary.findings == []
     assert not summary.blind
-    assert fuzz.status(summary, []) == 0
+    assert fuzz.status(summary) == 0
 
 
 def test_a_silent_canary_makes_the_campaign_blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_silent_canary_makes_the_campaign_blind(tmp_path: Path, monkeypatch: p
     assert summary.canary.silent == ["NOISY"] * 3, "at most three tries"
     assert summary.canary.seconds >= 1.5
     assert summary.blind
-    assert fuzz.status(summary, []) == 3
+    assert fuzz.status(summary) == 3
     assert "blind" in verdict(summary).plain
     assert "clean" not in verdict(summary).plain
     assert "NOISY" in canary_line(summary.canary)
@@ -73,7 +73,7 @@ def test_a_silent_canary_makes_the_campaign_blind(tmp_path: Path, monkeypatch: p
 def test_a_mutant_that_is_silent_is_named_even_if_the_next_one_is_found() -> None:
     result = sing(DEAF, QUICK)
     assert (result.found, result.slug, result.silent) == (True, "null-as-state-slot", ["NOISY"])
-    assert "not found: NOISY" in canary_line(result)
+    assert "not detected: NOISY" in canary_line(result)
 
 
 def test_with_overrides_only_what_is_within_reach_is_planted() -> None:
@@ -81,7 +81,7 @@ def test_with_overrides_only_what_is_within_reach_is_planted() -> None:
     assert (result.state, result.slug, result.silent) == ("found", "null-as-state-slot", [])
     nothing = sing(DRAFTS_ONLY, overrides={"num_speculative_tokens": "0"})
     assert nothing.state == "none"
-    assert "none planted" in canary_line(nothing)
+    assert "no bug was planted" in canary_line(nothing)
 
 
 def test_overrides_of_other_engines_are_left_out() -> None:
@@ -128,5 +128,5 @@ def test_command_line(hybridfuzz: Cli) -> None:
     assert ran.status == 1
     assert ran.json["canary"]["found"]
     assert {"slug", "found", "traces", "seconds"} <= ran.json["canary"].keys()
-    assert "canary: " in ran.err
+    assert "self-test passed: planted bug " in ran.err
     assert hybridfuzz(*words, "--no-canary").json["canary"] is None

@@ -13,9 +13,10 @@ HISTORY = History(groups=(("mamba", 16), ("attention", 16)), null_block=0)
 
 @pytest.mark.parametrize(("status", "words"), [
     (Status(), ", which is free"),
-    (Status(key="state@8 of r0"), ", which is free and reachable as state@8 of r0"),
+    (Status(key="state@8 of r0"), ", which is free and is published as state@8 of r0"),
     (Status({"r0": None}), ", which belongs to r0"),
-    (Status({"r0": None, "r1": None}, "state@8 of r0"), ", which belongs to r0 and r1 and reachable as state@8 of r0"),
+    (Status({"r0": None, "r1": None}, "state@8 of r0"),
+     ", which belongs to r0 and r1 and is published as state@8 of r0"),
 ])  # fmt: skip
 def test_a_status_in_words(status: Status, words: str) -> None:
     assert status.describe() == words
@@ -43,10 +44,10 @@ def test_blocks_are_followed_through_the_marks() -> None:
 
 
 @pytest.mark.parametrize(("turn", "words"), [
-    ({"start": 3, "num_tokens": 1}, "is to compute position 3"),
-    ({"start": 3, "num_tokens": 5}, "is to compute positions 3 to 7"),
+    ({"start": 3, "num_tokens": 1}, "is scheduled to compute position 3"),
+    ({"start": 3, "num_tokens": 5}, "is scheduled to compute positions 3 to 7"),
     ({"start": 3, "num_tokens": 5, "accepted": 0}, "computes positions 3 to 7"),
-    ({"start": 3, "num_tokens": 2, "drafts": 1}, "is to compute positions 3 to 4, the last a draft"),
+    ({"start": 3, "num_tokens": 2, "drafts": 1}, "is scheduled to compute positions 3 to 4, the last a draft"),
     ({"start": 3, "num_tokens": 4, "drafts": 3, "accepted": 3},
      "computes positions 3 to 6, the last 3 of them drafts, 2 accepted"),
     ({"start": 3, "num_tokens": 2, "drafts": 1, "accepted": 0},
@@ -55,7 +56,7 @@ def test_blocks_are_followed_through_the_marks() -> None:
     ({"start": 8, "num_tokens": 1, "admitted": True, "hit": 8, "accepted": 1},
      "is admitted with a hit of 8 tokens and computes position 8"),
     ({"start": 5, "num_tokens": 1, "admitted": True, "kept": 5},
-     "is admitted with the 5 tokens that its session kept to compute position 5"),
+     "is admitted with 5 tokens kept from its session's last turn to compute position 5"),
 ])  # fmt: skip
 def test_a_turn_in_words(turn: dict[str, Any], words: str) -> None:
     given: dict[str, Any] = {"drafts": 0, "admitted": False, "hit": 0, **turn}
@@ -71,10 +72,10 @@ STALE = Status(key="state@8 of a", content="state@9 of r1")
     ("alloc", HELD, "r0 gets block 7 (column 2 of mamba group 0)"),
     ("hit", HELD, "r0 resumes from block 7 (column 2 of mamba group 0)"),
     ("hit", KEYED, "r0 resumes from block 7, state@8 of a (column 2 of mamba group 0)"),
-    ("release", HELD, "r0 gives block 7 back"),
+    ("release", HELD, "r0 releases block 7"),
     ("free", FREE, "block 7 is free"),
-    ("free", KEYED, "block 7 is free, and still reachable as state@8 of a"),
-    ("free", STALE, "block 7 is free, and still reachable as state@8 of a (it holds state@9 of r1)"),
+    ("free", KEYED, "block 7 is free, still published as state@8 of a"),
+    ("free", STALE, "block 7 is free, still published as state@8 of a (it holds state@9 of r1)"),
     ("hash", KEYED, "block 7 is published as state@8 of r0"),
     ("hash", STALE, "block 7 is published as state@8 of r0 (it holds state@9 of r1)"),
     ("drop", FREE, "block 7 loses its key (state@8 of r0)"),
@@ -93,8 +94,8 @@ def test_a_mark_in_words(what: What, status: Status, words: str) -> None:
     assert clause(Mark(0, 0, 7, what, "r0", 0, 2, "state@8 of r0", 5), status, HISTORY) == words
 
 
-def test_the_null_block_is_nobodys() -> None:
-    """Whoever writes there is told off elsewhere; contents of others are named, of kinds with an article."""
+def test_the_null_block_belongs_to_no_request() -> None:
+    """A write there is M5's business; the content of other requests is named, kinds of content with an article."""
     mark = Mark(0, 0, 0, "write", "r0", 0, 2, "state@8 of r1")
     assert clause(mark, FREE, HISTORY) == "r0 writes state@8 of r1 into block 0"
     for content in ("window of state@8", "KV of position 3"):
@@ -158,7 +159,7 @@ def test_each_step_that_touched_the_block_or_ran_the_request_has_a_sentence() ->
     turns = (RequestStep(1, 11, "r0", 4, 1, 0, False, 0), RequestStep(1, 11, "r1", 6, 1, 0, False, 0))
     assert story(lived(*marks, request_steps=turns, block=7, request="r0")) == (
         "Step 10: r0 gets block 7 (column 0 of mamba group 0).",
-        "Step 11: r0 is to compute position 4.",
+        "Step 11: r0 is scheduled to compute position 4.",
         "Step 12: block 7 is zeroed.",
         "Step 13: r0 reads its own state@4 from block 7 (column 0).",
     )
@@ -166,8 +167,10 @@ def test_each_step_that_touched_the_block_or_ran_the_request_has_a_sentence() ->
 
 def test_without_a_subject_every_turn_is_told() -> None:
     turns = (RequestStep(0, 10, "r0", 4, 1, 0, False, 0), RequestStep(0, 10, "r1", 6, 1, 0, False, 0))
-    assert story(lived(request_steps=turns)) == ("Step 10: r0 is to compute position 4; r1 is to compute position 6.",)
-    assert story(lived(request_steps=turns, request="r1")) == ("Step 10: r1 is to compute position 6.",)
+    assert story(lived(request_steps=turns)) == (
+        "Step 10: r0 is scheduled to compute position 4; r1 is scheduled to compute position 6.",
+    )
+    assert story(lived(request_steps=turns, request="r1")) == ("Step 10: r1 is scheduled to compute position 6.",)
     assert story(lived(request_steps=turns, request="r2")) == ("No step computed a token of r2 or gave it a block.",)
 
 
@@ -183,7 +186,7 @@ def test_the_null_block_is_introduced_first() -> None:
 def test_only_a_story_that_is_too_long_is_cut(sentences: int) -> None:
     told = story(lived(*(Mark(index, 10 + index, 7, "zero") for index in range(sentences)), block=7))
     assert len(told) == sentences
-    assert ("(1 more steps.)" in told) == (sentences > FIRST_SHOWN + LAST_SHOWN)
+    assert ("(1 more step.)" in told) == (sentences > FIRST_SHOWN + LAST_SHOWN)
     assert told[0] == "Step 10: block 7 is zeroed."
     assert told[-1] == f"Step {9 + sentences}: block 7 is zeroed."
 
@@ -197,11 +200,11 @@ def apart(*marks: Mark, **violation: Any) -> str:
     return explanation.apart
 
 
-def test_where_the_accounts_part() -> None:
-    """What was expected is where it is now, was overwritten, zeroed, handed out, or never came to be."""
-    said = "Here the accounts part: r0 is wrong (step 12). "
+def test_where_expected_and_observed_diverge() -> None:
+    """What was expected is still there, was overwritten, zeroed or reallocated, or was never written."""
+    said = "Expected and observed diverge here: r0 is wrong (step 12). "
     wrote = Mark(0, 10, 7, "write", "r0", 0, 2, WANTED)
-    assert apart(Mark(0, 10, 7, "read", "r0", 0, 2, WANTED)) == f"{said}No step ever wrote {WANTED}."
+    assert apart(Mark(0, 10, 7, "read", "r0", 0, 2, WANTED)) == f"{said}No step wrote {WANTED}."
     assert apart(wrote, block=7) == f"{said}That block held {WANTED} (column 2) after step 10, and still does."
     elsewhere = Mark(1, 11, 8, "zero")
     assert apart(wrote, elsewhere) == f"{said}Block 7 held {WANTED} (column 2) after step 10, and still does."
@@ -209,7 +212,7 @@ def test_where_the_accounts_part() -> None:
         ("write", "overwrote"),
         ("dead write", "overwrote"),
         ("zero", "zeroed"),
-        ("alloc", "handed out"),
+        ("alloc", "reallocated"),
     ):
         after: Any = Mark(1, 11, 7, what, "r1", 0, 0, "state@3 of r1")
         assert apart(wrote, elsewhere, after).endswith(f"after step 10; step 11 then {fate} it.")

@@ -1,4 +1,4 @@
-"""An explanation names the rule, tells the life of the block, and says where the accounts part."""
+"""An explanation names the rule, tells the history of the block, and where expected and observed diverge."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ LIVED = History(
         Mark(0, 3, 7, "hash", group=0, content="state@16 of document a"),
         Mark(0, 3, 7, "release", "r1", 0, 0),
         Mark(0, 3, 7, "free"),
-        Mark(1, 5, 7, "dead write", "dummy row 2", 0, 0, "content that no prefix has"),
+        Mark(1, 5, 7, "dead write", "dummy row 2", 0, 0, "content that matches no known prefix"),
         Mark(2, 6, 7, "hit", "r3", 0, 0),
         Mark(2, 6, 7, "read", "r3", 0, 0, "what dummy row 2 wrote in step 5"),
         Mark(2, 6, 7, "violation", "r3", 0),
@@ -49,9 +49,9 @@ def test_the_story_of_a_block() -> None:
     assert explanation is not None
     assert explanation.rule.startswith("S2 resume and rollback: The first step after an admission")
     one, two, three = explanation.story
-    assert "block 7 is free, and still reachable as state@16 of document a" in one
+    assert "block 7 is free, still published as state@16 of document a" in one
     assert two.startswith(
-        "Step 5, a dummy run: dummy row 2 writes content that no prefix has into block 7, which is free"
+        "Step 5, a dummy run: dummy row 2 writes content that matches no known prefix into block 7, which is free"
     )
     assert "r3 is admitted with a hit of 16 tokens" in three
     assert "r3 reads what dummy row 2 wrote in step 5 from block 7" in three

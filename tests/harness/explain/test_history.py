@@ -1,23 +1,48 @@
-"""A history says what the views say, and keeping one changes nothing."""
+"""A history agrees with the views, and recording one changes nothing."""
+
+from pathlib import Path
 
 import msgspec
 import pytest
 from hybridfuzz.harness.explain.clauses import Blocks
+from hybridfuzz.harness.explain.explain import explain
 from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.explain.tag_names import Names
 from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.reference.tokens import NO_INPUT, Truth
+from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Abort, DummyRun, Preempt
 from support import CLEAN, arrive, drawn, make_trace, steps, watch
 
 SEEDS = range(12)
+CORPUS = Path(__file__).parents[3] / "corpus" / "numeric"
+NUMERIC = [
+    "all-mode-partial-block--S1-step-mamba-state-bytes",
+    "connector-positional-mirror--S1-move_tier-mamba-stored-state-bytes",
+]
 
 
 @pytest.mark.parametrize("index", SEEDS)
 def test_recording_changes_nothing(index: int) -> None:
     trace = drawn(5, index)
     assert record_history(CLEAN, trace)[0] == run_trace(CLEAN, trace)
+
+
+@pytest.mark.parametrize("stem", NUMERIC)
+def test_a_violation_of_a_numeric_target_can_be_recorded(stem: str) -> None:
+    """The oracles on bytes read pages through the recorder."""
+    pytest.importorskip("torch")
+    slug, _, signature = stem.partition("--")
+    trace = load_trace(CORPUS / f"{stem}.json")
+    outcome, history = record_history(load_factory(f"hybrid:{slug}@cpu-bytes"), trace)
+    assert outcome.violation is not None
+    assert outcome.violation.signature == signature, outcome.violation.message
+    assert history.violation == outcome.violation
+    explanation = explain(history)
+    assert explanation is not None
+    assert explanation.story
 
 
 @pytest.mark.parametrize("index", SEEDS)
@@ -67,10 +92,14 @@ def test_names() -> None:
     assert names.of("nobody", 1) == ""
     assert names.name(NO_INPUT) == "zeroed memory"
     assert names.name(-5) == "bytes of another dtype"
-    assert names.name(12345) == "bytes that nobody wrote"
+    assert names.name(12345) == "bytes that were never written"
     names.note(12345, "x wrote in step 4")
     names.note(12345, "y wrote in step 5")
     assert names.name(12345) == "what x wrote in step 4"
     assert names.span(0, x.slots(0, 8)) == "KV of positions 0 to 7 of document a"
     assert names.span(9, x.slots(9, 10)) == "KV of position 9 of x"
-    assert names.span(3, [7]) == "KV of position 3 (bytes that nobody wrote)"
+    assert names.span(3, [7]) == "KV of position 3 (bytes that were never written)"
+    assert names.span(3, x.slots(8, 9)) == "KV of position 3 (KV of position 8 of x)"
+    swapped = [*x.slots(0, 2), *x.slots(4, 5)]
+    assert names.span(0, swapped) == "KV of positions 0 to 2 (position 2: KV of position 4 of document a)"
+    assert names.span(1, [x.tag(0)]) == "KV of position 1 (the empty state)"

@@ -1,7 +1,9 @@
-"""Triage: one bug for all failures with one signature, counted once, and red only for news."""
+"""Bug history: one bug for all failures with one signature, counted once; only new ones make a campaign fail."""
 
+import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from cli_process import Cli
 from hybridfuzz.harness.events import Finding, Summary
@@ -11,7 +13,6 @@ from hybridfuzz.harness.findings.triage import (
     BugHistory,
     bug_key,
     bugs_of,
-    is_new,
     load_bug_history,
     merge,
     retried,
@@ -24,7 +25,7 @@ KNOWN = [Known("S3-*", "vLLM #1", "vllm@*")]
 
 
 def finding(signature: str = "S3-step-mamba-temporal", count: int = 2, events: int = 5, **more: int) -> Finding:
-    name = f"{signature}-{events}.json"
+    name = f"findings/{signature}.json"
     return Finding(signature, signature[:2], f"{signature[:2]}: broken", 1, 1, events, name, 7, count, **more)  # type: ignore[arg-type]
 
 
@@ -63,37 +64,38 @@ def test_the_shortest_trace_stays(tmp_path: Path) -> None:
 def test_states() -> None:
     book = merge({}, summary(finding(shown=4, tried=4)), [], "1")
     assert only(book).state == "new"
-    assert is_new(only(book))
     flaky = only(merge({}, summary(finding(shown=1, tried=3)), [], "1"))
-    assert (flaky.state, flaky.rate, is_new(flaky)) == ("flaky", "1/3", True)
+    assert (flaky.state, flaky.rate) == ("flaky", "1/3")
     known = only(merge(book, summary(finding()), KNOWN, "2"))
-    assert (known.state, known.reason, is_new(known)) == ("known", "vLLM #1", False)
+    assert (known.state, known.reason) == ("known", "vLLM #1")
     gone = retried(only(book), shown=0, tried=3, known=[])
     assert gone.state == "fixed"
     assert retried(gone, shown=2, tried=3, known=[]).state == "flaky"
 
 
-def test_a_fixed_bug_that_comes_back_is_news() -> None:
+def test_a_fixed_bug_that_comes_back_is_new() -> None:
     fixed = retried(only(merge({}, summary(finding()), [], "1")), shown=0, tried=3, known=[])
     book = {bug_key(fixed.target, fixed.signature): fixed}
     assert only(merge(book, summary(seed=2), [], "2")).state == "fixed", "nobody looked"
     assert only(merge(book, summary(finding(), seed=2), [], "2")).state == "new"
 
 
-def test_targets_are_apart_and_news_comes_first() -> None:
+def test_targets_are_apart_and_known_bugs_come_last() -> None:
     here = summary(finding("S3-a", count=9), finding("M1-b", count=1), target="vllm@1")
     book = merge(merge({}, here, KNOWN, "1"), summary(finding("S3-a"), target="hybrid"), KNOWN, "1")
     assert len(book) == 3
     assert [bug.signature for bug in bugs_of(book, here)] == ["M1-b", "S3-a"]
 
 
-def test_the_book_is_kept(tmp_path: Path) -> None:
+def test_the_history_is_kept(tmp_path: Path) -> None:
     book = merge({}, summary(finding()), KNOWN, "1")
     save_bug_history(tmp_path, book)
-    assert load_bug_history(tmp_path) == book
+    loaded = load_bug_history(tmp_path)
+    assert only(loaded).trace == str(tmp_path / "findings" / "S3-step-mamba-temporal.json"), "wherever it was written"
+    assert msgspec.structs.replace(only(loaded), trace=only(book).trace) == only(book)
     assert load_bug_history(tmp_path / "elsewhere") == {}
     (tmp_path / "triage.json").write_text("{")
-    with pytest.raises(TraceError, match=r"triage\.json: .* new book"):
+    with pytest.raises(TraceError, match=r"triage\.json: .* new bug history"):
         load_bug_history(tmp_path)
 
 
@@ -104,6 +106,15 @@ def test_the_book_is_kept(tmp_path: Path) -> None:
         ("[[known]]\nsignature = 'x'", "reason"),
         ("[[known", "array declaration"),
         ("[[known]]\nsignature='x'\nreason='y'\nsince=1", "since"),
+        ("[[known]]\nsignature='x'\nreason=' '", "entry 1: signature 'x' has no reason"),
+        ("[[known]]\nsignature='*'\nreason='y'", "covers every bug"),
+        ("[[known]]\nsignature='?*'\nreason='y'", "covers every bug"),
+        ("[[known]]\nsignature=''\nreason='y'", "covers every bug"),
+        ("[[known]]\nsignature='x'\nreason='y'\ntarget=''", "target is empty"),
+        (f"[[known]]\nsignature='{'x' * 600}'\nreason='y'", "longer than 500"),
+        ("x = " + "[" * 5_000, "recursion|nest|depth"),
+        ("x = 1" + "0" * 10_000, "digits|known"),
+        ("#" * (1 << 21), "too large"),
     ],
 )
 def test_a_broken_list_says_where(tmp_path: Path, text: str, complaint: str) -> None:
@@ -113,7 +124,7 @@ def test_a_broken_list_says_where(tmp_path: Path, text: str, complaint: str) -> 
         load_known(file)
 
 
-def test_a_campaign_is_red_only_for_news(hybridfuzz: Cli, tmp_path: Path) -> None:
+def test_only_new_findings_make_a_campaign_fail(hybridfuzz: Cli, tmp_path: Path) -> None:
     command = ["fuzz", "--target", MUTANT, "--seed", "1", "--traces", "2", "--jobs", "1", "--no-canary", "--json"]
     red = hybridfuzz(*command, "-o", "out")
     assert red.status == 1
@@ -122,22 +133,24 @@ def test_a_campaign_is_red_only_for_news(hybridfuzz: Cli, tmp_path: Path) -> Non
 
     (tmp_path / "out" / "known.toml").write_text('[[known]]\nsignature = "M4-*"\nreason = "vLLM #33937"\n')
     known = hybridfuzz(*command, "-o", "out")
-    assert known.status == 3, "no news, but two traces exercise next to nothing"
+    assert known.status == 3, "all known, but two traces exercise next to nothing"
     assert {bug["state"] for bug in known.json["bugs"]} == {"known"}
     assert "known: M4-step-mamba-dead-write (vLLM #33937)" in known.err
-    assert "no news" in known.err
+    assert "no new findings: all are known" in known.err
     assert known.json["bugs"][0]["counts"] == red.json["bugs"][0]["counts"], "the same run"
 
-    assert hybridfuzz("replay", "out", "--target", MUTANT).status == 1, "the book is no trace"
+    assert hybridfuzz("replay", "out", "--target", MUTANT).status == 1, "the bug history is no trace"
     assert hybridfuzz(*command, "--known", "nowhere.toml").status == 2
 
 
-def test_what_a_campaign_did_not_meet_is_asked_again(hybridfuzz: Cli, tmp_path: Path) -> None:
+def test_what_a_campaign_did_not_meet_is_tested_again(hybridfuzz: Cli, tmp_path: Path) -> None:
     """The trace of a mutant's bug runs clean on the correct target: there the bug is fixed."""
     [trace] = (Path(__file__).parents[3] / "corpus").glob("null-as-state-slot--*.json")
     out = tmp_path / "out"
     out.mkdir()
-    old = Finding("M4-step-mamba-dead-write", "M4", "M4: was broken", 1, 1, 1, str(trace), 0)
+    (out / "findings").mkdir()
+    copy = shutil.copy(trace, out / "findings" / "M4-step-mamba-dead-write.json")
+    old = Finding("M4-step-mamba-dead-write", "M4", "M4: was broken", 1, 1, 1, str(copy), 0)
     save_bug_history(out, merge({}, summary(old, target="hybrid"), [], "1"))
     command = ["fuzz", "--seed", "3", "--traces", "1", "--jobs", "1", "--no-canary", "-o", "out"]
     ran = hybridfuzz(*command)
@@ -146,4 +159,4 @@ def test_what_a_campaign_did_not_meet_is_asked_again(hybridfuzz: Cli, tmp_path: 
     assert only(load_bug_history(out)).state == "fixed"
     assert only(load_bug_history(out)).rate == "0/3"
     assert "their traces run clean now" in (out / "report.html").read_text()
-    assert "fixed:" not in hybridfuzz(*command, "--fresh").out, "said once"
+    assert "fixed:" not in hybridfuzz(*command, "--fresh").out, "reported once"

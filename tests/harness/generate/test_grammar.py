@@ -192,7 +192,7 @@ def test_overrides_that_cannot_be_are_refused_in_one_line(overrides: dict[str, o
 
 
 def test_the_grammar_draws_for_any_configuration() -> None:
-    """Also for one that nobody draws: a single tiny block size, a single sequence."""
+    """Also for one that is never drawn: a single tiny block size, a single sequence."""
     config = Config(num_blocks=30, groups=drawn(1, 0).config.groups[:1], max_num_seqs=1, max_model_len=20)
     grammar = Grammar(config, CLEAN.capabilities, RandomChoices(1))
     events = [grammar.next_event() for _ in range(200)]

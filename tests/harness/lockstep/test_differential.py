@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import pytest
 from hybridfuzz.harness.lockstep.differential import difference, run_summarized
 from hybridfuzz.targets.base.observe import Delivered, Effect, Planned
+from hybridfuzz.targets.base.registry import load_factory
 from support import CLEAN, arrive, make_trace, steps
 
 TRACE = make_trace(arrive("r0", 20, new=4), *steps(3), arrive("r1", 20, new=4), *steps(8))
@@ -38,8 +40,18 @@ def test_equal_targets_agree() -> None:
     assert difference(TRACE, NAMES, run_summarized(CLEAN, TRACE), run_summarized(CLEAN, TRACE)) is None
 
 
+def test_a_numeric_target_agrees_with_itself() -> None:
+    """The oracles on bytes read pages through the proxy."""
+    pytest.importorskip("torch")
+    factory = load_factory("hybrid@cpu-bytes")
+    one, other = run_summarized(factory, TRACE), run_summarized(factory, TRACE)
+    assert one[0].violation is None, one[0].violation.message
+    assert one[0].exercised["S1"], "the pages of published blocks are read"
+    assert difference(TRACE, NAMES, one, other) is None
+
+
 def test_block_numbers_may_differ() -> None:
-    """A larger pool hands out the same blocks in another order after some time: nothing that anybody sees."""
+    """A larger pool allocates blocks in another order after some time, which changes no decision and no output."""
     larger = msgspec.structs.replace(TRACE, config=msgspec.structs.replace(TRACE.config, num_blocks=90))
     one, other = run_summarized(CLEAN, TRACE), run_summarized(CLEAN, larger)
     assert one[0].digest != other[0].digest
@@ -78,7 +90,7 @@ def test_the_first_targets_own_violation_goes_first() -> None:
 
 
 def test_a_violation_of_the_second_target_alone_is_a_difference() -> None:
-    """Even if nobody outside sees anything."""
+    """Even if decisions and client output agree."""
     one, other = run_summarized(CLEAN, TRACE), run_summarized(CLEAN, TRACE)
     failed = msgspec.structs.replace(one[0], violation=difference(TRACE, NAMES, one, (other[0], other[1][:-1])))
     violation = difference(TRACE, NAMES, one, (failed, other[1]))

@@ -29,7 +29,7 @@ from hybridfuzz.targets.base.trace import (
 )
 from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from msgspec.structs import replace
 from support import CLEAN, Tampered, arrive, broken, change_view, check_sentence, drawn, make_trace, steps, watch
 
@@ -87,7 +87,7 @@ def test_a_request_that_cannot_fit_never_arrived() -> None:
 
 @pytest.mark.parametrize("index", range(30))
 def test_every_sub_list_of_a_legal_trace_is_legal(index: int) -> None:
-    """What reduction rests on: drop any events, and the clean target still has nothing to fear."""
+    """Reduction relies on it: with any events dropped, a trace is still clean on the clean target."""
     trace = drawn(4711, index)
     source = random.Random(index)
     for keep in (0.25, 0.5, 0.75, 0.9):
@@ -156,7 +156,7 @@ def test_what_was_exercised_is_the_sum_over_all_oracles() -> None:
     assert sum("M8" in oracle.ids for oracle in lockstep.oracles) > 1
 
 
-class Crashes(Runner):
+class Crashes(ModelRunner):
     """The worker dies in its third step."""
 
     def zero_blocks(self, plan: Any, records: Any) -> None:
@@ -194,7 +194,7 @@ def test_the_target_is_closed_after_a_crash_and_after_a_run() -> None:
 
 
 def test_a_refusal_is_no_finding() -> None:
-    """What a target or a trace says of itself ends the run with its own error."""
+    """TargetError and TraceError from a target end the run; they are not findings."""
 
     class Refuses(HybridTarget):
         def run_step(self, event: Step) -> Any:
@@ -245,7 +245,7 @@ def test_draining_ends_everything() -> None:
     [((), 0), ((Step(),), 0), ((Sleep(),), 1), ((Sleep(), Preempt("r0")), 1), ((Sleep(), Wake()), 1)],
     ids=str,
 )
-def test_who_sleeps_is_woken_once_and_nobody_else(events: tuple[AnyEvent, ...], wakes: int) -> None:
+def test_only_a_sleeping_engine_is_woken_and_only_once(events: tuple[AnyEvent, ...], wakes: int) -> None:
     """By the trace, or else before draining."""
     watched = watch(make_trace(arrive("r0", 20, new=20), *events))
     assert watched.outcome.violation is None
@@ -330,7 +330,7 @@ def test_draining_waits_for_what_is_in_flight(calls: int, signature: str) -> Non
 
 
 def test_what_is_left_in_the_end_is_told() -> None:
-    """To whoever drains, and in the outcome."""
+    """By `drain` and in the outcome."""
     trace = make_trace(arrive("r0", 12))
     leaks = change_view(leftovers=lambda view: {"requests": 1})
     lockstep = Lockstep(leaks.open(trace.config), trace.config, CLEAN.capabilities.observes)

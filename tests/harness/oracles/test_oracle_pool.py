@@ -1,4 +1,4 @@
-"""M1, M7 and M9 fire: the partition of blocks, what admission foresaw, what is left at the end."""
+"""M1, M7 and M9 fire: the partition of blocks, the admission estimate, what is left at the end."""
 
 from collections import Counter
 from typing import Any
@@ -9,8 +9,8 @@ from hybridfuzz.targets.hybrid.host.block_pool import BlockPool
 from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup
 from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager
 from hybridfuzz.targets.hybrid.layout import NULL_BLOCK
-from hybridfuzz.targets.hybrid.worker.input_batch import Batch
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
+from hybridfuzz.targets.hybrid.worker.input_batch import InputBatch
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from support import ATTENTION, Case, arrive, broken, change_view, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 12, new=3), *steps(6))
@@ -54,7 +54,7 @@ class HandsOutNull(BlockPool):
 
 
 class HitWithoutReference(BlockPool):
-    """A revived block leaves the free queue but nobody counts the owner."""
+    """A revived block leaves the free queue, but its reference count stays 0."""
 
     def touch(self, block: int) -> None:
         self.free.pop(block, None)
@@ -89,7 +89,7 @@ class KeepsCounters(AttentionGroup):
         self.pool.release(reversed(self.tables.pop(name, [])))
 
 
-class KeepsRequests(Runner):
+class KeepsRequests(ModelRunner):
     """The worker never forgets a request."""
 
     def update_batch(self, plan: Any) -> None:
@@ -98,7 +98,7 @@ class KeepsRequests(Runner):
         self.requests = before | self.requests
 
 
-class KeepsRows(Batch):
+class KeepsRows(InputBatch):
     """A row of the batch is cleared, but stays taken."""
 
     def remove(self, name: str) -> None:
@@ -136,7 +136,7 @@ CASES = [
         "null-hashed",
         ("block 0",),
     ),
-    Case("estimate off by one", broken(EstimatesOneMore), ONE, "M7", "blocks", ("r0 foresaw",)),
+    Case("estimate off by one", broken(EstimatesOneMore), ONE, "M7", "blocks", ("r0 estimated",)),
     Case("revived blocks not foreseen", broken(ForgetsRevivedBlocks), TWICE, "M7", "blocks", ("r1",)),
     Case("zero list not drained", broken(KeepsZeroList), ONE, "M9", "blocks-to-zero"),
     Case("counters left", broken(KeepsCounters), ONE, "M9", "publication-counters", ("ended",)),

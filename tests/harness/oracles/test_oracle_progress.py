@@ -11,7 +11,7 @@ from hybridfuzz.targets.base.observe import Copied, Forward, Record, Zeroed
 from hybridfuzz.targets.base.trace import Abort, Preempt, Step
 from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from support import (
     CLEAN,
     Case,
@@ -36,14 +36,14 @@ REUSED = make_trace(
 NO_CACHE = {"mamba_cache_mode": "none"}
 
 
-class SamplesWrongly(Runner):
+class SamplesWrongly(ModelRunner):
     """One token is not the model's choice."""
 
     def verify(self, row: Any, tags: Any, inputs: Any) -> list[int]:
         return [other_token(token) for token in super().verify(row, tags, inputs)]
 
 
-class AcceptsTooMany(Runner):
+class AcceptsTooMany(ModelRunner):
     """A wrong draft is accepted."""
 
     def verify(self, row: Any, tags: Any, inputs: Any) -> list[int]:
@@ -52,7 +52,7 @@ class AcceptsTooMany(Runner):
         return [*sampled[:-1], inputs.tokens[-row.drafts + len(sampled) - 1], 5] if wrong else sampled
 
 
-class RepeatsToken(Runner):
+class RepeatsToken(ModelRunner):
     """The last known token is fed once more."""
 
     def row_input(self, index: int, row: Any) -> Any:
@@ -62,7 +62,7 @@ class RepeatsToken(Runner):
         return msgspec.structs.replace(inputs, tokens=(other_token(inputs.tokens[0]), *inputs.tokens[1:]))
 
 
-class SkipsPosition(Runner):
+class SkipsPosition(ModelRunner):
     """A chunk starts one position too far."""
 
     def row_input(self, index: int, row: Any) -> Any:
@@ -180,7 +180,7 @@ CASES = [
         AHEAD,
         "S8",
         "overtaken",
-        ("is copied to for step 2 while step 1 still uses it for r0",),
+        ("is overwritten by a copy for step 2 while step 1 still uses it for r0",),
     ),
     Case(
         "chunks below the grid",

@@ -1,4 +1,4 @@
-"""S1, S2, S3, S4 and S7 fire: content equals what key and progress say; nobody reads stale bytes."""
+"""S1, S2, S3, S4 and S7 fire: content is what key and progress say; no request reads stale bytes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,11 +9,11 @@ import pytest
 from hybridfuzz.targets.base.observe import Forward, Record, StateRead
 from hybridfuzz.targets.base.shadow import POISON, POISON_TOKEN
 from hybridfuzz.targets.base.trace import Evict, Group, Preempt
-from hybridfuzz.targets.hybrid.tag_memory import Memory
+from hybridfuzz.targets.hybrid.tag_memory import TagMemory
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
-from hybridfuzz.targets.hybrid.worker.state_slots import States
-from hybridfuzz.targets.hybrid.worker.tag_kernels import Kernels
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
+from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
+from hybridfuzz.targets.hybrid.worker.tag_kernels import TagKernels
 from support import ATTENTION, MAMBA, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
@@ -37,8 +37,8 @@ WRAPPED = make_trace(
 )  # fmt: skip
 
 
-def scribbles(change: Callable[[Memory, int], None]) -> Any:
-    """Something overwrites the last published block while nobody looks; the event is an eviction."""
+def scribbles(change: Callable[[TagMemory, int], None]) -> Any:
+    """The last published block is overwritten without a record; the event is an eviction."""
 
     class Scribbles(HybridTarget):
         def evict(self, event: Evict) -> list[Record]:
@@ -59,35 +59,35 @@ class ScribblesSlot(HybridTarget):
         return []
 
 
-class RepeatsOldestInput(Memory):
+class RepeatsOldestInput(TagMemory):
     """The stored window is one input over and over."""
 
     def store_conv(self, layer: int, block: int, window: tuple[int, ...]) -> None:
         super().store_conv(layer, block, window[:1] * len(window))
 
 
-class SeedsColumnBefore(States):
+class SeedsColumnBefore(StateSlots):
     """vLLM #53142: an admitted request starts from the wrong column of its hit."""
 
     def seed_column(self, group: int, computed: int) -> int:
         return max(super().seed_column(group, computed) - 1, 0) if computed else -1
 
 
-class ForgetsHit(Kernels):
+class ForgetsHit(TagKernels):
     """A continued request is taken for a new one if it computes more than one token."""
 
     def has_initial_state(self, inputs: Any, layer: int) -> bool:
         return inputs.position > 0 and len(inputs.tokens) == 1
 
 
-class InventsState(Kernels):
-    """vLLM #32118: whoever computes one token continues a state, even with nothing computed."""
+class InventsState(TagKernels):
+    """vLLM #32118: a request that computes one token resumes from a state, even if nothing is computed yet."""
 
     def has_initial_state(self, inputs: Any, layer: int) -> bool:
         return True
 
 
-class ReadsWindowOff(States):
+class ReadsWindowOff(StateSlots):
     """A chunk takes its window one token late."""
 
     def state_indices(self, *arguments: Any) -> Any:
@@ -96,21 +96,21 @@ class ReadsWindowOff(States):
         return msgspec.structs.replace(indices, offset=indices.offset + late)
 
 
-class LeavesTemporal(States):
+class LeavesTemporal(StateSlots):
     """The running column moves on without the recurrent state."""
 
     def move_temporal(self, layer: int, source: int, destination: int) -> None:
         pass
 
 
-class LeavesConv(States):
+class LeavesConv(StateSlots):
     """vLLM #42792: only the recurrent state moves on."""
 
     def move_conv(self, layer: int, source: int, destination: int, offset: int) -> None:
         pass
 
 
-class LeavesSecondLayer(States):
+class LeavesSecondLayer(StateSlots):
     """SGLang #39862: one mover skips one tensor."""
 
     def move_temporal(self, layer: int, source: int, destination: int) -> None:
@@ -118,7 +118,7 @@ class LeavesSecondLayer(States):
             super().move_temporal(layer, source, destination)
 
 
-class ForgetsAccepted(States):
+class ForgetsAccepted(StateSlots):
     """vLLM #39273: the next step starts as if no draft had been accepted."""
 
     def settle(self, *arguments: Any) -> None:
@@ -127,7 +127,7 @@ class ForgetsAccepted(States):
             counts[:] = [0] * len(counts)
 
 
-class SwapsSlots(Memory):
+class SwapsSlots(TagMemory):
     """Keys and values of neighbouring positions change places."""
 
     def store_slots(self, layer: int, block: int, size: int, first: int, tags: Sequence[int]) -> None:
@@ -135,7 +135,7 @@ class SwapsSlots(Memory):
             super().store_slots(layer, block, size, slot ^ 1, (tag,))
 
 
-class DropsLastSlot(Kernels):
+class DropsLastSlot(TagKernels):
     """The last token's keys and values are never stored."""
 
     def write_slots(self, group: int, layer: int, inputs: Any, blocks: Any, size: int) -> Any:
@@ -146,14 +146,14 @@ class DropsLastSlot(Kernels):
         return (*tags, tags[-1])
 
 
-class NeverZeroes(Runner):
+class NeverZeroes(ModelRunner):
     """vLLM #35219: a recycled page is not zeroed."""
 
     def zero_blocks(self, plan: Any, records: list[Record]) -> None:
         pass
 
 
-class SamplesNaN(Runner):
+class SamplesNaN(ModelRunner):
     """NaN logits, but nothing else is wrong."""
 
     def verify(self, row: Any, tags: Any, inputs: Any) -> list[int]:
@@ -161,14 +161,14 @@ class SamplesNaN(Runner):
         return [POISON_TOKEN] * len(sampled)
 
 
-class AttendsToNaN(Kernels):
+class AttendsToNaN(TagKernels):
     """Attention multiplies NaN by the mask 0."""
 
     def read_slots(self, *arguments: Any) -> tuple[int, ...]:
         return (POISON,) * len(super().read_slots(*arguments))
 
 
-class PoisonsChain(Kernels):
+class PoisonsChain(TagKernels):
     """A kernel's arithmetic overflows, after reading and before writing back what it should."""
 
     def state_row(self, *arguments: Any) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ CASES = [
         SCRIBBLE,
         "S1",
         "temporal",
-        ("published as state@16",),
+        ("published as depth 16",),
     ),
     Case(
         "cached window overwritten",
@@ -190,7 +190,7 @@ CASES = [
         SCRIBBLE,
         "S1",
         "conv",
-        ("window input 0",),
+        ("as input 0 of its convolution window",),
     ),
     Case("cached slot overwritten", broken(ScribblesSlot), SCRIBBLE, "S1", "slot", ("slot 3",)),
     Case(
@@ -199,7 +199,7 @@ CASES = [
         RESEND_ALL,
         "S1",
         "conv",
-        ("published as state@8 .*block|block .* published as state@8",),
+        ("block .* published as depth 8",),
     ),
     Case(
         "slots swapped in a cached block",
@@ -207,7 +207,7 @@ CASES = [
         ATTENTION_ONLY,
         "S1",
         "slot",
-        ("state@2 of r0 in slot 0",),
+        ("the KV of position 1 of r0 in slot 0",),
     ),
     Case(
         "hit read from the wrong column",
@@ -215,7 +215,7 @@ CASES = [
         RESEND_ALL,
         "S2",
         "temporal",
-        ("r1 continues from .*expected state@16 of r1",),
+        ("r1 resumes from .*expected the state of r1 after 16 tokens",),
     ),
     Case("hit ignored", broken(ForgetsHit), RESEND_ALL, "S2", "state-ignored", ("r1 has 16 tokens computed",)),
     Case(
@@ -224,10 +224,17 @@ CASES = [
         RESEND_ALL,
         "S2",
         "conv",
-        ("r1 continues from a window",),
+        ("r1 resumes from a window",),
     ),
     Case("chunk starts from nothing", broken(ForgetsHit), CHUNKS, "S3", "state-ignored", ("r0 has 5 tokens computed",)),
-    Case("temporal state not moved", broken(LeavesTemporal), LONG, "S3", "temporal", ("expected state@16 of r0",)),
+    Case(
+        "temporal state not moved",
+        broken(LeavesTemporal),
+        LONG,
+        "S3",
+        "temporal",
+        ("expected the state of r0 after 16 tokens",),
+    ),
     Case("window not moved", broken(LeavesConv), LONG, "S3", "conv", ("a window whose input",)),
     Case("second layer not moved", broken(LeavesSecondLayer), TWO_LAYERS, "S3", "temporal"),
     Case(
@@ -236,12 +243,12 @@ CASES = [
         DRAFTS_NONE,
         "S3",
         "temporal",
-        ("r0 continues from state@",),
+        ("r0 resumes from the state of r0 after",),
     ),
     Case("slots swapped", broken(SwapsSlots), SHORT, "S3", "slot", ("attends to position",)),
-    Case("state of nobody", broken(InventsState), ONE, "S4", "temporal", ("not written since r0 got it",)),
+    Case("state of no request", broken(InventsState), ONE, "S4", "temporal", ("not written since r0 got it",)),
     Case("slot never written", broken(DropsLastSlot), ATTENTION_ONLY, "S4", "slot", ("r0 reads a slot",)),
-    Case("page not zeroed", broken(NeverZeroes), WRAPPED, "S4", "page-tail", ("slots behind its context",)),
+    Case("page not zeroed", broken(NeverZeroes), WRAPPED, "S4", "page-tail", ("slots after its last token",)),
     Case("NaN sampled", broken(SamplesNaN), ONE, "S7", "token", ("r0 sampled token 0",)),
     Case("NaN by masked attention", broken(AttendsToNaN), ONE, "S7", "token", ("r0 sampled token 0",)),
     Case("NaN by a state kernel", broken(PoisonsChain), ONE, "S7", "token"),
@@ -254,9 +261,9 @@ def test_fires(case: Case) -> None:
 
 
 def test_stale_page_names_its_former_owner() -> None:
-    """The sentence says whose bytes they are."""
+    """The message names the block's previous owner."""
 
-    class ZeroesFirstOnly(Runner):
+    class ZeroesFirstOnly(ModelRunner):
         def zero_blocks(self, plan: Any, records: list[Record]) -> None:
             if plan.step < 10:
                 super().zero_blocks(plan, records)
@@ -266,7 +273,7 @@ def test_stale_page_names_its_former_owner() -> None:
 
 
 def test_reading_a_state_before_the_first_token_is_a_phantom() -> None:
-    """Where stale bytes cannot be told from fresh ones, the read itself is still wrong."""
+    """Where stale bytes look like fresh ones, the read itself is still wrong."""
 
     def read_at_start(records: list[Record]) -> list[Record]:
         return [

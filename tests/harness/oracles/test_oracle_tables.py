@@ -19,10 +19,10 @@ from hybridfuzz.targets.base.observe import (
 )
 from hybridfuzz.targets.base.trace import Abort, DummyRun, Step
 from hybridfuzz.targets.hybrid.layout import NULL_BLOCK
-from hybridfuzz.targets.hybrid.worker.input_batch import NULL_INDICES, Batch
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
-from hybridfuzz.targets.hybrid.worker.state_slots import States
-from hybridfuzz.targets.hybrid.worker.tag_kernels import Kernels
+from hybridfuzz.targets.hybrid.worker.input_batch import NULL_INDICES, InputBatch
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
+from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
+from hybridfuzz.targets.hybrid.worker.tag_kernels import TagKernels
 from support import ATTENTION, CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
@@ -42,7 +42,7 @@ SHARED_IN_ONE_STEP = make_trace(arrive("r0", 12, new=3), arrive("r1", 12, new=3)
 SHARED_LATER = make_trace(arrive("r0", 12, new=9), *steps(2), arrive("r1", 12, new=3), *steps(6), **ATTENTION_ONLY)
 
 
-class ShiftsMirror(Batch):
+class ShiftsMirror(InputBatch):
     """The worker's table gets new columns one place too far to the right."""
 
     def append(self, name: str, columns: Sequence[Sequence[int]]) -> None:
@@ -53,14 +53,14 @@ class ShiftsMirror(Batch):
         super().append(name, columns)
 
 
-class ForgetsToMoveTable(Batch):
+class ForgetsToMoveTable(InputBatch):
     """Condense moves a row's name but leaves its table behind."""
 
     def move_row(self, source: int, destination: int) -> None:
         self.names[destination] = self.names[source]
 
 
-class StaleBuffer(Batch):
+class StaleBuffer(InputBatch):
     """vLLM #41841: a captured graph reads the indices of the step before."""
 
     def capture(self, group: int, indices: Any, prefilling: Any) -> Any:
@@ -69,7 +69,7 @@ class StaleBuffer(Batch):
         return [old if old is not NULL_INDICES else new for old, new in zip(before, indices, strict=True)]
 
 
-class WritesBehindItsColumn(Kernels):
+class WritesBehindItsColumn(TagKernels):
     """Keys and values of a page's last token land in the next page."""
 
     def write_slots(self, group: int, layer: int, inputs: Any, blocks: Any, size: int) -> Any:
@@ -80,7 +80,7 @@ class WritesBehindItsColumn(Kernels):
         return tags
 
 
-class CopiesFromElsewhere(States):
+class CopiesFromElsewhere(StateSlots):
     """The running state is copied from another request's block."""
 
     def copy_state(self, step: int, group: int, *arguments: Any) -> None:
@@ -91,7 +91,7 @@ class CopiesFromElsewhere(States):
             records[index] = msgspec.structs.replace(records[index], source=30)
 
 
-class PadsWithLiveRow(Runner):
+class PadsWithLiveRow(ModelRunner):
     """SGLang #13151: padding rows repeat a live row's indices."""
 
     def live_mask(self, live: int, padded: int) -> list[bool]:
@@ -102,14 +102,14 @@ class PadsWithLiveRow(Runner):
         return msgspec.structs.replace(NULL_INDICES, outputs=(block,))
 
 
-class DummiesUseRows(Runner):
+class DummiesUseRows(ModelRunner):
     """vLLM #37728 in another form: dummy rows write to block 1."""
 
     def dead_indices(self, group: int, row: int) -> Any:
         return msgspec.structs.replace(NULL_INDICES, outputs=(1,))
 
 
-class KeepsSlots(Kernels):
+class KeepsSlots(TagKernels):
     """vLLM #56734 on the attention side: a padding row stores keys and values."""
 
     def state_row(self, group: int, layer: int, inputs: Any, at: Any) -> Any:
@@ -118,14 +118,14 @@ class KeepsSlots(Kernels):
         return super().state_row(group, layer, inputs, at)
 
 
-class PadsIntoNull(Kernels):
+class PadsIntoNull(TagKernels):
     """Padding rows write the null block as if it were an ordinary one."""
 
     def is_null(self, block: int) -> bool:
         return False
 
 
-class RewritesPreviousSlot(Kernels):
+class RewritesPreviousSlot(TagKernels):
     """Each write starts one slot early, with the right content: harmless, unless the block is shared."""
 
     def write_slots(self, group: int, layer: int, inputs: Any, blocks: Any, size: int) -> Any:
@@ -145,7 +145,7 @@ class RewritesPreviousSlot(Kernels):
         return tags
 
 
-class ConvolvesIntoSource(Kernels):
+class ConvolvesIntoSource(TagKernels):
     """vLLM #56196: a short chunk stores its window where it was read from."""
 
     def state_row(self, group: int, layer: int, inputs: Any, at: Any) -> Any:
@@ -156,7 +156,7 @@ class ConvolvesIntoSource(Kernels):
         return tags
 
 
-class WritesNullColumn(Kernels):
+class WritesNullColumn(TagKernels):
     """vLLM #33937: a state is stored through a null entry of the table."""
 
     def state_row(self, group: int, layer: int, inputs: Any, at: Any) -> Any:
@@ -166,7 +166,7 @@ class WritesNullColumn(Kernels):
         return tags
 
 
-class CopiesToNullColumn(States):
+class CopiesToNullColumn(StateSlots):
     """A boundary state is copied to a column that was given back."""
 
     def copy_state(self, step: int, group: int, name: str, *arguments: Any) -> None:
@@ -178,7 +178,7 @@ class CopiesToNullColumn(States):
             records.append(msgspec.structs.replace(last, destination_column=0, destination=NULL_BLOCK))
 
 
-class CopiesOverSource(States):
+class CopiesOverSource(StateSlots):
     """The copy goes the wrong way: what r1 found in the cache is overwritten."""
 
     def copy_state(self, step: int, group: int, name: str, *arguments: Any) -> None:
@@ -192,7 +192,7 @@ class CopiesOverSource(States):
 
 
 CASES = [
-    Case("mirror one column off", broken(ShiftsMirror), LONG, "M3", "column", ("scheduler holds",)),
+    Case("mirror one column off", broken(ShiftsMirror), LONG, "M3", "column", ("scheduler's table holds",)),
     Case("row moved without its table", broken(ForgetsToMoveTable), MOVING_ROWS, "M3", "column", ("r1's",)),
     Case("captured buffer of the last step", broken(StaleBuffer), MOVING_ROWS, "M3", "column", ("r1's mamba group 0",)),
     Case(
@@ -277,12 +277,12 @@ def sent_outside(what: str, index: int, size: int, dead: bool) -> Tampered:
 
 
 def test_an_index_that_names_nothing_is_m3_for_a_request() -> None:
-    words = (r"mamba group 0 sends r0 \(row 0\) to column -1, of 3 ",)
+    words = (r"mamba group 0 points r0 \(row 0\) at column -1 of 3 ",)
     check_case(Case("", sent_outside("column", -1, 3, dead=False), ONE, "M3", "outside-column", words))
 
 
 def test_an_index_that_names_nothing_is_m4_for_a_dead_row() -> None:
-    words = ("mamba group 0 sends padding row 1 to block 8126615, of 60 ",)
+    words = ("mamba group 0 points padding row 1 at block 8126615 of 60 ",)
     check_case(Case("", sent_outside("block", 8126615, 60, dead=True), ONE, "M4", "outside-block", words))
 
 
@@ -299,7 +299,7 @@ def test_a_copy_to_a_column_that_does_not_exist_is_m3(column: int, words: str) -
     check_case(Case("", Tampered(records), LONG, "M3", "column", (f"copies to {words} of r0's .* holds nothing",)))
 
 
-def test_reads_of_dead_rows_are_nobodys_business() -> None:
+def test_reads_of_dead_rows_are_not_checked() -> None:
     """A padding row may read whatever it likes, as long as it writes nothing."""
 
     def read_more(forward: Forward) -> Forward:
@@ -322,7 +322,7 @@ def test_a_moved_scratch_block_may_still_be_read_at_its_old_column() -> None:
 def test_a_moved_scratch_block_may_not_be_written_at_its_old_column() -> None:
     """An in-place window shift writes too, although source and destination share the column."""
 
-    class ShiftsInNulledColumn(States):
+    class ShiftsInNulledColumn(StateSlots):
         def copy_state(self, step: int, group: int, name: str, *arguments: Any) -> None:
             super().copy_state(step, group, name, *arguments)
             records: list[Record] = arguments[-1]

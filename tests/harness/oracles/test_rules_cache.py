@@ -76,7 +76,7 @@ def test_what_a_planned_step_computes_may_be_published() -> None:
     (True, False, ""), (False, True, ""), (False, False, "key"),
 ])  # fmt: skip
 def test_what_is_published_may_be_given_back_in_the_same_breath(alive: bool, in_flight: bool, field: str) -> None:
-    """By a request that was preempted or that ended in this step; not by one that nobody remembers."""
+    """By a request that was preempted or that ended in this step; not by one that is forgotten."""
     context = context_of(ALIGN, r0=life_of("r0", 20, settled=10))
     if in_flight:
         enter(context, plan(context, PlannedRow("r0", 9, 1, 0, False, 0), tables={"r0": R0}))
@@ -123,7 +123,7 @@ EAGLE = Layout((Group("mamba", 8), Group("attention", 4)), 20, 4, "align", True,
 def hit(
     layout: Layout, row: PlannedRow, published: Mapping[int, Key], *, tokens: int = 20, table: Table = R0, **life: Any
 ) -> str:
-    """What M6 says of one admission; nothing was cached before, so that nothing was promised."""
+    """Return M6's verdict on one admission; nothing was cached before, so any hit is long enough."""
     context = context_of(layout, r1=life_of("r1", tokens, **life))
     planned = plan(context, row, tables={"r1": table}, published=published)
     return field_of(HitValidity().on_planned(context, planned))
@@ -158,12 +158,12 @@ def test_a_hit_needs_what_its_next_token_reads(
 
 
 @pytest.mark.parametrize(("table", "published", "block", "says"), [
-    (((3,), (5,)), HIT_OF_8, -1, "column 1 of its attention group 1 is block None, which holds no such prefix"),
-    (R0, {3: key(0, 8), 5: key(1, 4)}, 6, "column 1 of its attention group 1 is block 6, which holds no such prefix"),
+    (((3,), (5,)), HIT_OF_8, -1, "column 1 of its attention group 1 is missing"),
+    (R0, {3: key(0, 8), 5: key(1, 4)}, 6, "column 1 of its attention group 1 is block 6, which is not published"),
     (R0, {3: key(0, 16)}, 3, "column 0 of its mamba group 0 is block 3, published as depth 16 of another prefix"),
 ])  # fmt: skip
 def test_what_a_hit_found_instead_is_named(table: Table, published: dict[int, Key], block: int, says: str) -> None:
-    """Where its table is too short, nothing."""
+    """A column that its table lacks is called missing."""
     context = context_of(ALIGN, r1=life_of("r1", 20))
     row = PlannedRow("r1", 8, 1, 0, True, 8)
     violation = HitValidity().on_planned(context, plan(context, row, tables={"r1": table}, published=published))
@@ -185,8 +185,11 @@ def test_one_token_at_least_is_left_to_compute(length: int, external: int, kept:
 
 def test_a_start_that_is_too_far_says_what_it_rests_on() -> None:
     for row, says in (
-        (PlannedRow("r1", 20, 1, 0, True, 8, external=12), "r1 was given a hit of 20, of 20 in all: at most 19"),
-        (PlannedRow("r1", 11, 1, 0, True, 0, kept=11), "r1 kept 11 tokens of 10 computed ones, of 20 in all"),
+        (
+            PlannedRow("r1", 20, 1, 0, True, 8, external=12),
+            "r1 got a hit of 20 tokens; of its 20 tokens it may have at most 19",
+        ),
+        (PlannedRow("r1", 11, 1, 0, True, 0, kept=11), "r1 kept 11 tokens, with 10 computed; of its 20 tokens"),
     ):
         context = context_of(ALIGN, r1=life_of("r1", 20, settled=10))
         planned = plan(context, row, tables={"r1": R0}, published=HIT_OF_8)
@@ -218,7 +221,7 @@ ELSEWHERE: Table = ((9, 10), (11, 12, 13))
 
 
 def promised(before: dict[str, Any], after: dict[str, Any], row: PlannedRow, **more: Any) -> tuple[str, int]:
-    """What M8 says of an admission of r1, and how often it had something to judge."""
+    """Return M8's verdict on an admission of r1, and how often it was exercised."""
     layout, tokens = more.get("layout", ALIGN), more.get("tokens", 20)
     context = context_of(layout, r0=life_of("r0", 20, settled=16), r1=life_of("r1", tokens))
     context.before = view_of(layout, **before)
@@ -239,7 +242,7 @@ def test_what_is_cached_before_and_after_is_promised() -> None:
 
 
 def test_a_longer_hit_than_promised_is_not_too_short() -> None:
-    """Published in this very planning by somebody else."""
+    """Published in the same planning by another request."""
     longer = {**HIT_OF_8, 4: key(0, 16), 7: key(1, 12), 8: key(1, 16)}
     row = PlannedRow("r1", 16, 3, 0, True, 16)
     assert promised(CACHED, {"tables": {"r1": R0}, "published": longer}, row) == ("", 1)

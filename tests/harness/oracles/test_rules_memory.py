@@ -57,7 +57,7 @@ def test_attention_reads_slots_that_were_written(layout: Layout, slots: int, tag
     assert oracle.exercised == {"S4": -(-tags // 4)}
 
 
-def test_a_zeroed_page_and_one_that_nobody_was_handed_hide_nothing_behind_them() -> None:
+def test_a_zeroed_page_and_an_unallocated_one_are_skipped_and_the_next_is_checked() -> None:
     """Block 9 was never handed out (a connector's, say), block 5 is zeroed, block 6 is neither written nor zeroed."""
     context = owning(LAYOUT)
     context.reference.ledger.zero(5)

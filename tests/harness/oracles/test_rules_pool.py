@@ -68,7 +68,7 @@ def test_a_published_block_waits_in_the_free_queue_or_belongs_to_the_cache(cache
 
 
 def test_a_fault_names_who_holds_the_block() -> None:
-    """And nobody else; nobody at all if it is in no table."""
+    """And no other request; none if it is in no table."""
     context = context_of(LAYOUT)
     tables = {"r0": ((1, 2),), "r1": ((3,),)}
     violation = Partition().on_view(context, view_of(LAYOUT, tables, free=range(3, 12)))
@@ -90,7 +90,7 @@ def test_what_the_cache_owns_is_not_missing_at_the_end(cache_owns: bool) -> None
     assert (violation is None) == cache_owns
 
 
-def test_a_block_that_nobody_lists_is_missing_at_the_end() -> None:
+def test_a_block_in_no_list_is_missing_at_the_end() -> None:
     context = context_of(LAYOUT)
     assert Leak().on_idle(context, view_of(LAYOUT)) is None
     violation = Leak().on_idle(context, view_of(LAYOUT, free=range(1, 11)))

@@ -43,7 +43,7 @@ def test_a_row_goes_on_where_its_request_is(position: int, tokens: Sequence[int]
 
 
 def test_clients_get_each_token_once() -> None:
-    """Whoever is gone gets nothing that could be wrong, and hides nobody behind it."""
+    """A delivery to a request that is gone is skipped, and those after it are checked."""
     context, oracle = context_of(LAYOUT, r0=life_of("r0", 6, 4)), Output()
     assert oracle.on_delivered(context, Delivered(0, [("gone", (9,)), ("r0", TRUTH.tokens[6:8])], ())) is None
     assert oracle.exercised == {"S6": 1}
@@ -54,7 +54,7 @@ def test_clients_get_each_token_once() -> None:
 
 @pytest.mark.parametrize(("count", "aborted", "field"), [(4, False, ""), (3, False, "length"), (3, True, "")])
 def test_an_end_comes_with_the_last_token(count: int, aborted: bool, field: str) -> None:
-    """Unless its client gave it up; one that is gone already hides nobody behind it."""
+    """Unless its client aborted it; one that is gone already is skipped, and those after it are checked."""
     life = life_of("r0", 6, 4)
     life.aborted = aborted
     delivered = Delivered(0, [("r0", TRUTH.tokens[6 : 6 + count])], ("gone", "r0"))
@@ -81,7 +81,7 @@ def test_device_work_waits_for_earlier_steps_that_use_its_block(step: int, block
     ("step", "dummy", "field"), [(1, False, ""), (2, False, "forward"), (2, True, ""), (0, False, "")]
 )
 def test_forwards_run_in_the_order_of_their_plans(step: int, dummy: bool, field: str) -> None:
-    """A dummy run is nobody's step."""
+    """A dummy run belongs to no planned step."""
     context = context_of(LAYOUT, r0=life_of("r0", 20))
     for planned in (1, 2):
         plan(context, PlannedRow("r0", 0, 1, 0, False, 0), step=planned)
@@ -90,12 +90,12 @@ def test_forwards_run_in_the_order_of_their_plans(step: int, dummy: bool, field:
 
 @pytest.mark.parametrize("queue", ["waiting", "running"])
 def test_progress_within_a_bounded_number_of_steps(queue: str) -> None:
-    """Nine steps without a row while somebody could run; any row, and any moment without requests, starts anew."""
+    """Nine steps without a row while a request could run; any row, and any moment without requests, resets it."""
     context = context_of(LAYOUT, r0=life_of("r0", 20))
     oracle, unfinished = Liveness(), view_of(LAYOUT, **{queue: ("r0",)})
 
     def idle(steps: int) -> str:
-        """What is said after the last of so many steps; nothing before it."""
+        """Return the verdict after the last of `steps` steps; there must be none before it."""
         fields = []
         for _ in range(steps):
             assert oracle.on_planned(context, plan(context)) is None
@@ -112,7 +112,7 @@ def test_progress_within_a_bounded_number_of_steps(queue: str) -> None:
 
 
 def test_at_the_end_only_aborted_requests_may_be_left() -> None:
-    """An engine may have needed one more step for them; whoever is left behind one is lost."""
+    """An engine may have needed one more step for them; an unfinished request listed after one is lost."""
     aborted = life_of("r0", 20)
     aborted.aborted = True
     assert Liveness().on_idle(context_of(LAYOUT, r0=aborted), view_of(LAYOUT)) is None

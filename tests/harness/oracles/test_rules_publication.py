@@ -77,7 +77,7 @@ def test_every_boundary_whose_state_exists(layout: Layout, count: int, blocks: t
 
 
 def test_a_key_may_be_found_elsewhere_but_found_it_must_be() -> None:
-    """Two requests computed it, the other one's block is the one that is found."""
+    """Two requests computed it, and the block of the other one is published."""
     assert missing(ALIGN, 8, {9: STATES[3], 5: PAGES[5], 6: PAGES[6]}) == ""
     assert missing(ALIGN, 8, {3: STATES[4], 5: PAGES[5], 6: PAGES[6]}) == "unpublished 3"
 
@@ -102,7 +102,7 @@ def test_what_came_with_a_hit_is_not_asked_for() -> None:
     (2, (6,), "unpublished 3"), (1, (), ""),
 ])  # fmt: skip
 def test_a_boundary_that_verified_drafts_crossed(sampled: int, blocks: tuple[int, ...], missed: str) -> None:
-    """One token at position 6 and three drafts: whoever accepts one of them reaches state@8."""
+    """One token at position 6 and three drafts: a request that accepts one of them reaches state@8."""
     assert missing(ALIGN, 4, only(*blocks), start=6, drafts=3, sampled=sampled) == missed
 
 
@@ -121,7 +121,7 @@ def test_once_is_enough() -> None:
 
 
 def test_a_truncated_session_publishes_again() -> None:
-    """It goes on from four tokens and computes the next boundary a second time, which may be another one's."""
+    """It resumes from four tokens and computes the next boundary again, perhaps of another prefix."""
     context, oracle = context_of(ALIGN, r0=life_of("r0", 20, session=True)), Publication()
     rows: Any = [(PlannedRow("r0", 0, 8, 0, True, 0), 8), (PlannedRow("r0", 4, 4, 0, True, 0, kept=4), 4)]
     for step, (row, count) in enumerate(rows):

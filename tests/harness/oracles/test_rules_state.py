@@ -1,4 +1,4 @@
-"""S2, S3 and S1 on observations made by hand: what may be read before the first token, through a window, by nobody."""
+"""S2, S3 and S1 on hand-made observations: reads before the first token, through a window, and by dead rows."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ WINDOWED = Layout((Group("attention", 4, window=6),), 9, WIDTH, "align", True)
 
 
 def field_of(layout: Layout, life: Life | None, read: StateRead | SlotRead) -> str:
-    """What the oracle says of one read of a row; "" if nothing."""
+    """Return the oracle's verdict on one read of a row; "" if none."""
     context = context_of(layout)
     context.lives = [life]
     judge = Continuation().on_state_read if isinstance(read, StateRead) else Continuation().on_slot_read
@@ -80,20 +80,20 @@ def test_a_window_leaves_out_only_what_is_never_attended_to(settled: int, first_
 
 
 @pytest.mark.parametrize("read", [StateRead(0, 0, 0, 0, 3, 7, ZEROS), SlotRead(0, 0, 0, (1,), (7,))])
-def test_what_a_padding_row_reads_is_nobodys_content(read: StateRead | SlotRead) -> None:
+def test_reads_of_a_padding_row_are_not_checked(read: StateRead | SlotRead) -> None:
     assert field_of(STATES, None, read) == ""
 
 
 @pytest.mark.parametrize(
     ("tags", "blocks", "says"),
     [
-        (4, (1, 2), "position 4 in block 2 and finds nothing"),
-        (4, (1,), "position 4 in block -1 and finds nothing"),
-        (0, (1, 2), "position 0 in block 1 and finds nothing"),
+        (4, (1, 2), "position 4 in block 2 and reads nothing"),
+        (4, (1,), "position 4 in block -1 and reads nothing"),
+        (0, (1, 2), "position 0 in block 1 and reads nothing"),
     ],
 )
 def test_a_context_that_is_too_short_is_wrong(tags: int, blocks: Sequence[int], says: str) -> None:
-    """Attention that leaves the end of its context out finds nothing there, whatever its table says."""
+    """Attention that leaves out the end of its context reads nothing there, even if its table has the blocks."""
     life = life_of("r0", 20, settled=6)
     context = context_of(WINDOWED)
     context.lives = [life]
@@ -131,11 +131,11 @@ def test_what_was_found_instead_is_named() -> None:
     window = (*mine.truth.window(6, WIDTH)[:-1], other.truth.tag(6))
     violation = Continuation().on_state_read(context, StateRead(0, 0, 0, 0, 3, None, window))
     assert violation is not None
-    assert "a window whose input 2 is state@6 of r1" in violation.message
+    assert "a window whose input 2 is the input of position 5 of r1" in violation.message
     tags = [*mine.truth.slots(0, 5), other.truth.tag(6)]
     violation = Continuation().on_slot_read(context, SlotRead(0, 0, 0, (1, 2), tags))
     assert violation is not None
-    assert "position 5 in block 2 and finds state@6 of r1" in violation.message
+    assert "position 5 in block 2 and reads the KV of position 5 of r1" in violation.message
 
 
 TRUTH = life_of("r0", 20).truth
@@ -167,7 +167,7 @@ def test_a_checkpoint_is_due_when_the_steps_before_it_have_run() -> None:
     (8, STATE, "kind"), (5, STATE, "kind"), (13, SlotContent(TRUTH.slots(8, 16)), ""), (13, PAGE, "slot"),
 ])  # fmt: skip
 def test_a_page_holds_its_prefix_up_to_the_depth_of_its_key(depth: int, content: Content, field: str) -> None:
-    """What stands behind a key inside the page is not its business."""
+    """A partial key names only the slots below its depth."""
     context = context_of(BOTH, lambda group, layer, block: content, r0=life_of("r0", 20))
     planned = plan(context, published={4: Key(1, depth, TRUTH.tag(depth))})
     oracle = Checkpoint()
@@ -185,7 +185,7 @@ def test_a_page_of_another_kind_is_named_so() -> None:
 
 
 def test_every_layer_of_every_known_prefix_is_judged() -> None:
-    """A key of a prefix that nobody ever had (M2 judges that) hides none behind it."""
+    """A key of a prefix that no request had (M2's business) is skipped, and those after it are checked."""
     layout = Layout((Group("mamba", 8, 2), Group("attention", 8)), 9, WIDTH, "align", True)
     for wrong in ((0, 0), (0, 1), (1, 0)):
         right = {(0, 0): STATE, (0, 1): STATE, (1, 0): PAGE}
@@ -197,7 +197,7 @@ def test_every_layer_of_every_known_prefix_is_judged() -> None:
         assert violation.group == wrong[0]
 
 
-def test_a_block_that_nobody_wrote_is_a_promise_not_kept() -> None:
+def test_a_published_block_that_was_never_written_is_s5() -> None:
     """Handed out and published without a write: S5. What is not in the ledger (loaded, say) is just wrong: S1."""
     for handed_out, oracle in ((True, "S5"), (False, "S1")):
         context = context_of(BOTH, lambda group, layer, block: WRONG_STATE, r0=life_of("r0", 20))

@@ -1,4 +1,4 @@
-"""M3, M4 and M5 on observations made by hand: reads of attention, scratch that moved, sinks, keys of one's own."""
+"""M3, M4 and M5 on hand-made observations: attention reads, scratch blocks that moved, sinks, writes to own keys."""
 
 from typing import Any
 
@@ -75,7 +75,8 @@ def test_the_column_that_differs_is_named() -> None:
     violation = TableMirror().on_slot_write(entered(), slot_write(0, 3, 4, 4))
     assert violation is not None
     assert (
-        "writes block 4 in column 1 of r0's attention group 1, where the scheduler holds block 5" in violation.message
+        "writes block 4 in column 1 of r0's attention group 1, where the scheduler's table holds block 5"
+        in violation.message
     )
 
 
@@ -121,7 +122,7 @@ def test_padding_rows_write_to_sinks_alone(layout: Layout, block: int) -> None:
         assert verdict(DeadRows(), context, access) == ""
 
 
-@pytest.mark.parametrize(("block", "history"), [(0, "the null block"), (9, "never handed out")])
+@pytest.mark.parametrize(("block", "history"), [(0, "the null block"), (9, "never allocated")])
 def test_what_a_padding_row_wrote_over_is_named(block: int, history: str) -> None:
     violation = DeadRows().on_state_write(entered(), StateWrite(2, 0, 0, 0, block, 9, 7, None))
     assert violation is not None
@@ -230,7 +231,7 @@ def test_copies_and_loads_arrive_in_a_block_of_ones_own(
         assert verdict(Writer(), context, Loaded(0, request_name, 0, 0, column, block, True)) == field
 
 
-def test_what_nobody_planned_has_no_owner_to_ask_for() -> None:
+def test_a_write_of_an_unplanned_step_needs_no_owner() -> None:
     context = entered()
     context.facts = None
     assert verdict(Writer(), context, StateWrite(0, 0, 0, 0, 1, 12, 7, None)) == ""

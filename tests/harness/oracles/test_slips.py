@@ -1,6 +1,6 @@
 """Wrong engines that once slipped through, and right ones that were flagged. A mark says which one still does.
 
-Strict: whoever closes a hole takes the mark off.
+The marks are strict: a change that closes a hole must remove its mark.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class CannotOpen(HybridTarget):
 
 
 class HitsVerifiedStates(CacheManager):
-    """Right: a boundary that verified drafts crossed exists, whoever publishes it when."""
+    """Right: a boundary that verified drafts crossed exists, whenever it is published."""
 
     def settle(self, name: str, tags: Any, span: Any) -> None:
         before = set(self.pool.published_this_step)

@@ -77,7 +77,7 @@ def test_versions_between_are_in_order_and_final() -> None:
     assert versions_between(listed, "0.9.0", "0.10.0") == ["0.9.0", "0.9.1", "0.9.2", "0.10.0"]
     with pytest.raises(TargetError, match=r"1\.0"):
         versions_between(listed, "0.9.0", "1.0")
-    with pytest.raises(TargetError, match="the oldest first"):
+    with pytest.raises(TargetError, match="name the older release first"):
         versions_between(listed, "0.10.0", "0.9.0")
 
 
@@ -87,7 +87,7 @@ def test_versions_between_are_in_order_and_final() -> None:
         ("hybrid", "1..2", "has no releases; engines that have: sglang, vllm"),
         ("hybrid", "1,2", "has no releases"),
         ("vlm", "1,2", "did you mean vllm?"),
-        ("vllm@0.33.0", "1,2", "say vllm, --versions names the releases"),
+        ("vllm@0.33.0", "1,2", "give vllm and name the releases with --versions"),
         ("vllm", ",", "names no release"),
     ],
 )

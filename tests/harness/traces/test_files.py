@@ -42,7 +42,7 @@ EVERY_EVENT = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("trace", [make_trace(*EVERY_EVENT), make_trace(), drawn(3, 1), drawn(3, 2)])
+@pytest.mark.parametrize("trace", [make_trace(*EVERY_EVENT), make_trace(Step()), drawn(3, 1), drawn(3, 2)])
 def test_round_trip(trace: Trace, tmp_path: Path) -> None:
     assert decode_trace(encode_trace(trace)) == trace
     save_trace(trace, tmp_path / "trace.json")
@@ -60,8 +60,8 @@ def test_the_file_is_json_for_people() -> None:
 def test_saving_replaces_a_file_whole(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     save_trace(drawn(3, 1), path)
-    save_trace(make_trace(), path)
-    assert load_trace(path) == make_trace()
+    save_trace(make_trace(Step()), path)
+    assert load_trace(path) == make_trace(Step())
     assert path.stat().st_mode & 0o777 == 0o644
 
 
@@ -99,6 +99,27 @@ BROKEN = {
     "unknown event": (broken_file(events__1__event="jump"), r"jump.*\$\.events\[1\]"),
     "unknown field of the trace": (broken_file(colour=1), "colour"),
     "empty prompt": (broken_file(events__0__prompt=[]), r"\$\.events\[0\]\.prompt"),
+    "no events": (broken_file(events=[]), "no events"),
+    "key twice": (WHOLE.replace(b'"schema": 1', b'"schema": 1, "schema": 1'), "schema.* twice"),
+    "key of an event twice": (WHOLE.replace(b'"name":"r0"', b'"name":"r0","name":"r1"'), "name.* twice"),
+    "too many events": (broken_file(events=[{"event": "step"}] * 10_001), "10001 events.* at most 10000"),
+    "too many tokens": (
+        broken_file(events=[{"event": "arrive", "name": "r", "prompt": [["a", 1 << 20]], "max_new_tokens": 1}] * 5),
+        "tokens.* at most",
+    ),
+    "too many blocks": (broken_file(events=[{"event": "evict", "blocks": 1 << 20}]), "blocks"),
+    "too many rows": (broken_file(events=[{"event": "dummy_run", "rows": 1 << 20}]), "rows"),
+    "too large a graph": (broken_file(config__graph_sizes=[1 << 20]), "graph_sizes"),
+    "too many graphs": (broken_file(config__graph_sizes=[1] * 65), "graph_sizes"),
+    "too large a priority": (broken_file(events__0__priority=1 << 80), "priority"),
+    "too many chunks": (
+        broken_file(events__1={"event": "step", "chunks": {f"r{one}": 1 for one in range(300)}}),
+        "chunks",
+    ),
+    "option with markup": (broken_file(config__options={"runner": "<script>"}), "options"),
+    "option name with code": (broken_file(config__options={"{x}": "v2"}), "options"),
+    "too many options": (broken_file(config__options={f"o{one}": "1" for one in range(99)}), "options"),
+    "too long an origin": (broken_file(origin="x" * 2_000), "origin"),
     "unknown mode": (broken_file(config__mamba_cache_mode="most"), "mamba_cache_mode"),
 }
 
@@ -127,7 +148,7 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_device_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "TRACE_BYTES_MAX", 10)
-    with pytest.raises(TraceError, match="/dev/zero: too large"):
+    with pytest.raises(TraceError, match=r"/dev/zero: .*not a regular file"):
         load_trace("/dev/zero")
 
 
@@ -156,3 +177,48 @@ def test_deeply_nested(tmp_path: Path) -> None:
     path.write_bytes(b'{"config": ' + b"[" * 200_000)
     with pytest.raises(TraceError, match=r"deep\.json"):
         load_trace(path)
+
+
+NAMES = [
+    "{__import__('os').system('id')}",
+    'r"""\nimport os\n"""',
+    "a b",
+    "r0\n",
+    "\x1b[31m",
+    "ä",
+    "../x",
+    "x" * 65,
+    "",
+    "~",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("field", ["events__0__name", "events__0__prompt__0__0", "events__1__parent"])
+def test_a_name_has_only_plain_characters(name: str, field: str) -> None:
+    """1 to 64 letters, digits, `_ . -`; the document "~" is the model's own continuation."""
+    document = json.loads(encode_trace(make_trace(arrive("r0", 3), Fork("r1", "r0"))))
+    *parents, last = field.split("__")
+    inner = document
+    for parent in parents:
+        inner = inner[int(parent) if parent.isdigit() else parent]
+    inner[int(last) if last.isdigit() else last] = name
+    data = json.dumps(document).encode()
+    if name == "~" and "prompt" in field:
+        assert decode_trace(data)
+        return
+    with pytest.raises(TraceError, match=r"1 to 64 (letters, digits|characters).*\$\.events") as caught:
+        decode_trace(data, "x.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_is_no_trace(tmp_path: Path) -> None:
+    """Opening a FIFO would wait for its writer."""
+    os.mkfifo(tmp_path / "x.json")
+    with pytest.raises(TraceError, match=r"x\.json: .*regular file"):
+        load_trace(tmp_path / "x.json")
+
+
+def test_names_of_surrogates_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"No such file|cannot be read"):
+        load_trace(tmp_path / "\udcff\n.json")

@@ -10,6 +10,7 @@ import pytest
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.reduce import reduce_trace, simpler_events, smaller_numbers
+from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import (
@@ -24,7 +25,7 @@ from hybridfuzz.targets.base.trace import (
     check_config,
 )
 from hybridfuzz.targets.hybrid.mutants import MUTANTS
-from hybridfuzz.targets.hybrid.worker.model_runner import Runner
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from support import CLEAN, arrive, broken, drawn, make_trace, steps
 
 FIRST_MUTANTS = (
@@ -88,7 +89,7 @@ def test_every_mutant_is_found_from_random_traces(slug: str) -> None:
     assert first_failure(slug)
 
 
-class LastStepFails(Runner):
+class LastStepFails(ModelRunner):
     """Fails in the seventh step, if r1 is in it."""
 
     def zero_blocks(self, plan: Any, records: Any) -> None:
@@ -204,3 +205,14 @@ def test_simplifying_an_event_ends(event: Event) -> None:
         event = options[-1]
         assert repr(event) not in seen
         seen.add(repr(event))
+
+
+@pytest.mark.parametrize("event", [-1, 0])
+def test_a_reduced_trace_has_an_event(event: int) -> None:
+    """A trace without events cannot be read. Whole runs (DETERMINISM) break without an event."""
+
+    def always(trace: Trace) -> Outcome:
+        return Outcome(Violation("DETERMINISM", "digest", "differs", event=event), 0, 0, {}, {}, 0)
+
+    trace = make_trace(arrive("r0", 3), *steps(4))
+    assert len(reduce_trace(trace, "DETERMINISM-digest", always, seconds=5.0).events) == 1

@@ -1,5 +1,6 @@
 """Targets that crash, hang, talk nonsense: findings with a trace, never the end of a campaign."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from cli_process import MUTANT, Cli, Ran, children, command, ended, wait_for
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.traces.files import encode_trace, load_trace
+from support import arrive, make_trace, steps
 
 
 def fuzz(hybridfuzz: Cli, name: str, *more: str, **env: str) -> Ran:
@@ -28,6 +30,9 @@ def fuzz(hybridfuzz: Cli, name: str, *more: str, **env: str) -> Ran:
         ),
         ("NONSENSE", "PROTOCOL-step-reply", "{not json", []),
         ("RAISES", "CRASH-step-IndexError-raise_error", "block 7 of 5", []),
+        ("INVALID", "CRASH-step-RuntimeError-raise_invalid", r"raised RuntimeError: \ud800 \x1b[31m at", []),
+        ("LONG", "CRASH-step-RuntimeError-raise_long", "(cut: 3,000,000 characters)", []),
+        ("UNPRINTABLE", "CRASH-step-Unprintable-raise_unprintable", "cannot be printed: ValueError", []),
         (
             "HUNGRY",
             "CRASH-step-memory-limit",
@@ -49,6 +54,32 @@ def test_finding(hybridfuzz: Cli, tmp_path: Path, name: str, signature: str, wor
     assert len(trace.events) == finding["events"]
     assert f"replay {finding['trace']} --target python:fake_targets:{name}" in ran.err
     assert words in (tmp_path / finding["trace"]).with_suffix(".txt").read_text()
+
+
+def test_a_long_message_is_cut_wherever_it_goes(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """3 MB of message made 6 MB of log, text and page."""
+    ran = fuzz(hybridfuzz, "LONG", "--traces", "1", "-o", "out", "--events", "events.ndjson", "--junit", "junit.xml")
+    assert ran.status == 1
+    sizes = {
+        str(path): path.stat().st_size for path in tmp_path.rglob("*") if path.is_file() and "cache" not in str(path)
+    }
+    assert max(sizes.values()) < 100_000, sizes
+    assert len(ran.out) + len(ran.err) < 40_000
+
+
+def test_a_refusal_in_invalid_unicode_is_one_line(hybridfuzz: Cli) -> None:
+    ran = fuzz(hybridfuzz, "RUDE", "--traces", "1")
+    assert ran.status == 2
+    assert r"no \ud800\x1b[31m licence" in ran.error
+
+
+def test_the_time_limit_is_for_a_trace(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """In `fuzz` it was for a trace, and in a single run for each event."""
+    (tmp_path / "slow.json").write_bytes(encode_trace(make_trace(arrive("r0", 3), *steps(20))))
+    ran = hybridfuzz("replay", "slow.json", "--target", "python:fake_targets:SLOW", "--timeout", "1s")
+    assert ran.status == 1, ran
+    assert "HANG-step-time-limit" in ran.out
+    assert "did not end within 2 s" in ran.out, "a clean trace is run twice"
 
 
 def test_what_a_target_prints_does_no_harm(hybridfuzz: Cli) -> None:
@@ -85,13 +116,22 @@ def start(environment: dict[str, str], folder: Path, *more: str) -> subprocess.P
 
 
 def test_worker_killed(environment: dict[str, str], tmp_path: Path) -> None:
+    """A loss that does not happen again is a flaky finding, and the campaign goes on."""
     with start(environment, tmp_path, "--time", "3s") as process:
         wait_for(process, "fuzzing hybrid")
         time.sleep(0.5)
         [worker] = children(process.pid)
         os.kill(worker, signal.SIGKILL)
         out, err = process.communicate()
-    assert process.returncode in (0, 3), err
+    assert process.returncode == 1, err
+    assert "flaky: CRASH-SIGKILL" in err
+    [finding] = json.loads(out.splitlines()[-1])["findings"]
+    assert (finding["signature"], finding["reproduced"], finding["shown"], finding["tried"]) == (
+        "CRASH-SIGKILL",
+        False,
+        0,
+        1,
+    )
     assert "warning: worker 0, trace" in err
     assert "died of SIGKILL" in err
     assert '"lost_workers": 1' in out.splitlines()[-1]

@@ -62,10 +62,10 @@ def test_interrupted_attempt_is_taken_up_again(tmp_path: Path) -> None:
 
 
 def test_no_space_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match=r"needs 1e\+06 GB but .* free some, or set HYBRIDFUZZ_CACHE"):
+    with pytest.raises(TargetError, match=r"needs 1e\+06 GB but .* free some space, or set HYBRIDFUZZ_CACHE"):
         base.unpack_wheel("vllm", "0.1.0", BINARIES, 1e6, lambda line: None)
     monkeypatch.setattr(base, "_unpack", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(TargetError, match=r"No space left on device: free some"):
+    with pytest.raises(TargetError, match=r"No space left on device: free some space"):
         base.unpack_wheel("vllm", "0.1.0", BINARIES, 0.001, lambda line: None)
 
 
@@ -105,7 +105,7 @@ def test_an_engine_that_does_not_import_says_what_to_do_where_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = ImportError("No module named 'x'")
-    assert "say vllm@0.33.0" in str(cannot_import("vLLM", "vllm@0.33.0", error))
+    assert "use vllm@0.33.0" in str(cannot_import("vLLM", "vllm@0.33.0", error))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "cache" / "venvs" / "vllm-1"))
     message = str(cannot_import("vLLM", "vllm@0.33.0", error))
     assert f"remove {sys.prefix}" in message
@@ -121,7 +121,7 @@ def test_hybridfuzz_is_importable_elsewhere() -> None:
 def test_version_that_does_not_exist(hybridfuzz: Cli) -> None:
     ran = hybridfuzz("fuzz", "--target", "vllm@9.9.9", "--traces", "1")
     assert ran.status == 2
-    assert "vllm 9.9.9 does not exist for this Python; there is 0.1.0" in ran.error
+    assert "vllm 9.9.9 does not exist for this Python; available: 0.1.0" in ran.error
 
 
 def test_no_network(hybridfuzz: Cli) -> None:

@@ -1,4 +1,4 @@
-"""The connector: external hits are exact in every group, what arrives stays, what is stored is what its key says."""
+"""The connector: external hits are exact in every group, loaded content stays, saved content matches its key."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SAVES: dict[str, Any] = {"options": {"connector_saves": "yes"}}
 
 
 def hits(*events: AnyEvent, **config: Any) -> list[tuple[int, int]]:
-    """(local, external) tokens of every admission."""
+    """Return (local, external) tokens of every admission."""
     watched = watch(make_trace(*events, **config))
     assert watched.outcome.violation is None, watched.outcome.violation.message
     return [(row.hit, row.external) for plan in watched.of(Planned) for row in plan.rows if row.admitted]
@@ -50,7 +50,7 @@ def test_loaded_blocks_can_be_hit_by_others() -> None:
 
 
 def test_what_was_stored_is_found_again_after_eviction() -> None:
-    """Decoding, too, stores the boundaries that it passes."""
+    """Decoding also saves the boundaries that it passes."""
     events = (arrive("r0", 14, new=12), *steps(14), Evict(99), arrive("r1", 14, ("~", 12)), *steps(3))
     assert hits(*events) == [(0, 0), (0, 0)]
     assert hits(*events, **SAVES) == [(0, 0), (0, 24)]
@@ -64,7 +64,7 @@ def test_loads_with_steps_in_flight_and_preemption(depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [0, 2])
 def test_what_moved_to_another_tier_comes_back(depth: int) -> None:
-    """Preempted, moved out, and loaded again: nothing of it is left in the pool."""
+    """A preempted request whose content was moved out of the pool loads it again."""
     events = (arrive("r0", 30, new=9), *steps(3), Preempt("r0"), MoveTier("r0", "host"), *steps(3))
     assert hits(*events, async_depth=depth) == [(0, 0), (0, 24)]
     assert hits(*events[:5], *events[6:], async_depth=depth) == [(0, 0), (24, 0)]
@@ -79,7 +79,7 @@ def test_a_load_that_breaks_off_leaves_nothing_and_may_be_tried_again() -> None:
 
 
 class Forgets(ExternalStore):
-    """The last layer is never carried."""
+    """Never copies the last layer."""
 
     def layers(self, group: int) -> range:
         return range(self.layout.groups[group].layers - 1)
@@ -94,7 +94,7 @@ def test_a_layer_that_is_not_stored_is_noticed() -> None:
 
 
 def test_content_outside_the_pool_is_judged_by_its_key() -> None:
-    """A store that swaps the content of two keys."""
+    """External store that swaps the content of two keys."""
 
     def swapped(view: View) -> object:
         keys = [key for key in view.stored if key.group == 1]

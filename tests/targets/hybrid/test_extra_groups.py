@@ -1,4 +1,4 @@
-"""Groups beside the usual pair: sliding windows give columns back, the drafter writes ahead, both stay silent."""
+"""Groups beside the usual pair: sliding windows release columns, the drafter writes ahead, no oracle fires."""
 
 from collections.abc import Sequence
 
@@ -39,21 +39,21 @@ def test_a_hit_takes_only_the_columns_of_the_window() -> None:
 
 
 class GivesBackTooMuch(WindowGroup):
-    """One column more than the window has passed."""
+    """Releases one column too many."""
 
     def first_column(self, computed: int) -> int:
         return super().first_column(computed) + (computed > 8)
 
 
 class GivesBackNothing(WindowGroup):
-    """The window never moves."""
+    """Never releases a column."""
 
     def give_back_skipped(self, name: str, settled: int) -> None:
         pass
 
 
 class PublishesLate(WindowGroup):
-    """A block stands under the boundary after its own."""
+    """Publishes a block under the boundary after its own."""
 
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
         depth = (column + 2) * self.block_size

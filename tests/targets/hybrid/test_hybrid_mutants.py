@@ -1,4 +1,4 @@
-"""A mutant is the correct target but for one method, and says whose bug it is."""
+"""A mutant is the correct target but for one method, and its docstring names the bug."""
 
 import re
 from inspect import isfunction

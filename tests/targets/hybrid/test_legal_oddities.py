@@ -1,4 +1,4 @@
-"""Legal behaviour that looks like a bug: it occurs in the embedded target, and no oracle speaks.
+"""Legal behaviour that looks like a bug: it occurs in the embedded target, and no oracle fires.
 
 One test for each entry of the list. Each proves first that the situation really occurred.
 """
@@ -26,13 +26,13 @@ def admissions(watched: Watching) -> list[Any]:
 
 
 def tables(watched: Watching, name: str, group: int) -> list[tuple[int, ...]]:
-    """The request's columns in each plan that it is part of."""
+    """Return the request's columns in each plan with it."""
     plans = [plan for plan in watched.of(Planned) if name in plan.view.tables]
     return [tuple(plan.view.tables[name][group]) for plan in plans]
 
 
 def test_boundary_state_is_copied_backward() -> None:
-    """Align with drafts: after the step, to the column left of the running one."""
+    """Mode align with drafts copies a state, after the step, to the column left of the running one."""
     watched = silent(make_trace(arrive("r0", 5, new=20), *steps(9, drafts=3, right=3), **DRAFTS))
     backward = [one for one in watched.of(Copied) if one.destination_column < one.source_column]
     assert backward
@@ -43,7 +43,7 @@ def test_boundary_state_is_copied_backward() -> None:
 
 
 def test_null_blocks_stand_inside_tables() -> None:
-    """Align keeps no state that was skipped; the columns before it are null, those of attention are not."""
+    """Mode align keeps no skipped state: earlier columns are null in mamba groups, not in attention groups."""
     watched = silent(make_trace(arrive("r0", 40, new=9), *steps(12)))
     inside = [table for table in tables(watched, "r0", 0) if 0 in table and any(table)]
     assert inside
@@ -63,7 +63,7 @@ def test_a_given_back_column_becomes_null_while_the_request_runs() -> None:
 
 
 def test_columns_are_over_allocated_after_rejected_drafts() -> None:
-    """Blocks for drafts stay when the drafts were wrong."""
+    """Blocks for drafts are kept when the drafts are rejected."""
     watched = silent(make_trace(arrive("r0", 6, new=9), *steps(9, drafts=3, right=0), **DRAFTS))
     settled = 0
     surplus = []
@@ -77,7 +77,7 @@ def test_columns_are_over_allocated_after_rejected_drafts() -> None:
 
 
 def test_eagle_drops_a_block_that_was_found() -> None:
-    """The same trace, with and without: one block less is hit, and computed again."""
+    """With EAGLE the same trace hits one block less, which is recomputed."""
     events = (arrive("r0", 30, new=2), *steps(5), arrive("r1", 30, new=2), *steps(5))
     eagle = {**DRAFTS, "groups": (ATTENTION,)}
     plain = silent(make_trace(*events, **eagle))
@@ -102,7 +102,7 @@ def test_a_hit_is_deferred_while_its_state_is_being_written() -> None:
 
 
 def test_last_partial_column_is_off_the_grid_until_decoding_completes_it() -> None:
-    """Its state is written, not published; when decoding reaches the boundary it is."""
+    """Its state is written but not published until decoding reaches the boundary."""
     watched = silent(make_trace(arrive("r0", 13, new=9), *steps(12)))
     writes = [
         access
@@ -123,7 +123,7 @@ def test_last_partial_column_is_off_the_grid_until_decoding_completes_it() -> No
 
 
 def test_freed_blocks_stay_reachable_and_are_hit_again() -> None:
-    """The block lies in the free queue with a key; the hit takes it out."""
+    """The block is in the free queue with a key; the hit removes it from the queue."""
     watched = silent(make_trace(arrive("r0", 20), *steps(5), arrive("r1", 20), *steps(5)))
     hit = next(plan for plan in watched.of(Planned) if any(row.hit for row in plan.rows))
     before = next(plan for plan in reversed(watched.of(Planned)) if plan.step == hit.step - 1)
@@ -135,7 +135,7 @@ def test_freed_blocks_stay_reachable_and_are_hit_again() -> None:
 
 
 def test_state_blocks_are_not_zeroed_attention_blocks_are() -> None:
-    """A prefill overwrites a state whole, so nobody zeroes it, whatever it held before."""
+    """A prefill overwrites a whole state, so the block is not zeroed before."""
     watched = silent(
         make_trace(
             arrive("r0", 30, new=9), *steps(12), arrive("r1", ("e", 30), new=9), *steps(9),
@@ -161,7 +161,7 @@ def test_two_blocks_may_have_one_key() -> None:
 
 
 def test_groups_of_different_block_size_hit_on_the_common_grid_only() -> None:
-    """40 tokens of attention are cached, a state at 40 as well; with 16 and 8 only 32 fits both."""
+    """40 tokens of attention and a state at 40 are cached; with block sizes 16 and 8 only 32 fits both."""
     groups = (Group("mamba", 8), Group("attention", 16))
     again = make_trace(
         arrive("r0", 45), *steps(5), arrive("r1", 45), *steps(5), groups=groups,
@@ -172,7 +172,7 @@ def test_groups_of_different_block_size_hit_on_the_common_grid_only() -> None:
 
 
 def test_a_state_of_a_freed_block_can_still_be_read() -> None:
-    """What a lookup can reach holds its content although nobody owns it."""
+    """A published block keeps its content although it has no owner."""
     watched = silent(make_trace(arrive("r0", 20), *steps(5), groups=(MAMBA,)))
     _, _, view = watched.history[-1]
     [(block, key)] = [(block, key) for block, key in view.published.items() if key.depth == 16]

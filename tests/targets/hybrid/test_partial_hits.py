@@ -1,4 +1,4 @@
-"""Hits inside a block: how far they reach, that nobody writes into what they found, and when their keys end."""
+"""Hits inside a block: their length, the isolation of the blocks that they read, and the end of their keys."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import Copied, Planned
 from hybridfuzz.targets.base.trace import AnyEvent, Group, Preempt
 from hybridfuzz.targets.hybrid.host.partial_hits import PartialHits
-from hybridfuzz.targets.hybrid.worker.state_slots import States
+from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
 from support import ATTENTION, MAMBA, Watching, arrive, broken, make_trace, steps, watch
 
 FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}
@@ -26,7 +26,7 @@ def hits(*events: AnyEvent, **config: Any) -> list[int]:
 
 
 def test_a_hit_may_end_inside_a_block() -> None:
-    """The prompt of 13 tokens has its last boundary at 12; the request has gone on since."""
+    """The prompt of 13 tokens has its last boundary at 12; the request has advanced since."""
     assert hits(*RESEND) == [0, 8]
     assert hits(*RESEND, **FINE) == [0, 12]
     assert hits(*RESEND, **FINE, groups=(MAMBA, MAMBA, Group("attention", 4))) == [0, 12]
@@ -38,7 +38,7 @@ def test_only_in_mode_align_and_without_eagle() -> None:
 
 
 def test_a_key_for_a_part_of_a_block_covers_no_more() -> None:
-    """A longer prompt with the same beginning hits 12, and a state needs the very boundary."""
+    """A longer prompt with the same prefix hits 12; a state must be at exactly that boundary."""
     longer = (*RESEND[:4], arrive("r1", 30), *steps(6))
     assert hits(*longer, **FINE) == [0, 12]
     shorter = (*RESEND[:4], arrive("r1", 12), *steps(4))
@@ -75,27 +75,27 @@ def test_with_steps_in_flight_and_preemption(depth: int) -> None:
 
 
 def test_a_pool_without_a_block_to_spare_falls_back_to_whole_blocks() -> None:
-    """Nothing stalls where source and copy do not fit in at once."""
+    """A request does not stall if source and copy do not fit into the pool together."""
     watched = silent(*RESEND, **FINE, num_blocks=6, max_model_len=22, max_num_seqs=1, groups=(MAMBA, ATTENTION))
     assert len([row for plan in watched.of(Planned) for row in plan.rows if row.admitted]) >= 2
 
 
-class CopiesNothing(States):
-    """Pages are never copied."""
+class CopiesNothing(StateSlots):
+    """Never copies pages."""
 
     def copy_page(self, *arguments: object) -> None:
         pass
 
 
 class StaysOnTheBlock(PartialHits):
-    """The state's key stays where the state moves on."""
+    """Leaves the key on the block whose state advances."""
 
     def keep(self, name: str) -> list[Any]:
         return []
 
 
 class OneUnitTooFar(PartialHits):
-    """The key names more than the block holds."""
+    """Publishes a key for more tokens than the block holds."""
 
     def publish(self, name: str, tags: Any, depth: int) -> None:
         for group in self.groups:

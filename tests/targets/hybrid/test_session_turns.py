@@ -1,4 +1,4 @@
-"""Sessions in the embedded target: a turn goes on with what its session kept, and nothing leaks however it ends."""
+"""Sessions in the embedded target: a turn continues with the kept blocks, and nothing leaks at its end."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from support import ATTENTION, Watching, arrive, broken, make_trace, steps, watc
 FORK = Fork("r1", "r0")
 MORE = Resume("r0", (("b", 7),), 3)
 TIGHT: dict[str, Any] = {"num_blocks": 19, "mamba_cache_mode": "all"}
-"""18 blocks: 6 for the session's first turn, 12 for 48 tokens of somebody else."""
+"""18 blocks: 6 for the session's first turn, 12 for 48 tokens of another request."""
 MODES = pytest.mark.parametrize("mode", ["align", "all", "none"])
 
 
@@ -45,7 +45,7 @@ def clean(*events: AnyEvent, **config: Any) -> Watching:
 
 
 def turns(watched: Watching, name: str = "r0") -> list[PlannedRow]:
-    """The rows with which a request was admitted."""
+    """Return the rows with which a request was admitted."""
     return [row for plan in watched.of(Planned) for row in plan.rows if row.admitted and row.name == name]
 
 
@@ -57,7 +57,7 @@ def view_after(watched: Watching, event: AnyEvent) -> Any:
 @pytest.mark.parametrize("drafts", [0, 3])
 @pytest.mark.parametrize("depth", [0, 2])
 def test_a_turn_goes_on_where_the_one_before_ended(mode: str, drafts: int, depth: int) -> None:
-    """Everything but the last token, which nobody has computed yet, is there: also where drafts overshot the end."""
+    """All but the last token, which is not computed yet, is kept, even if drafts overshot the end."""
     watched = clean(
         session(), *steps(10, drafts=drafts, right=drafts), MORE, *steps(9, drafts=drafts, right=1),
         mamba_cache_mode=mode, num_speculative_tokens=drafts, async_depth=depth,
@@ -105,7 +105,7 @@ def test_a_parked_session_gives_way_to_a_request_that_runs() -> None:
 
 
 def test_a_turn_that_waits_keeps_what_its_session_kept() -> None:
-    """The pool has no block for it while another request runs: it is asked again, and nothing is lost."""
+    """The pool has no block for the turn while another request runs: it is retried and loses nothing."""
     events = (session(), *steps(9), arrive("r1", 40, new=9), *steps(3), Resume("r0", (("b", 20),), 3))
     watched = clean(*events, *steps(14), **TIGHT)
     assert watched.outcome.reached["resumed turn waits with kept caches"]
@@ -122,7 +122,7 @@ def test_a_closed_session_leaves_nothing(before: tuple[AnyEvent, ...]) -> None:
 
 @pytest.mark.parametrize("event", [MORE, Resume("r9", (("b", 7),), 3), Park("r9")])
 def test_only_a_parked_session_goes_on(event: AnyEvent) -> None:
-    """A running one, a request that is none, a name that nobody has: nothing happens."""
+    """No-op for a running session, a request without session and an unknown name."""
     watched = clean(session(), *steps(1), event, arrive("r9", 8), *steps(2))
     assert len(turns(watched)) == 1
 
@@ -139,14 +139,14 @@ def test_a_turn_that_does_not_fit_never_came() -> None:
 
 
 def test_dropping_what_is_not_computed_yet_costs_nothing() -> None:
-    """The last token of a turn was sampled and never put in."""
+    """The last token of a turn was sampled but never computed."""
     watched = clean(session(), *steps(9), Truncate("r0", 18), MORE)
     assert [row.kept for row in turns(watched)] == [0, 18]
 
 
 @pytest.mark.parametrize(("mode", "depth"), [("align", 16), ("all", 16)])
 def test_a_truncated_session_goes_back_to_a_checkpoint(mode: str, depth: int) -> None:
-    """The rest below the cut is computed again."""
+    """Tokens between the restored state and the cut are recomputed."""
     watched = clean(session(20), *steps(9), Truncate("r0", 18), MORE, mamba_cache_mode=mode)
     _, second = turns(watched)
     assert second.kept == depth
@@ -166,7 +166,7 @@ def test_what_others_hold_is_not_cut_inside_a_block() -> None:
 
 @pytest.mark.parametrize("mode", ["align", "none"])
 def test_a_truncation_that_the_states_cannot_follow_is_refused(mode: str) -> None:
-    """Nothing has changed then: the next turn begins behind all that the client has seen."""
+    """A refused truncation changes nothing: the next turn starts after all tokens of the session."""
     watched = clean(session(), *steps(9), Truncate("r0", 5), MORE, mamba_cache_mode=mode)
     assert watched.outcome.reached["truncation refused"]
     assert [row.kept for row in turns(watched)] == [0, 18]
@@ -186,7 +186,7 @@ def test_truncating_nothing_does_nothing(event: AnyEvent) -> None:
 
 
 def test_a_window_that_was_given_back_is_not_gone_back_to() -> None:
-    """Left of the window there is nothing any more, so an earlier position cannot be continued."""
+    """Columns left of the window are released, so the request cannot continue from an earlier position."""
     window = Group("attention", 4, window=6)
     watched = clean(session(30, 4), *steps(9), Truncate("r0", 12), MORE, groups=(ATTENTION, window))
     assert watched.outcome.reached["truncation refused"]
@@ -203,7 +203,7 @@ def test_a_session_is_truncated_while_others_are_in_flight() -> None:
 @pytest.mark.parametrize("drafts", [0, 3])
 @pytest.mark.parametrize("prompt", [13, 15])
 def test_a_fork_and_its_parent_go_on_by_themselves(mode: str, drafts: int, prompt: int) -> None:
-    """They share full blocks of attention, and neither writes into what the other holds."""
+    """They share full attention blocks, and neither writes a block of the other."""
     watched = clean(
         session(prompt), *steps(9, drafts=drafts, right=2), FORK, MORE, Resume("r1", (("c", 7),), 3), *steps(9),
         mamba_cache_mode=mode, num_speculative_tokens=drafts, async_depth=1,
@@ -237,7 +237,7 @@ def test_a_fork_needs_a_new_name_and_a_parked_parent(event: AnyEvent) -> None:
 
 
 class SharesEverything(SessionEvents):
-    """The partial block of attention is shared, too: the first to go on writes into the other's."""
+    """Shares the partial attention block, too: the first to continue overwrites the other's."""
 
     def __init__(self, target: HybridTarget) -> None:
         super().__init__(target)
@@ -272,7 +272,7 @@ def test_a_turn_does_not_step_over_the_column_of_rejected_drafts(
 
 
 def test_a_turn_waits_for_a_copy_of_its_state() -> None:
-    """r1 hits the state in the middle of a block that the session would go on from in the same step."""
+    """r1 hits the state inside a block from which the session would continue in the same step."""
     clean(
         Arrive("r0", (("a", 12),), 1, session=True),
         *steps(2),
@@ -288,7 +288,7 @@ def test_a_turn_waits_for_a_copy_of_its_state() -> None:
 
 
 def test_a_fork_came_later_than_its_parent() -> None:
-    """Of equal rank, each would take the other's blocks for ever."""
+    """With equal rank, each would take the other's blocks without end."""
     trace = make_trace(session(), *steps(8), FORK)
     target = HybridTarget(trace.config)
     for event in trace.events:

@@ -1,4 +1,4 @@
-"""What the SGLang target says of itself where SGLang is not installed."""
+"""The SGLang target's capabilities and refusals, without SGLang."""
 
 import msgspec
 import pytest
@@ -24,10 +24,10 @@ def config(strategy: str, **changes: object) -> Config:
         (config("no_buffer", async_depth=1), "overlap"),
         (config("no_buffer", groups=(Group("mamba", 4), Group("attention", 4))), "pages of one token"),
         (config("extra_buffer_lazy"), "needs overlap"),
-        (config("extra_buffer", groups=(Group("mamba", 6), Group("attention", 4))), "multiple of the page"),
+        (config("extra_buffer", groups=(Group("mamba", 6), Group("attention", 4))), "multiple of attention blocks"),
         (config("extra_buffer", mamba_cache_mode="align"), "slots"),
         (config("extra_buffer", mamba_cache_mode="none", groups=(Group("mamba", 8), Group("attention", 16))), ""),
-        (config("no_buffer", mamba_cache_mode="none", async_depth=2), "in flight"),
+        (config("no_buffer", mamba_cache_mode="none", async_depth=2), "async_depth must"),
         (config("extra_buffer", num_speculative_tokens=3), ""),
         (config("extra_buffer", num_speculative_tokens=4), "at most 3"),
     ],
@@ -61,7 +61,7 @@ def test_a_fixed_tree_core_takes_traces_of_the_others_but_draws_its_own() -> Non
 
 def test_a_release_whose_speculation_cannot_be_driven_gets_no_drafts() -> None:
     older = SglangFactory("sglang", drafts=0)
-    assert "drafts" in older.supports(config("no_buffer", num_speculative_tokens=1))
+    assert "num_speculative_tokens must be at most 0" in older.supports(config("no_buffer", num_speculative_tokens=1))
     assert not any(
         draw_trace(older.capabilities, 1, index, {}, older.supports).config.num_speculative_tokens
         for index in range(20)

@@ -1,6 +1,6 @@
 """Released SGLang, through the same worker processes as a campaign. Makes the environment if it is missing.
 
-RELEASE--CAUSE--SIGNATURE.json in corpus/sglang is a reduced trace of a real bug: docs/sglang.md argues each.
+RELEASE--CAUSE--SIGNATURE.json in corpus/sglang is a reduced trace of a real bug, argued in docs/explanation/sglang.md.
 """
 
 import os
@@ -39,7 +39,7 @@ def workers() -> Iterator[dict[str, WorkerClient]]:
 
 
 def skip_old(release: str) -> None:
-    """Skip what needs one more import of SGLang, unless it is asked for."""
+    """Skip tests that import SGLang once more, unless they are selected."""
     if release in OLD and not os.environ.get("HYBRIDFUZZ_OLD_RELEASES"):
         pytest.skip("HYBRIDFUZZ_OLD_RELEASES is not set")
 

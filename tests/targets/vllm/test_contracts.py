@@ -14,7 +14,7 @@ WINDOW = 3
 
 
 def metadata_of(**changes: object) -> SimpleNamespace:
-    """Mamba 2 metadata of a batch of nobody, with changes; lists become arrays."""
+    """Return Mamba 2 metadata of an empty batch with changes; lists become arrays."""
     fields: dict[str, object] = {
         "num_prefills": 0,
         "num_decodes": 0,

@@ -1,4 +1,4 @@
-"""What the vLLM target says of itself where vLLM is not installed."""
+"""The vLLM target's capabilities and refusals, without vLLM."""
 
 from importlib.util import find_spec
 

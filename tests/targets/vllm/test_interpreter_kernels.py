@@ -252,7 +252,7 @@ def test_input_batch(name: str, seed: int) -> None:
 
 
 def states(b: Batch, *, rows_first: bool) -> tuple[dict[str, Any], list[Any]]:
-    """Conv and temporal states of two groups, as the fused mamba kernels are told of them."""
+    """Conv and temporal states of two groups, as the fused mamba kernels receive them."""
     conv = [b.ints(0, 2**31, BLOCKS, 24) for _ in range(2)]
     temporal = [b.ints(0, 2**31, BLOCKS, 7) for _ in range(2)]
     tensors = [conv[0], temporal[0], conv[1], temporal[1]]

@@ -1,4 +1,4 @@
-"""Runs a launch with Triton's own interpreter and with ours, and compares all memory bit for bit."""
+"""Runs a launch with Triton's own interpreter and with the fast one, and compares all memory bit for bit."""
 
 import os
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ from hybridfuzz.targets.vllm.metadata import Columns, slot_rows, state_rows, wri
 
 
 def state_metadata(**changes: object) -> SimpleNamespace:
-    """GDN metadata of a batch of nobody, with changes; lists become arrays."""
+    """Return GDN metadata of an empty batch with changes; lists become arrays."""
     fields: dict[str, object] = {
         "num_actual_tokens": 0,
         "num_prefills": 0,
@@ -173,7 +173,7 @@ def test_a_row_that_stores_nothing_may_be_shorter_than_its_query() -> None:
     assert (row.start, list(row.pages), list(row.stored), bounds.found) == (-1, [], [], [])
 
 
-def test_what_lies_behind_the_context_is_nobodys_business() -> None:
+def test_what_lies_behind_the_context_is_not_read() -> None:
     """Columns that no position of the row reaches may hold anything."""
     metadata, bounds = attention_row(table=(5, 2, -1)), Bounds(1, 100, 1, 1)
     (row,) = slot_rows(metadata, metadata.slot_mapping, 4, bounds)

@@ -1,6 +1,6 @@
 """Released vLLM, through the same worker processes as a campaign. Makes the environment if it is missing.
 
-RELEASE--CAUSE--SIGNATURE.json in corpus/vllm is a reduced trace of a real bug: docs/vllm.md argues each.
+RELEASE--CAUSE--SIGNATURE.json in corpus/vllm is a reduced trace of a real bug: docs/explanation/vllm.md argues each.
 """
 
 import os
@@ -78,7 +78,8 @@ def test_a_plain_trace_is_silent(
         DummyRun(1),
     )
     if (mixer, runner, mode) == ("mamba2", "v1", "align") and changes.get("num_speculative_tokens"):
-        events = tuple(event for event in events if not isinstance(event, Preempt))  # cause 8 of docs/vllm.md
+        # Cause 8 of docs/explanation/vllm.md needs a preemption.
+        events = tuple(event for event in events if not isinstance(event, Preempt))
     outcome = worker_of(workers, "0.33.0").run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
     assert outcome.exercised["S3"] > 0

@@ -23,7 +23,7 @@ NEEDS_MORE: tuple[dict[str, Any], ...] = (
 
 
 def needs_more(name: str) -> bool:
-    """Whether no stand-alone script can show a trace of the corpus."""
+    """Return True if no stand-alone script can show a trace of the corpus."""
     config = load_trace(FOLDER / name).config
     drafter_on_device = config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens
     unknown = config.options.get("graphs") == "decode" or config.options.get("mixer") == "mamba2"

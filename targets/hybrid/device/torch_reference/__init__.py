@@ -1,4 +1,4 @@
-"""What each operation means, in plain torch: loops over rows and tokens, on any device, nothing clever.
+"""The operations in plain torch, on any device: loops over rows and tokens, written to be read.
 
 They are the implementation of machines without a GPU and what the kernels are tested against. They read index
 tensors on the host, so a CUDA graph cannot capture them.

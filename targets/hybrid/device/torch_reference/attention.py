@@ -10,7 +10,7 @@ from ..ops import Masking
 
 
 def pages(cache: Tensor, row: list[int], columns: int, scale: float) -> Tensor:
-    """The first `columns` pages of a row as float32 [slots, kv_heads, head_dim]; zeros for null and missing ones."""
+    """Return the first `columns` pages of a row as float32 [slots, kv_heads, head_dim]; zeros for null or missing."""
     read = torch.zeros(columns, *cache.shape[1:], device=cache.device)
     for column, block in enumerate(row[:columns]):
         if NULL_BLOCK < block < cache.shape[0]:

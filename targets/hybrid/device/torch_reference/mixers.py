@@ -12,18 +12,18 @@ from ..metadata import NULL_BLOCK, Rows, Stops
 
 
 def is_real(state: Tensor, block: int) -> bool:
-    """Whether an id names a block that may be read and written."""
+    """Return True if an id names a block that may be read and written."""
     return NULL_BLOCK < block < state.shape[0]
 
 
 def spans(rows: Rows) -> Iterator[tuple[int, int, int]]:
-    """(row, first token, end) of every row."""
+    """Yield (row, first token, end) of every row."""
     starts = rows.starts.tolist()
     yield from ((row, starts[row], starts[row + 1]) for row in range(rows.count))
 
 
 def row_stops(stops: Stops, row: int, tokens: int) -> list[tuple[int, int]]:
-    """(count, block) of one row's stops."""
+    """Return (count, block) of one row's stops."""
     first, end = stops.starts[row : row + 2].tolist()
     pairs = zip(stops.counts[first:end].tolist(), stops.blocks[first:end].tolist(), strict=True)
     return [(count, block) for count, block in pairs if 0 <= count <= tokens]
@@ -32,7 +32,7 @@ def row_stops(stops: Stops, row: int, tokens: int) -> list[tuple[int, int]]:
 def convolve(
     inputs: Tensor, weight: Tensor, bias: Tensor, state: Tensor, block: int, offset: int, output: Tensor
 ) -> Tensor:
-    """One row [n, channels]: writes its output, returns the window that it started from, then its inputs."""
+    """Write the output of one row [n, channels]; return its initial window followed by its inputs."""
     channels, width = weight.shape
     history = torch.zeros(width - 1 + len(inputs), channels, dtype=state.dtype, device=state.device)
     if is_real(state, block):
@@ -88,14 +88,14 @@ def conv_update(
 
 
 def initial_state(state: Tensor, block: int) -> Tensor:
-    """A copy in float32; zeros for the null block."""
+    """Return a copy in float32; zeros for the null block."""
     if is_real(state, block):
         return state[block].to(torch.float32, copy=True)
     return torch.zeros(state.shape[1:], device=state.device)
 
 
 def column_of(blocks: Tensor, row: int, column: int) -> int:
-    """blocks[row, column], null outside."""
+    """Return blocks[row, column], null outside."""
     return int(blocks[row, column]) if 0 <= column < blocks.shape[1] else NULL_BLOCK
 
 
@@ -162,7 +162,7 @@ def chunk_scan(
     *,
     chunk: int = 16,
 ) -> None:
-    """See Ops. The recurrence itself: how a kernel cuts the tokens into chunks must not matter."""
+    """See Ops. Runs the recurrence token by token: chunking must not change the result."""
     for row, first, end in spans(rows):
         inputs = (x[first:end], dt[first:end], b[first:end], c[first:end])
         pairs = row_stops(stops, row, end - first)

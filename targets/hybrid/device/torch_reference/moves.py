@@ -1,4 +1,4 @@
-"""Operations that move bytes, or store a token where a slot says."""
+"""Operations that move bytes or store KV in slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def zero_blocks(plan: ZeroPlan, ids: Tensor) -> None:
 
 
 def stored_as(values: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
-    """values / scale in the dtype of a cache: to nearest even; fp8 saturates."""
+    """Return values / scale in the dtype of a cache, rounded to nearest even; fp8 saturates."""
     scaled = values.float() / scale
     if dtype == torch.float8_e4m3fn:
         scaled = scaled.clamp(-FP8_LARGEST, FP8_LARGEST)
@@ -48,7 +48,7 @@ def write_kv(
 
 
 def copy_regions(pool: Tensor, regions: Regions) -> None:
-    """See Ops. Everything is read before anything is written."""
+    """See Ops. All regions are read before any is written."""
     columns = (regions.sources, regions.destinations, regions.lengths)
     numbers = zip(*(column.tolist() for column in columns), strict=True)
     legal = [

@@ -10,7 +10,7 @@ from ..ops import CacheMode
 
 
 def block_at(table: list[list[int]], row: int, column: int) -> int:
-    """table[row, column], null where there is no such row or column."""
+    """Return table[row, column], null for a missing row or column."""
     if 0 <= row < len(table) and 0 <= column < len(table[row]):
         return table[row][column]
     return NULL_BLOCK
@@ -40,7 +40,7 @@ def slot_mapping(
 
 
 def run_column(computed: int, scheduled: int, mode: CacheMode, block_size: int) -> int:
-    """Column of the state after all tokens of the step."""
+    """Return the column of the state after all tokens of the step."""
     return 0 if mode == "none" else (computed + scheduled - 1) // block_size
 
 

@@ -19,7 +19,7 @@ COMPILED: list[str] = []
 
 
 def pretend() -> None:
-    """A driver that names a target, and launches that end with the compiler."""
+    """A driver with a fixed target, whose launches only compile."""
     compile_only = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:

@@ -7,7 +7,7 @@ MARKS = {"torch_reference": (), "interpreter": (pytest.mark.interpreter,), "comp
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`backend` stands for an implementation, `seed` for the drawn shapes: more of them where they are cheap."""
+    """Parametrize `backend` (implementation) and `seed` (drawn shapes; more where they are cheap)."""
     if "backend" not in metafunc.fixturenames:
         return
     import torch
@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> object:
-    """A device_support.Backend."""
+    """Return a device_support.Backend."""
     import device_support
 
     return device_support.backend(request.param)

@@ -29,12 +29,12 @@ class Backend(NamedTuple):
     device: str
 
     def put(self, *tensors: Any) -> list[Any]:
-        """Copies on the device, with the same strides."""
+        """Return copies on the device, with the same strides."""
         return [moved(tensor, self.device) for tensor in tensors]
 
 
 def moved(tensor: Any, device: Any) -> Any:
-    """A copy with the same strides; NaN between its elements (0 in integers)."""
+    """Return a copy with the same strides; NaN between its elements (0 in integers)."""
     elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     fill = float("nan") if tensor.dtype.is_floating_point else 0
     base = torch.full((max(elements, 1),), fill, device=device).to(tensor.dtype)
@@ -42,7 +42,7 @@ def moved(tensor: Any, device: Any) -> Any:
 
 
 def backend(name: str) -> Backend:
-    """Skips, with the reason, where an implementation cannot run."""
+    """Skip, with the reason, if an implementation cannot run."""
     if name == "torch_reference":
         return Backend(name, implementation("cpu"), "cpu")
     if name == "compiled":
@@ -57,7 +57,7 @@ def backend(name: str) -> Backend:
 
 
 def interpret() -> None:
-    """Let this process interpret kernels; skips if triton is missing or was imported to compile them."""
+    """Make this process interpret kernels; skip if triton is missing or was imported to compile them."""
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"
     try:
@@ -90,7 +90,7 @@ class Arena:
             self.pages.fill_(0xFF)
 
     def field(self, offset: int, dtype: Any, shape: Sequence[int], order: Sequence[int] | None = None) -> Any:
-        """View [blocks, *shape] at a byte offset in each page; `order`: dimensions from the slowest to the fastest."""
+        """Return a view [blocks, *shape] at a byte offset in each page; `order` is slowest to fastest."""
         strides, stride = [0] * len(shape), 1
         for dim in reversed(order or range(len(shape))):
             strides[dim], stride = stride, stride * shape[dim]
@@ -100,7 +100,7 @@ class Arena:
         return typed.as_strided((self.blocks, *shape), (self.pitch // dtype.itemsize, *strides), start)
 
     def copy(self, device: str = "cpu", pitch: int = 0) -> "Arena":
-        """The same pages elsewhere, and what surrounds them if the pitch is kept."""
+        """Copy the pages to another place, with the bytes between them if the pitch is kept."""
         other = Arena(self.blocks, self.page, pitch or self.pitch, device)
         if other.pitch == self.pitch:
             other.pool.copy_(self.pool)
@@ -109,23 +109,23 @@ class Arena:
         return other
 
     def bytes(self) -> Any:
-        """All pages, and the guards unless the pitch is large, on the CPU."""
+        """Return all pages, and the guards unless the pitch is large, on the CPU."""
         return (self.pool if self.pitch == self.page else self.pages).cpu()
 
 
 def pad(size: int, multiple: int = 16) -> int:
-    """The next multiple."""
+    """Return the next multiple."""
     return -(-size // multiple) * multiple
 
 
 def normal(seed: int, *shape: int, dtype: Any = torch.float32, scale: float = 1.0) -> Any:
-    """Random values, representable in `dtype`."""
+    """Draw values that are representable in `dtype`."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + len(shape))
     return (torch.randn(*shape, generator=generator) * scale).to(dtype)
 
 
 def strided(rng: random.Random, tensor: Any) -> Any:
-    """The same values with other strides, some of the time; what lies between them is NaN."""
+    """Return the same values, sometimes with other strides and NaN between them."""
     if rng.random() < 0.4:
         return tensor
     wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] * 2 + 1), float("nan")).to(tensor.dtype)
@@ -139,17 +139,17 @@ def ints(values: Any) -> Any:
 
 
 def exact(tensor: Any) -> Any:
-    """float64 values for the reference."""
+    """Return float64 values for the reference."""
     return tensor.detach().cpu().to(torch.float64).numpy()
 
 
 def poisoned(rng: random.Random, *shape: int, dtype: Any = torch.float32) -> Any:
-    """An output buffer full of NaN, of any strides."""
+    """Return an output buffer full of NaN, of any strides."""
     return strided(rng, torch.full(shape, float("nan")).to(dtype))
 
 
 def assert_within(actual: Any, expected: "numeric.Bounded") -> None:
-    """Every value is finite and within its bound."""
+    """Check that every value is finite and within its bound."""
     values = exact(actual)
     assert np.isfinite(values).all()
     excess = np.abs(values - expected.value) - expected.bound
@@ -157,7 +157,7 @@ def assert_within(actual: Any, expected: "numeric.Bounded") -> None:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two tensors of one dtype hold the same bits."""
+    """Return True if two tensors of one dtype hold the same bits."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.dtype.itemsize]
     left, right = one.detach().cpu().contiguous(), other.detach().cpu().contiguous()
     return bool((left.view(kind) == right.view(kind)).all())
@@ -171,7 +171,7 @@ class Shape(NamedTuple):
 
 
 def draw_rows(rng: random.Random, small: bool, decode: int = 0) -> Shape:
-    """Prefills and decodes mixed, padding rows among them; with `decode`, at most so many tokens a row."""
+    """Draw prefills, decodes and padding rows; with `decode`, at most so many tokens per row."""
     rows = rng.randint(1, 4 if small else 8)
     most = decode or rng.choice([1, 5, 20] if small else [1, 7, 40, 90])
     tokens = [0 if rng.random() < 0.2 else rng.randint(1, most) for _ in range(rows)]
@@ -180,5 +180,5 @@ def draw_rows(rng: random.Random, small: bool, decode: int = 0) -> Shape:
 
 
 def distinct_blocks(rng: random.Random, blocks: int, count: int) -> list[int]:
-    """Block ids that are not null, in any order."""
+    """Draw block ids that are not null, in any order."""
     return rng.sample(range(1, blocks), count)

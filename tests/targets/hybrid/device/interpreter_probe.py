@@ -9,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def count(length: Any, result: Any) -> None:
-    """result = length, one by one."""
+    """Count up to length."""
     total = 0
     for _ in range(tl.load(length)):
         total += 1
@@ -17,7 +17,7 @@ def count(length: Any, result: Any) -> None:
 
 
 def loops_work() -> bool:
-    """Whether the interpreter counts to three."""
+    """Return True if the interpreter counts to three."""
     result = torch.zeros(1, dtype=torch.int32)
     try:
         count[(1,)](torch.full((1,), 3, dtype=torch.int32), result)

@@ -12,7 +12,7 @@ STATE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Row(NamedTuple):
-    """One row: the block that it starts from, that state in float64, and where it stores which count."""
+    """One row: block of the initial state, that state in float64, and the stops."""
 
     tokens: int
     block: int
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 
 class States:
-    """A pool with one typed field, NaN but for the states that rows start from."""
+    """A pool with one typed field, NaN except for initial states."""
 
     def __init__(self, rng: random.Random, seed: int, shape: Sequence[int], tokens: Sequence[int]) -> None:
         self.rng, self.shape = rng, tuple(shape)
@@ -38,7 +38,7 @@ class States:
         return arena.field(self.offset, self.dtype, self.shape, self.order)
 
     def start(self, seed: int) -> tuple[int, Any]:
-        """A block to start from, and what it holds; sometimes one that names nothing."""
+        """Draw a block for the initial state, and its content; sometimes an id that names no block."""
         if self.rng.random() < 0.3:
             return self.rng.choice([0, -1, self.blocks, self.blocks + 7]), np.zeros(self.shape)
         block = self.free.pop()
@@ -47,7 +47,7 @@ class States:
         return block, exact(content)
 
     def stops(self, tokens: int, own: int, most: int = 4) -> list[tuple[int, int]]:
-        """(count, block) in any order: null blocks, counts out of range, and the row's own block among them."""
+        """Draw (count, block) in any order, with null blocks, counts out of range and the row's own block."""
         counts = self.rng.sample(range(tokens + 1), min(self.rng.randint(0, most), tokens + 1))
         stops = [(count, 0 if self.rng.random() < 0.2 else self.free.pop()) for count in counts]
         stops += [(-1, self.free.pop()), (tokens + 1, self.free.pop()), (tokens, -1), (tokens, self.blocks + 1)]
@@ -60,7 +60,7 @@ class States:
         return 0 < block < self.blocks
 
     def check(self, actual: Arena, written: Mapping[int, "numeric.Bounded"]) -> None:
-        """The written states keep their bounds; no other byte of the pool has changed."""
+        """Check that written states are within their bounds and no other byte of the pool has changed."""
         before, after = self.arena.copy(), actual.copy()
         for block, expected in written.items():
             assert_within(self.field(after)[block], expected)
@@ -69,7 +69,7 @@ class States:
         assert torch.equal(after.bytes(), before.bytes())
 
     def stored(self, row: Row, states: "numeric.Bounded") -> dict[int, "numeric.Bounded"]:
-        """What a row leaves, from the states after each of its tokens, rounded to the pool's format."""
+        """Return the stored states of a row from its states after each token, rounded to the pool's format."""
         kept = FORMATS[self.dtype]
         return {
             block: numeric.Bounded(

@@ -26,7 +26,7 @@ from hybridfuzz.targets.hybrid.device.torch_reference.moves import stored_as
 
 
 class Case:
-    """A batch whose pages hold known keys and values, NaN behind them; some columns are null or missing."""
+    """A batch whose pages hold known keys and values, then NaN; some columns are null or missing."""
 
     def __init__(self, rng: random.Random, seed: int, small: bool, masking: Masking) -> None:
         self.dtype = rng.choice(list(FORMATS))

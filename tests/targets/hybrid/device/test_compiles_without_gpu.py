@@ -1,4 +1,4 @@
-"""The compiler takes every kernel that the interpreter takes."""
+"""Every kernel that the interpreter runs also compiles."""
 
 import ast
 import os
@@ -14,7 +14,7 @@ SOURCES = FOLDER.parents[3] / "targets" / "hybrid" / "device"
 
 
 def launched() -> set[str]:
-    """Names of the kernels that are launched: `kernel[grid](...)`."""
+    """Return the names of the launched kernels: `kernel[grid](...)`."""
     return {
         node.func.value.id
         for file in SOURCES.glob("*.py")

@@ -22,7 +22,7 @@ from states_support import States
 
 
 class Case:
-    """A layer, its pool and a drawn batch; window r is what row r starts from."""
+    """A layer, its pool and a drawn batch; window r is the initial window of row r."""
 
     def __init__(self, seed: int, small: bool, decode: int = 0) -> None:
         self.rng = rng = random.Random(seed)
@@ -46,11 +46,11 @@ class Case:
         self.output = poisoned(rng, count + 2, self.channels, dtype=self.kind)
 
     def history(self, row: int, first: int, end: int) -> Any:
-        """Window and inputs as the state stores them."""
+        """Return window and inputs as the state stores them."""
         return torch.cat([self.windows[row], self.inputs[first:end].to(self.states.dtype)])
 
     def run(self, operation: Any, backend: Backend, *where: Any) -> tuple[Any, Any]:
-        """Launch; checks the outputs and returns them with the pool."""
+        """Launch, check the outputs and return them with the pool."""
         arena = self.states.arena.copy(backend.device)
         inputs, weight, bias, output = backend.put(
             strided(self.rng, self.inputs), self.weight, self.bias, self.output
@@ -103,7 +103,7 @@ def test_update(backend: Backend, seed: int) -> None:
 
 
 def test_payloads_of_nan_survive_a_shift(backend: Backend) -> None:
-    """Poison names its block: moving a window must not change a bit of it."""
+    """Moving a window keeps every bit of poison, which identifies its block."""
     state = torch.zeros(3, 3, 2)
     bits = torch.arange(6, dtype=torch.int32).reshape(3, 2) + 0x7F800001  # signalling
     state.view(torch.int32)[1] = bits

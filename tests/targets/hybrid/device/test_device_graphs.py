@@ -1,4 +1,4 @@
-"""Captured kernels read their index tensors anew at every replay; ids staged in pinned memory arrive in order."""
+"""Captured kernels read their index tensors at every replay; ids staged in pinned memory arrive in order."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class Model:
         self.stops = Stops(starts, ints([1, 2] * 3).to(device), self.targets.view(-1))
 
     def set(self, seed: int) -> None:
-        """Other rows, blocks and inputs; one row is padding."""
+        """Draw other rows, blocks and inputs; one row is padding."""
         generator = torch.Generator().manual_seed(seed)
         blocks = torch.randperm(8, generator=generator).int() + 1
         self.table.copy_(torch.tensor([[blocks[0], blocks[1], 0, 0], [blocks[2], 0, 0, 0], [0] * 4]))

@@ -1,11 +1,11 @@
-"""Copies on the side stream read their source when they run; fences are all that orders them; slots know both."""
+"""Copies on the side stream read their source when they run, only fences order them, and slots respect both."""
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from hybridfuzz.targets.hybrid.device.staging import Mail, Staging  # noqa: E402
+from hybridfuzz.targets.hybrid.device.staging import Downloads, Staging  # noqa: E402
 from hybridfuzz.targets.hybrid.device.streams import DeferredStream  # noqa: E402
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
@@ -86,14 +86,14 @@ def test_an_upload_does_not_queue_behind_kernels(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_results_are_those_of_their_own_step(device: str) -> None:
-    mail = Mail(device)
-    content, receipts = torch.zeros(4, device=device), []
+    downloads = Downloads(device)
+    content, pending = torch.zeros(4, device=device), []
     for step in range(5):
         if device == "cuda":
             torch.cuda._sleep(A_WHILE // 10)
         content.fill_(step)
-        receipts.append(mail.send([content, content.bool()]))
-    for step, receipt in enumerate(receipts):
-        values, flags = receipt.open()
+        pending.append(downloads.send([content, content.bool()]))
+    for step, download in enumerate(pending):
+        values, flags = download.wait()
         assert values.tolist() == [step] * 4
         assert flags.tolist() == [step > 0] * 4

@@ -1,4 +1,4 @@
-"""Blocks that lie more than 2**31 elements into the pool: every kernel reaches them. Needs a GPU with 12 GB."""
+"""Every kernel reaches blocks more than 2**31 elements into the pool. Needs a GPU with 12 GB."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ Launch = Callable[[Ops, Arena, str], Any]
 
 @pytest.fixture(scope="module")
 def pools() -> Iterator[tuple[Arena, Arena]]:
-    """One content twice: close together on the CPU, far apart on the GPU."""
+    """The same content twice: close together on the CPU, far apart on the GPU."""
     near = Arena(BLOCKS, PAGE)
     content = near.field(0, torch.float32, (PAGE // 4,))
     for block in FAR:
@@ -30,7 +30,7 @@ def pools() -> Iterator[tuple[Arena, Arena]]:
 
 
 def compare(pools: tuple[Arena, Arena], launch: Launch) -> None:
-    """The launch changes both pools alike, up to rounding of float32, and gives like outputs."""
+    """Check that a launch changes both pools, and computes outputs, equally up to float32 rounding."""
     near, far = pools
     far.pages.copy_(near.pages)
     before = near.copy()

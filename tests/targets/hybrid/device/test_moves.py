@@ -1,4 +1,4 @@
-"""Zeroing, cache writes and region copies change exactly the bytes that they should, to exactly the right bits."""
+"""Zeroing, cache writes and region copies change exactly the intended bytes, to exactly the right bits."""
 
 import random
 from typing import Any
@@ -60,7 +60,7 @@ def test_cache_writes_round_like_torch(backend: Backend, seed: int, dtype: Any) 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn], ids=str)
 def test_ties_go_to_even(backend: Backend, dtype: Any) -> None:
-    """Exactly between two numbers of the format, normal and subnormal."""
+    """Return values exactly between two numbers of the format, normal and subnormal."""
     half = FORMATS[dtype].unit
     odd = 2 * torch.arange(16) + 1
     values = torch.cat([1 + half * odd, -1 - half * odd, odd * FORMATS[dtype].step])[None, None, :]
@@ -71,7 +71,7 @@ def test_ties_go_to_even(backend: Backend, dtype: Any) -> None:
 
 
 def draw_regions(rng: random.Random, bytes_total: int, unit: int) -> list[tuple[int, int, int]]:
-    """Regions one after the other, each with its own stretch of the pool: disjoint, or overlapping itself."""
+    """Draw consecutive regions of the pool, each disjoint from the others; some overlap themselves."""
     regions, at = [], 0
     for _ in range(rng.randint(0, 6)):
         length = unit * rng.choice([1, 3, 17, rng.randint(1, 400)])
@@ -99,7 +99,7 @@ def test_copies_are_memmoves(backend: Backend, seed: int) -> None:
 
 @pytest.mark.parametrize("shift", [-8, -1, 1, 8, 4096])
 def test_a_large_region_may_overlap_itself(backend: Backend, shift: int) -> None:
-    """Many pieces: each is overwritten only after it was read."""
+    """Many pieces: each is read before it is overwritten."""
     length = 60_000 if backend.name == "compiled" else 9_000
     pool = torch.randint(0, 256, (length + 8192,), dtype=torch.uint8)
     source = 4096

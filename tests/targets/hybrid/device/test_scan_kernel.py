@@ -65,7 +65,7 @@ class Mamba:
 
 
 def drafts(case: Any, width: int) -> tuple[list[Row], list[Any]]:
-    """Decode rows that read one of several columns, and store each token's state in a column of its own."""
+    """Run decode rows that read one of several columns and store each token's state in another column."""
     states, rows, table, columns, targets = case.states, [], [], [], []
     for tokens, (block, held) in zip(case.tokens, states.starts, strict=True):
         column = case.rng.randint(-1, width)
@@ -91,7 +91,7 @@ def test_state_update(backend: Backend, seed: int) -> None:
 
 
 def stops_of(case: Any, backend: Backend) -> tuple[list[Row], Any]:
-    """Prefill rows with stops."""
+    """Run prefill rows with stops."""
     rows = [
         Row(tokens, block, start, case.states.stops(tokens, block))
         for tokens, (block, start) in zip(case.tokens, case.states.starts, strict=True)

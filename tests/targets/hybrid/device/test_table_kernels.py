@@ -12,7 +12,7 @@ from hybridfuzz.targets.hybrid.device.ops import CacheMode
 
 
 class Case:
-    """A table with null columns, and rows of a forward that name its rows in any order, or none."""
+    """A table with null columns, and rows of a forward that map to its rows in any order, or to none."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -30,7 +30,7 @@ class Case:
         self.rows = rows
 
     def both(self, backend: Backend, name: str, inputs: list[Any], outputs: list[Any], **options: Any) -> list[Any]:
-        """Outputs of the twin, after those of the implementation were found equal."""
+        """Return the outputs of the torch reference, after checking that the implementation agrees."""
         expected = [output.clone() for output in outputs]
         getattr(torch_reference, name)(*inputs, *expected, **options)
         moved = [one.to(backend.device) if isinstance(one, torch.Tensor) else one for one in inputs]

@@ -1,18 +1,18 @@
-"""Where torch is missing, only the float64 model is tested."""
+"""Without torch, only the float64 model is tested."""
 
 from importlib.util import find_spec
 
 NEED_TORCH = (
+    "collective",
     "devices",
     "indices",
     "mixers",
     "numeric_corpus",
-    "outside",
+    "offloaded_pages",
     "overlap",
     "paging",
     "pool",
     "target",
-    "vote",
 )
 
 collect_ignore = [] if find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]

@@ -47,7 +47,7 @@ DELTA_TRACE = make_trace(
 
 
 def choices(device: str, trace: Trace) -> list[list[tuple[int, ...]]]:
-    """What the read-out chose, by step and row."""
+    """Return the tokens chosen by the read-out, by step and row."""
     target = load_factory(f"hybrid@{device}").open(trace.config)
     records = [record for event in trace.events for record in target.apply(event).records]
     return [[tuple(row.choices) for row in record.rows] for record in records if isinstance(record, Numeric)]
@@ -99,7 +99,7 @@ def test_decodes_and_dummy_runs_share_graphs_and_sleep_drops_them(device: str) -
     for event in events:
         target.apply(event)
         if not isinstance(event, Sleep):
-            captured.append(len(target.machine.launcher.captured))  # type: ignore[attr-defined]
+            captured.append(len(target.device_state.launcher.captured))  # type: ignore[attr-defined]
     assert captured[1:7] == [0, 0, 1, 1, 1, 1], (
         "both chunks of the prompt are eager, decodes and dummy runs use one graph"
     )

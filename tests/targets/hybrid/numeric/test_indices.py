@@ -1,4 +1,4 @@
-"""Indices are computed on the device from block tables, used by the layers, and compared with a rule of the host.
+"""Indices are computed on the device from block tables, used by the layers, and compared with expected values.
 
 A wrong kernel is found twice over: by comparison, and by the numbers. Only what a broken part takes from elsewhere is
 sent along.
@@ -20,20 +20,20 @@ from hybridfuzz.targets.base.trace import AnyEvent, DummyRun, Group, Step, Trace
 from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.device.metadata import Rows
 from hybridfuzz.targets.hybrid.numeric import device_state, forward
-from hybridfuzz.targets.hybrid.numeric.indices import Told, differing, slot_rule, state_rule, stop_rule
+from hybridfuzz.targets.hybrid.numeric.indices import IndexArrays, differing, slot_rule, state_rule, stop_rule
 from support import ATTENTION, MAMBA, arrive, make_trace, steps
 
 MODES = ("align", "all", "none")
 
 
 def run(slug: str, trace: Trace) -> tuple[int, list[str]]:
-    """(indices that were sent, what the device computed differently) of a run without oracles."""
+    """Return (overridden indices, arrays that the device computed differently) of a run without oracles."""
     target: Any = load_factory(f"hybrid:{slug}@cpu" if slug else "hybrid@cpu").open(trace.config)
     failed: list[str] = []
     for event in trace.events:
         for record in target.apply(event).records:
             failed += record.failed if isinstance(record, Numeric) else []
-    return target.machine.indices_sent, failed
+    return target.device_state.indices_sent, failed
 
 
 def busy(mode: str) -> Trace:
@@ -63,7 +63,7 @@ def test_nor_does_it_in_drawn_traces() -> None:
 
 
 def last_entry_elsewhere(kernel: Callable[..., None], output: int) -> Callable[..., None]:
-    """The kernel, but one entry of what it gives is another block's."""
+    """The kernel with one entry of its result changed to another block."""
 
     def wrong(*arguments: Any, **options: Any) -> None:
         kernel(*arguments, **options)
@@ -103,7 +103,7 @@ def test_a_wrong_kernel_is_found_by_comparison(
 def test_layers_use_what_the_device_computed(
     kernel: str, output: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the comparison the wrong entry shows in numbers, or between the fills."""
+    """Without the comparison the wrong entry is detected in numbers or between the fills."""
 
     def wrong(*arguments: Any, **options: Any) -> None:
         getattr(torch_reference.tables, kernel)(*arguments, **options)
@@ -124,14 +124,14 @@ def test_what_a_broken_part_takes_from_elsewhere_is_sent(slug: str) -> None:
 
 
 def test_a_table_that_is_too_narrow_needs_nothing_sent() -> None:
-    """The device's table has the worker's row stride: columns behind its end are the next row's there, too."""
+    """The device's table has the worker's row stride: columns beyond a row are the next row's there, too."""
     (path,) = (Path(__file__).parents[4] / "corpus" / "numeric").glob("all-spec-table-width--*")
     assert run_trace(load_factory("hybrid:all-spec-table-width@cpu-bytes"), load_trace(path)).violation
     assert run("all-spec-table-width", load_trace(path)) == (0, [])
 
 
 def drafter_trace(*events: AnyEvent) -> Trace:
-    """A drafter with tables of its own, then other events."""
+    """A drafter with its own tables, then other events."""
     groups = (MAMBA, Group("attention", 8), Group("attention", 4, draft=True))
     return make_trace(
         arrive("r0", 9, new=5), *steps(3, drafts=3, right=1), *events, groups=groups, num_speculative_tokens=3
@@ -156,7 +156,7 @@ def test_what_a_drafter_stores_goes_where_its_tables_say(monkeypatch: pytest.Mon
 
 
 def test_a_dummy_batch_that_names_request_slots_needs_nothing_sent() -> None:
-    """Its slots come from the stale tables, on the device as in the symbolic run."""
+    """The mutant's slots come from stale tables, on the device as in the symbolic run."""
     slug = "draft-steps-through-stale-rows"
     trace = drafter_trace(*steps(8), DummyRun(2))
     assert run_trace(load_factory(f"hybrid:{slug}@cpu"), trace).violation
@@ -215,11 +215,11 @@ def test_the_rule_of_slots_is_that_of_the_kernels(drawn: dict[str, Any]) -> None
 
 def test_stops_that_are_not_the_rule_are_sent_row_by_row() -> None:
     rule = np.array([[4, 6], [-1, 2]], np.int32), np.array([[7, 8], [0, 9]], np.int32)
-    told = Told()
-    told.tell_stops("", rule, [[(6, 8), (4, 7)], [(1, 9)]])
-    assert told.arrays["counts"].tolist() == [-2, -2, 1, -1]
-    assert told.arrays["blocks"].tolist() == [-2, -2, 9, 0]
-    assert told.sent == 1
+    index_arrays = IndexArrays()
+    index_arrays.add_stops("", rule, [[(6, 8), (4, 7)], [(1, 9)]])
+    assert index_arrays.arrays["counts"].tolist() == [-2, -2, 1, -1]
+    assert index_arrays.arrays["blocks"].tolist() == [-2, -2, 9, 0]
+    assert index_arrays.sent == 1
 
 
 def test_arrays_that_differ_are_named() -> None:

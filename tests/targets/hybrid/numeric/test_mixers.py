@@ -1,4 +1,4 @@
-"""A gated delta net in the numeric run: clean in every mode, with drafts and boundaries; one wrong step is found."""
+"""A gated delta net in the numeric run: clean in every mode, with drafts and boundaries; one wrong step is detected."""
 
 import msgspec
 import pytest
@@ -60,7 +60,7 @@ def test_a_mixer_that_computes_something_else_is_found(monkeypatch: pytest.Monke
     ],
 )
 def test_mutants_are_found_in_its_states(slug: str, mode: str, found: str) -> None:
-    """A wrong state that is cached may also be continued from (S2) before it is compared."""
+    """A request may also resume from a wrong cached state (S2) before it is compared."""
     factory, seen = load_factory(f"hybrid:{slug}@cpu-bytes"), set()
     for index in range(12):
         overrides = {**DELTA, "num_speculative_tokens": 2, "mamba_cache_mode": mode}

@@ -36,7 +36,7 @@ MIXERS: tuple[Mixer, ...] = ("mamba2", "gated_delta_net")
 
 
 def recurrence(mixer: Mixer, looked_up: list[int], dtype: type, state: object = 0.0) -> np.ndarray:
-    """The recurrent layer in plain loops of one data type; [tokens, HEADS * HEAD_DIM]."""
+    """Return the outputs of the recurrent layer, in plain loops of one data type; [tokens, HEADS * HEAD_DIM]."""
     weights = recurrent_weights(TinyModel(4, mixer=mixer), 0, 0)
     held = np.zeros(state_shape(mixer), dtype) + np.asarray(state, dtype)
     out = []
@@ -86,7 +86,7 @@ def test_bounds_contain_single_precision(mixer: Mixer) -> None:
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bounds_exclude_another_state(mixer: Mixer, dtype: str) -> None:
-    """A request that continues from a slightly different state is found at once."""
+    """A request that resumes from a slightly different state is detected at once."""
     truth = layer_truth(mixer, dtype)
     expected = truth.expected(0, 0, 0, LENGTH)
     other = recurrence(mixer, rows(truth), np.float64, state=1.0)
@@ -94,7 +94,7 @@ def test_bounds_exclude_another_state(mixer: Mixer, dtype: str) -> None:
 
 
 def test_the_bounds_of_a_delta_net_do_not_grow_with_the_tokens() -> None:
-    """An error fades as the state does: after a thousand tokens it is no larger than after forty."""
+    """An error decays with the state: after a thousand tokens it is no larger than after forty."""
     truth = NumericTruth(TinyModel(4, mixer="gated_delta_net"), GROUPS, Truth([("a", 1000)]))
     bounds = truth.expected(0, 0, 0, 1000).bounds
     assert bounds[-100:].max() <= 2 * bounds[:LENGTH].max() < 1e-4

@@ -1,4 +1,4 @@
-"""Steps overlap: uploads for the next one, kernels of this one, results of the last one; a missing fence shows.
+"""Steps overlap: uploads for the next one, kernels of this one, results of the last one; a missing fence is detected.
 
 On a CPU copies run as late as fences allow. On a GPU one of the two streams is kept busy.
 """
@@ -15,12 +15,12 @@ from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Config, ResetPrefixCache, Step
-from hybridfuzz.targets.hybrid.device.staging import Receipt, Slot, Staging
+from hybridfuzz.targets.hybrid.device.staging import PendingDownload, Slot, Staging
 from hybridfuzz.targets.hybrid.factory import NumericFactory
-from hybridfuzz.targets.hybrid.numeric.device_state import Machine
+from hybridfuzz.targets.hybrid.numeric.device_state import DeviceState
 from hybridfuzz.targets.hybrid.numeric.moves import Moves
-from hybridfuzz.targets.hybrid.numeric.pool import obituary
-from hybridfuzz.targets.hybrid.numeric.prefetch import Ahead
+from hybridfuzz.targets.hybrid.numeric.pool import pack_dead_blocks
+from hybridfuzz.targets.hybrid.numeric.prefetch import Prefetch
 from hybridfuzz.targets.hybrid.target import HybridTarget
 from support import arrive, make_trace, steps
 
@@ -48,18 +48,18 @@ class Changed(NumericFactory):
         self._change = change
 
     def open(self, config: Config) -> Any:
-        """One engine for one trace."""
+        """Return a new engine for one trace."""
         target = super().open(config)
         self._change(target)
         return target
 
 
 def keep_busy(stream: str, cycles: int = A_WHILE) -> Callable[[Any], None]:
-    """Before each event some streams get something to do: "kernels", all "copies", or those that are sent "early"."""
+    """Busy some streams before each event: "kernels", all "copies", or those of "early" uploads."""
 
     def change(target: Any) -> None:
-        apply, lanes = target.apply, target.machine.lanes
-        early, *others = [one.stream for one in (lanes.early.side, lanes.staging.side, lanes.mail.side)]
+        apply, lanes = target.apply, target.device_state.lanes
+        early, *others = [one.stream for one in (lanes.early.side, lanes.staging.side, lanes.downloads.side)]
         streams = {"kernels": [torch.cuda.current_stream()], "copies": [early, *others], "early": [early]}[stream]
 
         def busy(event: Any) -> Any:
@@ -91,17 +91,17 @@ def test_uploads_for_the_next_step_run_beside_the_kernels_of_this_one(device: st
     target: Any = load_factory(f"hybrid@{device}").open(TRACE.config)
     for event in TRACE.events:
         target.apply(event)
-    machine: Machine = target.machine
-    begin, seen = machine.begin, []
+    device_state: DeviceState = target.device_state
+    begin, seen = device_state.begin, []
 
     def watching(step: int) -> None:
-        for ahead in machine._ahead.values():
-            if ahead.zero:
-                ahead.zero[1]._copied.hold_host()  # type: ignore[union-attr]
+        for prefetch in device_state._prefetched.values():
+            if prefetch.zero:
+                prefetch.zero[1]._copied.hold_host()  # type: ignore[union-attr]
                 seen.append(woken.query())
         begin(step)
 
-    machine.begin = watching  # type: ignore[method-assign]
+    device_state.begin = watching  # type: ignore[method-assign]
     for number, event in enumerate(TRACE.events):
         torch.cuda._sleep(20 * A_WHILE)
         woken = torch.cuda.Event()
@@ -113,7 +113,7 @@ def test_uploads_for_the_next_step_run_beside_the_kernels_of_this_one(device: st
 
 
 def no_fence_for_replays(target: Any) -> None:
-    """A replay does not wait for its arrays: it reads those of the last one."""
+    """A replay that does not wait for its arrays reads those of the previous one."""
 
     class Unfenced(Slot):
         taken = False
@@ -124,7 +124,7 @@ def no_fence_for_replays(target: Any) -> None:
             self.taken = True
             return self._content
 
-    launcher, lanes = target.machine.launcher, target.machine.lanes
+    launcher, lanes = target.device_state.launcher, target.device_state.lanes
     run, fenced, unfenced = launcher.run, lanes.staging, {}
 
     def careless(arrays: Any, shape: Any, graph: bool) -> Any:
@@ -140,33 +140,33 @@ def no_fence_for_replays(target: Any) -> None:
 
 
 def pinned_ids_used_again(target: Any) -> None:
-    """Blocks to zero go through one pinned buffer, whose last copy nobody waits for."""
-    machine: Machine = target.machine
-    note_plan = machine.note_plan
+    """Uploads blocks to zero through one pinned buffer without waiting for its last copy."""
+    device_state: DeviceState = target.device_state
+    note_plan = device_state.note_plan
     pinned = torch.zeros(64 * 8, dtype=torch.uint8, pin_memory=target.device.is_cuda)
 
     def careless(plan: Any, *rest: Any) -> None:
         note_plan(plan, *rest)
-        ahead: Ahead = machine._ahead[plan.step]
-        if ahead.zero:
-            ids = torch.tensor(machine.pool.pages_of(plan.zero)).view(torch.uint8)
+        prefetch: Prefetch = device_state._prefetched[plan.step]
+        if prefetch.zero:
+            ids = torch.tensor(device_state.pool.pages_of(plan.zero)).view(torch.uint8)
             pinned[: len(ids)] = ids
-            ahead.zero[1].send(pinned[: len(ids)], torch.int64)
+            prefetch.zero[1].send(pinned[: len(ids)], torch.int64)
 
-    machine.note_plan = careless  # type: ignore[method-assign]
+    device_state.note_plan = careless  # type: ignore[method-assign]
 
 
 def results_not_waited_for(target: Any) -> None:
-    """The host reads where results are going to be."""
+    """The host reads a download buffer before the copy has run."""
 
-    class Impatient(Receipt):
-        def open(self) -> list[Any]:
+    class Impatient(PendingDownload):
+        def wait(self) -> list[Any]:
             self._copied = type("Nothing", (), {"hold_host": lambda fence: None})()  # type: ignore[assignment]
             self._host.fill_(1)
-            return super().open()
+            return super().wait()
 
-    mail = target.machine.lanes.mail
-    mail.send = lambda tensors: Impatient(mail, tensors)
+    downloads = target.device_state.lanes.downloads
+    downloads.send = lambda tensors: Impatient(downloads, tensors)
 
 
 @pytest.mark.parametrize(
@@ -204,46 +204,46 @@ def test_a_pinned_buffer_used_again_is_found_on_a_gpu(device: str) -> None:
 
 
 def test_nothing_overtakes_a_page_that_leaves_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S8: its block dies for the next step, whose ids are on the device already."""
+    """S8: the saved block dies for the next step, whose ids are on the device already."""
 
     def saved_in_time() -> bool:
         target: Any = load_factory("hybrid@cpu").open(TRACE.config)
-        machine: Machine = target.machine
-        dead = torch.from_numpy(obituary({5: 1}))
-        machine.pool.by_page[0, machine.pool.pages_of([5])] = 7
-        machine.moves.save(Key(0, 8, 1), 0, 5)
-        machine.moves.flush()
-        machine.pool.fill_dead(dead)
-        machine.lanes.finish()
-        [check] = machine.moves.take_checks()
+        device_state: DeviceState = target.device_state
+        dead = torch.from_numpy(pack_dead_blocks({5: 1}))
+        device_state.pool.by_page[0, device_state.pool.pages_of([5])] = 7
+        device_state.moves.save(Key(0, 8, 1), 0, 5)
+        device_state.moves.flush()
+        device_state.pool.fill_dead(dead)
+        device_state.lanes.finish()
+        [check] = device_state.moves.take_checks()
         return check.holds(check.there.numpy())
 
     assert saved_in_time()
-    monkeypatch.setattr(Moves, "let_leave", lambda moves: None)
+    monkeypatch.setattr(Moves, "wait_for_saves", lambda moves: None)
     assert not saved_in_time()
 
 
 def test_steps_that_end_in_one_event_are_launched_before_any_is_waited_for() -> None:
-    """Preempting the running requests lets everything in flight run: its results are fetched together."""
+    """Preempting the running requests executes all steps in flight; their results are fetched together."""
     trace = make_trace(*TRACE.events[:6], ResetPrefixCache(preempt_running=True), *steps(9), async_depth=2)
     target: Any = load_factory("hybrid@cpu").open(trace.config)
     order: list[str] = []
-    machine: Machine = target.machine
-    begin, send = machine.begin, machine.lanes.mail.send
+    device_state: DeviceState = target.device_state
+    begin, send = device_state.begin, device_state.lanes.downloads.send
 
     def noting(tensors: Any) -> Any:
-        receipt = send(tensors)
-        opened = receipt.open
+        download = send(tensors)
+        wait = download.wait
 
-        def open_it() -> Any:
+        def noted_wait() -> Any:
             order.append("fetched")
-            return opened()
+            return wait()
 
-        receipt.open = open_it  # type: ignore[method-assign]
-        return receipt
+        download.wait = noted_wait  # type: ignore[method-assign]
+        return download
 
-    machine.lanes.mail.send = noting  # type: ignore[method-assign]
-    machine.begin = lambda step: (order.append("begun"), begin(step))[1]  # type: ignore[method-assign, func-returns-value]
+    device_state.lanes.downloads.send = noting  # type: ignore[method-assign]
+    device_state.begin = lambda step: (order.append("begun"), begin(step))[1]  # type: ignore[method-assign, func-returns-value]
     for event in trace.events[:7]:
         order.clear()
         target.apply(event)

@@ -1,4 +1,4 @@
-"""Pages of all groups have one size, however they were made equal; manager blocks may be several kernel blocks."""
+"""Pages of all groups have one size in every page layout; manager blocks may be several kernel blocks."""
 
 from itertools import pairwise, product
 from typing import Any
@@ -32,7 +32,7 @@ def layout(*sizes: int, states: bool = True) -> Layout:
 
 
 def paged(**options: str) -> Trace:
-    """Chunks, drafts, a hit inside of a block, a load from outside."""
+    """Chunks, drafts, a hit inside a block, a load from outside the pool."""
     return make_trace(
         arrive("r0", 50, new=6),
         *steps(2, drafts=2, right=2),
@@ -54,7 +54,7 @@ def test_every_slot_has_bytes_of_its_own_that_both_views_agree_on(
 ) -> None:
     """Offsets within a page, the kernels' view of the pool and the view of a lone page are one and the same."""
     spec = layout(*sizes, states=max(sizes) > 16)
-    if reason := Paging(scaled, kernel).why_not(spec, MODEL):
+    if reason := Paging(scaled, kernel).unsupported(spec, MODEL):
         assert "one block size" in reason
         return
     pages = PageLayout.of(spec, MODEL, Paging(scaled, kernel))
@@ -99,8 +99,8 @@ def test_a_scaled_page_is_one_block_of_attention_and_has_room_for_a_state(kernel
     ],
 )
 def test_what_cannot_be_laid_out_is_refused(spec: Layout, paging: Paging, reason: str) -> None:
-    said = paging.why_not(spec, MODEL)
-    assert said == reason if not reason else reason in said
+    refusal = paging.unsupported(spec, MODEL)
+    assert refusal == reason if not reason else reason in refusal
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -135,11 +135,11 @@ def test_tables_that_are_not_split_are_found(compares: bool, found: set[str], mo
 
 
 def test_a_page_that_is_too_small_for_a_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that did not make its blocks longer: the last page's state would lie behind the pool."""
+    """An engine with too short attention blocks: the last page's state would end beyond the pool."""
     trace = make_trace(arrive("r0", 20, new=6), *steps(4), options={"page_layout": "scaled"})
     factory = load_factory("hybrid@cpu-bytes")
     assert "smaller than a state" in factory.supports(trace.config)
-    monkeypatch.setattr(Paging, "why_not", lambda self, layout, model: "")
+    monkeypatch.setattr(Paging, "unsupported", lambda self, layout, model: "")
     violation = run_trace(factory, trace).violation
     assert violation is not None
     assert violation.oracle == "CRASH"

@@ -1,4 +1,4 @@
-"""The byte pool: dead bytes are what their fill says in every data type, pages do not overlap, guards are watched."""
+"""The byte pool: dead bytes match their fill in every data type, pages do not overlap, guards are checked."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from hybridfuzz.targets.hybrid.numeric.pool import (
     GUARD,
     LARGE_FINITE,
     BytePool,
-    obituary,
+    pack_dead_blocks,
     poison_page,
     read_poison,
 )
@@ -85,7 +85,7 @@ def test_a_write_into_any_guard_is_seen(pool: BytePool) -> None:
 
 def test_only_the_dead_are_overwritten_and_each_fill_in_its_own_way(pool: BytePool) -> None:
     pool.by_page[:, pool.pages_of([1, 2])] = 3
-    pool.fill_dead(torch.from_numpy(obituary({2: 9})))
+    pool.fill_dead(torch.from_numpy(pack_dead_blocks({2: 9})))
     assert all((pool.by_page[:, page] == 3).all() for page in pool.pages_of([1]))
     poisoned, finite, zero = (pool.by_page[0, page].numpy() for page in pool.pages_of([2]))
     assert read_poison(poisoned) == (2, 9)

@@ -1,4 +1,4 @@
-"""The numeric run is silent on the correct target, and finds mutants by their bytes alone."""
+"""The numeric run is clean on the correct target and detects mutants by their bytes alone."""
 
 from unittest.mock import Mock
 
@@ -10,10 +10,10 @@ from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory, on_device
 from hybridfuzz.targets.hybrid.factory import NumericFactory
-from hybridfuzz.targets.hybrid.mutants.registry import mutant
+from hybridfuzz.targets.hybrid.mutants.build import mutant
 from hybridfuzz.targets.hybrid.session_events import SessionEvents
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.worker.state_slots import States
+from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
 from support import arrive, make_trace, steps
 
 MODES = pytest.mark.parametrize("mode", ["align", "all", "none"])
@@ -70,7 +70,7 @@ def test_what_a_fork_copies_between_two_steps_stays(mode: str, drafts: int) -> N
 
 
 class StatesStayBehind(SessionEvents):
-    """A fork gets a block for its states, and nothing is copied into it."""
+    """Allocates a block for a fork's states without copying them."""
 
     def __init__(self, target: HybridTarget) -> None:
         super().__init__(target)
@@ -117,8 +117,8 @@ def test_mutants_are_found_by_their_bytes(slug: str) -> None:
     pytest.fail("nobody noticed")
 
 
-class WindowStaysBehind(States):
-    """vLLM #42792: where the running column moves on, only the temporal state is copied."""
+class WindowStaysBehind(StateSlots):
+    """vLLM #42792: when the running column advances, only the temporal state is copied."""
 
     def move_conv(self, *arguments: object) -> None:
         pass
@@ -135,7 +135,7 @@ def test_a_window_that_is_not_migrated_is_found_by_its_bytes() -> None:
 
 
 def test_hits_inside_a_block_move_keys_and_values() -> None:
-    """Attention slots are copied one by one: their bytes go along."""
+    """Attention slots are copied one by one, with their bytes."""
     factory = load_factory("hybrid@cpu")
     for index in (2, 4):
         overrides = {"prefix_match_unit": 2, "enable_prefix_caching": True}
@@ -145,7 +145,7 @@ def test_hits_inside_a_block_move_keys_and_values() -> None:
 
 
 def test_a_nan_is_explained_by_tags() -> None:
-    """A page that held another one's state: whose it was, and that nobody zeroed it."""
+    """The message names the previous owner of a page that was not zeroed."""
     trace = make_trace(arrive("r0", 9, new=1), *steps(2), arrive("r1", 3, new=1), *steps(2), num_blocks=23)
     violation = run_trace(load_factory("hybrid:stale-fp32-bytes-nan@cpu-bytes"), trace).violation
     assert violation is not None

@@ -1,0 +1,42 @@
+"""A handler that writes one file when the campaign ends; JUnit and SARIF are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..events import CampaignEnded, CampaignEvent, Summary
+from ..findings.store import OutputError
+from ..traces.files import write_atomically
+from .handler import CampaignInfo
+
+
+class FinalFile:
+    """Writes `render(summary)` to `path` after the last event. `name` is the option that asked for it."""
+
+    def __init__(self, name: str, path: Path, render: Callable[[Summary], bytes]) -> None:
+        self.name = name
+        self.path = path
+        self._render = render
+
+    def start(self, campaign: CampaignInfo) -> None:
+        """Raise OutputError unless the file can be written: before the first trace, not after the last."""
+        if self.path.is_dir():
+            raise OutputError(f"cannot write {self.path}: it is a folder")
+        probe = self.path.with_name(f".{self.path.name}.probe")
+        try:
+            probe.write_bytes(b"")
+            probe.unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def handle_event(self, event: CampaignEvent) -> None:
+        """Write the file after the last event."""
+        if isinstance(event, CampaignEnded):
+            try:
+                write_atomically(self.path, self._render(event.summary))
+            except OSError as error:
+                raise OutputError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def shutdown(self) -> None:
+        """Do nothing: the file is written."""

@@ -1,0 +1,73 @@
+"""What the loss of a worker process means: it crashed, hung, took too much memory, or something killed it.
+
+The trace at which it was lost runs again alone, in a new process. If that fails, the failure is an ordinary finding.
+If it runs clean, the loss is one of three things (`judge_loss`):
+
+    a memory limit              a warning: many traces reach it together, and the process is replaced by design
+    a signal or a time limit    a flaky finding beside the clean result: a busy machine or another process can cause it
+    anything else               the result of the trace: a process does not crash by itself
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from msgspec import Struct
+
+from ...targets.base.trace import Step, Trace
+from ..traces.outcome import Outcome
+from ..traces.violation import Violation
+from .process import Lost
+
+MEMORY_LIMIT = "memory-limit"
+"""Field of the violation of a process that takes too much memory."""
+FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit"})
+"""Losses that a busy machine or another process can cause: the trace counts as what it showed when it ran again."""
+
+
+class Ran(Struct, frozen=True):
+    """One trace of a campaign.
+
+    `lost` says how its worker was lost if that did not happen again; `flaky` is that loss as a violation, None for a
+    memory limit, which many traces reach together. `seconds` is CPU time, or the time waited where the worker was lost.
+    """
+
+    index: int
+    outcome: Outcome
+    trace: Trace | None = None
+    lost: str = ""
+    flaky: Violation | None = None
+    seconds: float = 0.0
+
+
+def judge_loss(lost: Lost, index: int, trace: Trace, again: Outcome) -> Ran:
+    """Return the result of a trace at which a process was lost, given its outcome when it ran again alone."""
+    if again.violation:
+        return Ran(index, again, trace)
+    what = f"{lost.kind}: the target {lost.what} and did not when the trace ran again, alone"
+    if lost.field == MEMORY_LIMIT:
+        return Ran(index, again, trace, lost=what)
+    violation = Violation(oracle=lost.kind, field=lost.field, message=what, observed=lost.last_words)
+    if lost.field in FROM_OUTSIDE:
+        return Ran(index, again, trace, lost=what, flaky=violation)
+    return Ran(index, Outcome(violation, again.steps, again.events, {}, {}, 0), trace)
+
+
+def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:
+    """Return a lost process as a finding at one event. Draining counts as the last event."""
+    kind = ""
+    with suppress(IndexError):
+        kind = str(trace.events[event].__struct_config__.tag)
+    last = lost.last_words.splitlines()[-1:]
+    end = f"; its last output: {last[0][:200]}" if last else ""
+    violation = Violation(
+        oracle=lost.kind,
+        field=lost.field,
+        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){end}",
+        expected="an answer",
+        observed=lost.last_words,
+        event=event,
+        event_kind=kind,
+    )
+    steps = sum(isinstance(each, Step) for each in trace.events[: event + 1])
+    return Outcome(violation, steps, event + 1, {}, {}, 0)

@@ -1,0 +1,18 @@
+"""The first code of a worker process: `python -m hybridfuzz.harness.workers.start TARGET`.
+
+Gives up rights before anything heavy is imported (`isolation`), then serves requests (`server`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .isolation import enter_namespaces, wants_network
+
+if __name__ == "__main__":
+    if not wants_network(os.environ):  # set by the coordinator where namespaces are not permitted
+        enter_namespaces()
+    from .server import main
+
+    sys.exit(main())

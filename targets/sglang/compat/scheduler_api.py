@@ -1,0 +1,274 @@
+"""Differences between SGLang's releases in scheduler, requests and batches."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from inspect import signature
+from types import SimpleNamespace
+from typing import Any
+
+from ....reference.tokens import VOCABULARY
+from . import old_releases
+from .sizes import Sizes
+
+ABSENT = frozenset(
+    {
+        "dllm_config",
+        "prefill_delayer",
+        "min_free_slots_delayer",
+        "dynamic_chunk_sizer",
+        "truncation_align_size",
+        "_pending_chunked_abort_req",
+        "hisparse_coordinator",
+        "decode_offload_manager",
+        "rust_server",
+        "scripted_scheduler_hook",
+        "mm_receiver",
+        "lora_drainer",
+        "draft_worker",
+        "metrics_collector",
+        "forward_sleep_time",
+        "_confidence_budget_prepare",
+    }
+)
+"""Attributes of the scheduler that are tested with `is None`."""
+
+
+def speculates() -> bool:
+    """Return True if the n-gram worker verifies and commits states as speculation.py needs it (0.5.23)."""
+    from sglang.srt.managers.scheduler import Scheduler
+
+    # Older workers cannot be imported without an accelerator.
+    if not hasattr(Scheduler, "_forward_isolation") or find_spec("sglang.srt.speculative.ngram_worker") is None:
+        return False
+    from sglang.srt.speculative import ngram_worker, spec_utils
+
+    staging = hasattr(ngram_worker, "reconstruct_indices_from_tree_mask_func")
+    return staging and hasattr(spec_utils, "_verify_commit_step_indices")
+
+
+def limit_rows(rows: int) -> None:
+    """Set the most running requests: an argument of the server up to 0.5.15, later part of its context."""
+    from sglang.srt import server_args
+
+    try:
+        from sglang.srt.runtime_context import get_context
+    except ImportError:
+        get_context = None
+    context = get_context and get_context()
+    if hasattr(context, "override"):
+        context.override("hybridfuzz", pp_max_micro_batch_size=rows)
+    else:
+        server_args.get_global_server_args().pp_max_micro_batch_size = rows
+
+
+def call(make: Any, **keywords: Any) -> Any:
+    """Call a function without the keyword arguments that a release does not have."""
+    known = signature(make).parameters
+    return make(**{name: value for name, value in keywords.items() if name in known})
+
+
+class _Pass:
+    """The data-parallel adapter of a single rank, and the manager of n-gram embeddings: batches pass through."""
+
+    def maybe_prepare_mlp_sync_batch(self, batch: Any, need_sync: Any = None) -> Any:
+        return batch
+
+    def maybe_convert_decode_to_extend(self, batch: Any) -> Any:
+        return batch
+
+    def prepare_for_forward(self, batch: Any, chunked_req: Any = None) -> Any:
+        return batch
+
+
+def complete(scheduler: Any, sizes: Sizes) -> None:
+    """Set attributes that only some releases have or that the scheduler's own methods build."""
+    from sglang.srt.disaggregation.utils import DisaggregationMode
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    scheduler.disaggregation_mode = DisaggregationMode.NULL
+    scheduler.spec_algorithm = SpeculativeAlgorithm.from_string("NGRAM" if sizes.drafts else None)
+    scheduler.dp_attn_adapter = scheduler.ngram_embedding_manager = _Pass()
+    scheduler.prefill_decode_interval = scheduler._prefill_decode_interval_remaining = 0
+    scheduler.priority_scheduling_preemption_threshold = 0
+    scheduler.enable_priority_scheduling = False
+    scheduler.abort_on_priority_when_disabled = False
+    scheduler.schedule_low_priority_values_first = False
+    scheduler.max_queued_requests = None
+    old_releases.settle(scheduler)
+    # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.
+    sender = SimpleNamespace(send_output=scheduler.send_abort_output)
+    scheduler.ipc_channels = SimpleNamespace(send_to_tokenizer=sender)
+    scheduler.init_schedule_policy()
+    if hasattr(type(scheduler), "init_batch_result_processor"):
+        scheduler.init_batch_result_processor()
+
+
+def process_result(scheduler: Any, batch: Any, result: Any) -> None:
+    """Process a result, as `Scheduler.process_batch_result` without its metrics."""
+    processor = scheduler.batch_result_processor or scheduler  # itself, up to 0.5.12
+    if batch.forward_mode.is_decode():
+        processor.process_batch_result_decode(batch, result)
+    elif batch.forward_mode.is_extend():
+        processor.process_batch_result_prefill(batch, result)
+    flush = getattr(scheduler.tree_cache, "flush_pending_backups", None)
+    if flush:
+        flush()
+
+
+def finishing(scheduler: Any, batch: Any) -> list[Any]:
+    """Return the rows that the token in flight ends, if the release (0.5.22) leaves them out of the next decode."""
+    asks = getattr(type(scheduler), "_reqs_finishing_inflight", None)
+    rows: list[Any] = asks(scheduler, batch) if asks else []
+    return rows
+
+
+def release_arguments(scheduler: Any) -> tuple[Any, ...]:
+    """Return the arguments of `ScheduleBatch.release_req` besides an index and a count."""
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+    wants = "server_args" in signature(ScheduleBatch.release_req).parameters
+    return (scheduler.server_args,) if wants else ()
+
+
+def client_tokens(request: Any) -> Any:
+    """Return the output tokens that a client may see."""
+    return getattr(request, "output_ids_through_stop", request.output_ids)
+
+
+def make_request(name: str, tokens: list[int], max_new_tokens: int) -> Any:
+    """Return a request as the tokenizer would pass it.
+
+    The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
+    """
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    sampling = SamplingParams(temperature=0, max_new_tokens=max_new_tokens)
+    sampling.normalize(None)
+    request = Req(
+        rid=f"{name}.",
+        origin_input_text="",
+        origin_input_ids=old_releases.token_list(tokens),
+        sampling_params=sampling,
+        vocab_size=VOCABULARY,
+    )
+    request.hybridfuzz_name = name
+    return request
+
+
+def make_result(tokens: Any, done: Any) -> Any:
+    """Return the result of a forward; `tokens` are complete once `done` has been waited for."""
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from sglang.srt.managers.utils import GenerationBatchResult
+
+    logits = LogitsProcessorOutput(next_token_logits=None)
+    return GenerationBatchResult(logits_output=logits, next_token_ids=tokens, copy_done=done)
+
+
+def abort_message(name: str) -> Any:
+    """Return the message of a client that aborts a request."""
+    from sglang.srt.managers.io_struct import AbortReq
+
+    return AbortReq(rid=f"{name}.")
+
+
+def deferred(batch: Any) -> tuple[Any, Any, Any]:
+    """Return the slots to clear, and sources and destinations of copies, before the forward."""
+    names = ("mamba_clear_indices", "mamba_cow_src_indices", "mamba_cow_dst_indices")
+    clears, sources, destinations = (getattr(batch, name, None) for name in names)
+    return clears, sources, destinations
+
+
+def copy_states(rows: Any, sources: Any, destinations: Any) -> None:
+    """Copy the states of a batch's pairs, as the model runner does."""
+    copy = getattr(rows, "copy_mamba_state", None) or rows.mamba_pool.copy_from
+    copy(sources, destinations)
+
+
+def free_pages(allocator: Any) -> list[int]:
+    """Return the free KV pages."""
+    pages: list[int] = allocator.free_pages.tolist()
+    staged = getattr(allocator, "staged_pages", None)
+    for waiting in (*(staged or ()), getattr(allocator, "release_pages", None)):
+        if waiting is not None:
+            pages += waiting.tolist()
+    return pages
+
+
+def flush(scheduler: Any) -> None:
+    """Flush the cache, as Scheduler.flush_cache, whose own test of idleness needs parts that are switched off."""
+    scheduler.last_batch = None
+    scheduler.tree_cache.reset()
+    scheduler.req_to_token_pool.clear()
+    old_releases.set_zero_aside(scheduler.req_to_token_pool.mamba_pool)
+    scheduler.token_to_kv_pool_allocator.clear()
+
+
+class Seen(SimpleNamespace):
+    """A namespace whose missing attributes are None."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def verify_batch(batch: Any) -> Any:
+    """Return the fields of a `ForwardBatch` that the linear-attention backend reads before it verifies drafts."""
+    return Seen(
+        batch_size=len(batch.reqs),
+        forward_mode=batch.forward_mode,
+        logical_forward_mode=batch.forward_mode,
+        req_pool_indices=batch.req_pool_indices.clone(),
+        input_ids=batch.input_ids,
+        spec_info=batch.spec_info,
+    )
+
+
+def backend_batch(batch: Any) -> Any:
+    """Return the fields of a `ForwardBatch` that planning reads, for an extend batch."""
+    from types import MethodType
+
+    import torch
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+    lengths = torch.tensor(batch.extend_lens)
+    seen = Seen(
+        batch_size=len(batch.reqs),
+        forward_mode=batch.forward_mode,
+        logical_forward_mode=batch.forward_mode,
+        req_pool_indices=batch.req_pool_indices.clone(),
+        mamba_track_indices=batch.mamba_track_indices.clone(),
+        mamba_track_mask=batch.mamba_track_mask.clone(),
+        mamba_track_seqlens=batch.mamba_track_seqlens.clone(),
+        mamba_track_seqlens_cpu=getattr(batch, "mamba_track_seqlens_cpu", None),
+        mamba_prefill_track_mask_cpu=getattr(batch, "mamba_prefill_track_mask_cpu", None),
+        extend_seq_lens=lengths,
+        extend_seq_lens_cpu=list(batch.extend_lens),
+        extend_prefix_lens=torch.tensor(batch.prefix_lens),
+        extend_prefix_lens_cpu=list(batch.prefix_lens),
+        extend_start_loc=torch.cumsum(lengths, 0) - lengths,
+        tbo_parent_token_range=None,
+    )
+    if hasattr(ForwardBatch, "mamba_track_aligned_lens"):
+        seen.mamba_track_aligned_lens = MethodType(ForwardBatch.mamba_track_aligned_lens, seen)
+    return seen
+
+
+def waits(scheduler: Any, batch: Any) -> bool:
+    """Return True if the previous batch must be processed before this one is launched."""
+    asks = getattr(type(scheduler), "is_disable_overlap_for_batch", None)
+    if asks is None:
+        return False
+    asks = scheduler.is_disable_overlap_for_batch
+    known = {"last_batch": scheduler.last_batch} if "last_batch" in signature(asks).parameters else {}
+    answer: bool = asks(batch, **known)
+    return answer
+
+
+def plan(scheduler: Any) -> Any:
+    """Return the next batch, None if there is none. Up to 0.5.19 the running batch changes in place."""
+    if "running_batch" not in signature(scheduler.get_next_batch_to_run).parameters:
+        return old_releases.note_lengths(scheduler.get_next_batch_to_run())
+    made = scheduler.get_next_batch_to_run(running_batch=scheduler.running_batch, last_batch=scheduler.last_batch)
+    scheduler.running_batch = made.running_batch
+    return made.batch_to_run

@@ -1,0 +1,76 @@
+"""Text of strangers in a script is a string, a comment or a message, and never code."""
+
+import ast
+import tokenize
+from io import BytesIO
+
+import pytest
+from hybridfuzz.targets.base.registry import write_scripts
+from hybridfuzz.targets.base.repro import Failure, python_comment, python_format
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
+from hypothesis import given
+from support import HOSTILE, TEXTS
+
+
+@given(TEXTS)
+def test_a_python_comment_and_a_docstring_hold_it(text: str) -> None:
+    code = f'"""{python_comment(text)}\n\nMore.\n"""\n# {python_comment(text)}\nx = 1\n'
+    tree = ast.parse(code.encode())
+    assert [type(node) for node in tree.body] == [ast.Expr, ast.Assign]
+    assert isinstance(tree.body[0], ast.Expr)
+    assert isinstance(tree.body[0].value, ast.Constant)
+    assert len([one for one in tokenize.tokenize(BytesIO(code.encode()).readline) if one.type == tokenize.COMMENT]) == 1
+
+
+@given(TEXTS)
+def test_a_python_format_stands_for_itself(text: str) -> None:
+    [node] = ast.parse(f'f"{python_format(text)}"').body
+    assert isinstance(node, ast.Expr)
+    assert isinstance(node.value, ast.JoinedStr)
+    assert all(isinstance(value, ast.Constant) for value in node.value.values), "no expression"
+    assert "".join(value.value for value in node.value.values if isinstance(value, ast.Constant)) == text
+
+
+def shape(code: str) -> str:
+    """The syntax tree without its strings and numbers (a document's tokens follow from its name)."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | int):
+            node.value = 0
+        if isinstance(node, ast.JoinedStr):
+            node.values = [value for value in node.values if not isinstance(value, ast.Constant)]
+    return ast.dump(tree)
+
+
+def scripts(target: str, oracle: str, field: str, name: str, message: str) -> list[str]:
+    """Scripts for a failure of one request; the trace is made without the checks of a reader."""
+    events = (Arrive(name, ((name, 12),), 2), Step(chunks={name: 3}, per_request={name: (1, 1)}))
+    groups = (Group("mamba", 8), Group("attention", 8))
+    trace = Trace(Config(20, groups, max_model_len=16, options={"x": name}), events)
+    failure = Failure(oracle, field, message, events, 1, name, 0, 3, 8, name)
+    return [script.text for script in write_scripts(target, trace, failure)]
+
+
+CASES = [
+    ("S3", "temporal"),
+    ("S4", "phantom-state"),
+    ("S1", "temporal"),
+    ("M2", "key"),
+    ("M7", "blocks"),
+    ("CRASH", "x"),
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize(("oracle", "field"), CASES)
+@pytest.mark.parametrize("target", ["hybrid", "vllm@0.33.0"])
+def test_a_hostile_name_or_message_changes_no_code(target: str, oracle: str, field: str, text: str) -> None:
+    """Only the readers refuse such a name, so the writers must not rely on it. (It ran `os.system` once.)"""
+    if (target, oracle) == ("vllm@0.33.0", "M7"):
+        pytest.skip("vLLM has no script for it")
+    harmless = scripts(target, oracle, field, "r0", "harmless")
+    name = text.encode(errors="replace").decode() or "r0"  # JSON has neither lone surrogates nor empty names
+    hostile = scripts(target, oracle, field, name, text)
+    for one, other in zip(harmless, hostile, strict=True):
+        compile(other.encode(), "repro.py", "exec")
+        assert shape(one) == shape(other)
