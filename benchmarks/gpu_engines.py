@@ -171,7 +171,7 @@ def corpus(options: argparse.Namespace, factory: Any) -> list[dict[str, Any]]:
                         row[name] = outcome.violation.message if outcome.violation else ""
                         if options.record and name == "numbers" and not number:
                             kept = {"trace": path.name, "mixer": mixer, "fixes": options.fixes, "rows": seen["rows"]}
-                            (options.record / f"{path.name.split('--')[1]}-{mixer}.json").write_text(json.dumps(kept))
+                            (options.record / f"{path.stem}-{mixer}.json").write_text(json.dumps(kept))
                 rows.append(row)
                 print(json.dumps(row), flush=True)
     return rows

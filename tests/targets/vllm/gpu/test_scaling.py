@@ -74,7 +74,7 @@ def test_what_is_stood_in_follows_from_the_files_that_are_there(tmp_path: Path) 
 
 
 def test_a_witness_script_compiles_and_uses_nothing_of_ours() -> None:
-    [path] = [path for path in TRACES if "prompt-as-decode-v1" in path.name]
+    path = CORPUS / "0.33.0--prompt-as-decode-v1--S6-step-sampled.json"
     script = write_witness(load_trace(path))
     compile(script, "witness.py", "exec")
     assert "hybridfuzz" not in script
