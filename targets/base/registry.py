@@ -1,6 +1,6 @@
 """Target strings: which engine, which variant or version of it, and how to start it.
 
-    hybrid              the embedded target
+    hybrid              the built-in target
     hybrid:SLUG         one of its mutants
     hybrid@cuda         with a numeric run on a device: cpu, cuda, interpreter
     vllm                the vLLM installed here
@@ -70,7 +70,7 @@ def on_device(spec: str, device: str) -> str:
         return spec
     parsed = parse(spec)
     if parsed.version or parsed.name == "python" or _has(parsed.name, "environment"):
-        raise TargetError(f"target {spec!r} cannot be put on a device: only the embedded target can")
+        raise TargetError(f"target {spec!r} cannot be put on a device: only the built-in target can")
     if device not in _devices(parsed.name):
         raise TargetError(f"device {device!r}: known: symbolic, {', '.join(_devices(parsed.name))}")
     return f"{spec}@{device}"
