@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # --help has to come at once
 EXAMPLES = """\
 The same seed gives the same traces. A finding is on disk before it is
 reported. The same command (with -o or --seed) continues a campaign that was
-killed or interrupted. Meanwhile it fuzzes copies of the built-in target with
-planted bugs (self-test). If none of up to three is found, a campaign without
-findings is "blind". It is "vacuous" if a required oracle or state never
+killed or interrupted. Beside its target, a campaign fuzzes copies of the
+built-in target with planted bugs (self-test). If none of up to three is found,
+a campaign without findings is "blind". It is "vacuous" if a required oracle or state never
 occurred.
 Exit status: 0 clean, 1 violation found, 2 usage or environment,
 3 vacuous or blind, 4 internal error, 5 interrupted.

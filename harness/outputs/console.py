@@ -145,7 +145,7 @@ class Console:
     def settled(self, finding: Finding) -> None:
         """Print how a reduction ended."""
         if finding.reproduced:
-            self.line(f"  {finding.signature}: reduced to {finding.events} events")
+            self.line(f"  {finding.signature}: reduced to {plural(finding.events, 'event')}")
         else:
             self.line(f"  {finding.signature}: flaky, its trace ran clean when it ran alone", "yellow")
 
