@@ -30,17 +30,17 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = {
     "fuzz": "run random traces against a target",
     "replay": "run traces from files",
-    "reduce": "cut a failing trace down to what matters",
-    "bisect": "find the releases that show a failure",
-    "repro": "make a failure run elsewhere, without hybridfuzz",
-    "report": "write a page of HTML for a campaign or a finding",
-    "mutants": "plant known bugs, and measure how fast they are found",
-    "targets": "list the targets, or say what one can do",
+    "reduce": "shrink a failing trace",
+    "bisect": "find the releases of an engine in which a trace fails",
+    "repro": "write a script and a bug report for a failing trace",
+    "report": "write an HTML page for a campaign or a finding",
+    "mutants": "measure how fast each known bug is found (mutants of a target)",
+    "targets": "list the targets, or describe one",
     "doctor": "check this machine and installation",
 }
 EPILOG = """\
-exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error,
-             5 interrupted
+Exit status: 0 clean, 1 violation found, 2 usage or environment,
+3 vacuous or blind, 4 internal error, 5 interrupted.
 in pytest: pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
 example: hybridfuzz fuzz --target hybrid --time 60s
 """
@@ -50,11 +50,11 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The parser; only the chosen command gets its arguments."""
     parser = argparse.ArgumentParser(
         prog="hybridfuzz",
-        description="Fuzzes the block caches of hybrid inference engines, next to an exact model.",
+        description="Fuzzes the block caches of hybrid inference engines against an exact model.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="store_true", help="say the version")
+    parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
@@ -158,7 +158,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def drop_output() -> None:
-    """Nobody can take our output any more: what is still buffered goes nowhere, without a traceback at exit."""
+    """Discard buffered output after its reader is gone, so that no traceback is printed at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -169,7 +169,7 @@ def complain(message: str, status: int) -> int:
 
 
 def internal_error(message: str, details: str) -> int:
-    """Our own fault: the traceback goes to a file."""
+    """Print an error of hybridfuzz itself as one line, and write its traceback to a file."""
     first = (message.splitlines() or [""])[0]
     try:
         with tempfile.NamedTemporaryFile("w", prefix="hybridfuzz-", suffix=".log", delete=False) as file:

@@ -48,7 +48,7 @@ class Finding(Struct, frozen=True):
 
 
 class Canary(Struct, frozen=True):
-    """Result of a campaign's self-test: a bug is planted in a copy of the embedded target and must be found.
+    """Result of a campaign's self-test: a bug is planted in a copy of the built-in target and must be found.
 
     state   "silent": no planted bug was found, the campaign was blind; "unfinished": interrupted before a result;
             "none": the configuration leaves no planted bug within reach

@@ -1,10 +1,11 @@
-"""The ledger of blocks: the owner of each, and what was written to it since it was allocated ("handed out").
+"""The ledger of blocks: the owner of each block, and the parts of it that were written since it was allocated.
 
-The ledger follows device time: a block that step 5 reallocates keeps its step 4 facts until the first device
-work of step 5, because step 4 may still be in flight.
+The ledger follows device time. If step 5 reallocates a block, its facts of step 4 stay until the first device work of
+step 5, because step 4 may still be in flight.
 
-Rule: no read depends on bytes that were not written since allocation. A zeroed page counts as written, a copied page
-inherits what was written to its source, a page reached by a prefix hit keeps what its earlier owner wrote.
+Oracles use it to check that no read depends on bytes that were not written since allocation. A zeroed page counts as
+written, a copied page has the written parts of its source, and a page reached by a prefix hit keeps those of its
+earlier owner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of a page besides its findings: verdict, tiles, canary, mutants, states, oracles, rates."""
+"""All sections of a page except its findings: verdict, tiles, self-test, mutants, states, oracles, rates."""
 
 from __future__ import annotations
 

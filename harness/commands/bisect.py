@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from ..traces.outcome import Outcome
 
 EXAMPLES = """\
---versions: FIRST..LAST (releases between, from the package index), or a list of releases and paths, oldest first.
-Each environment is made once (about 0.6 GB a release). Nothing is concluded about releases that were not tried.
-Exit status: 0 done, 1 the trace fails in the last release that could be tested, 2 usage or environment.
+--versions: FIRST..LAST (both and the releases between, from the package
+index), or a list of releases and paths, oldest first. Each environment is made
+once (about 0.6 GB a release). Releases that were not tried are listed as such.
+Exit status: 0 done, 1 the trace fails in the last release that could be
+tested, 2 usage or environment.
 example: hybridfuzz bisect failing.json --target vllm --versions 0.28.0..0.33.0
 """
 
@@ -26,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument("--versions", required=True, metavar="LIST", help="A..B, or A,B,PATH")
     parser.add_argument(
-        "--signature", metavar="S", help="the failure to look for (default: of the first release that fails)"
+        "--signature", metavar="S", help="failure to look for (default: that of the first release that fails)"
     )
     parser.add_argument("--all", action="store_true", help="try every release, not only those that are needed")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..workers.client import WorkerClient
 
 JOBS_MAX = 1024
+AGAINST_HELP = "run the same traces on a second target, which must behave the same"
 PATIENCE_SECONDS = 5.0
 """Time for a clean end after the first signal; later ones are taken for impatience."""
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
@@ -37,17 +38,21 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="symbolic",
         metavar="D",
-        help="run kernels on numbers, too: cpu or cuda (built-in target), cuda (vllm, with a real model)",
+        help="cpu or cuda: also run the built-in target's kernels on real numbers; cuda or interpreter: vllm with a real "
+        "model (default: symbolic)",
     )
     parser.add_argument(
         "--timeout",
         type=duration,
         default=60.0,
         metavar="TIME",
-        help="limit for one run of a trace; a longer one is a HANG (60s)",
+        help="limit for one run of a trace; a longer one is a HANG (default: 60s)",
     )
     parser.add_argument(
-        "--memory", type=size, metavar="SIZE", help="limit for each worker (its share of four fifths; 0: none)"
+        "--memory",
+        type=size,
+        metavar="SIZE",
+        help="limit for each worker (default: an equal share of 80%% of RAM; 0: no limit)",
     )
 
 
@@ -55,7 +60,7 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     """--dp."""
     from ..units import count
 
-    help_text = "data-parallel ranks: engines in lockstep, idle ones take part with dummy runs (1)"
+    help_text = "number of data-parallel ranks; idle ones take part with dummy runs (default: 1)"
     parser.add_argument("--dp", type=count, default=1, metavar="N", help=help_text)
 
 

@@ -16,11 +16,14 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..outputs.handler import EventHandler
 
 EXAMPLES = """\
-The same seed gives the same traces. A finding is on disk before it is reported; the same command (with
--o or --seed) continues a campaign that was killed or interrupted. Every campaign first plants a bug in
-a copy of the built-in target (self-test): if it is not found, the campaign ends as "blind".
-Exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous or blind, 4 internal error,
-5 interrupted.
+The same seed gives the same traces. A finding is on disk before it is
+reported. The same command (with -o or --seed) continues a campaign that was
+killed or interrupted. Beside its target, a campaign fuzzes copies of the
+built-in target with planted bugs (self-test). If none of up to three is found,
+a campaign without findings is "blind". It is "vacuous" if a required oracle or state never
+occurred.
+Exit status: 0 clean, 1 violation found, 2 usage or environment,
+3 vacuous or blind, 4 internal error, 5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m --config mamba_cache_mode=align
 """
 DEFAULT_SECONDS = 60.0
@@ -67,7 +70,7 @@ def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from ..units import count, duration, settings
-    from .common import add_ranks, add_target, jobs
+    from .common import AGAINST_HELP, add_ranks, add_target, jobs
 
     add_target(parser)
     add_ranks(parser)
@@ -75,40 +78,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time",
         type=duration,
         metavar="TIME",
-        help="budget: 90s, 5m, 2h (60s if no limit is given)",
+        help="stop after TIME: 90s, 5m, 2h (default: 60s if no limit is given)",
     )
     parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
-    parser.add_argument("--seed", type=int, metavar="S", help="of the traces (random, and printed)")
-    parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="worker processes (auto: one for each core)")
+    parser.add_argument("--seed", type=int, metavar="S", help="random seed (default: drawn and printed)")
+    parser.add_argument(
+        "--jobs", "-j", type=jobs, metavar="N", help="worker processes (default: auto, one for each core)"
+    )
     parser.add_argument(
         "--config",
         type=settings,
         action="append",
         default=[],
         metavar="K=V,...",
-        help="fix what is drawn otherwise",
+        help="fix a setting instead of drawing it",
     )
     parser.add_argument(
         "--reduce",
         type=duration,
         default=20.0,
         metavar="TIME",
-        help="budget for reducing each finding (20s)",
+        help="time limit for reducing each finding (default: 20s)",
     )
-    parser.add_argument("--against", metavar="T", help="a second target that must show the same")
-    parser.add_argument("--no-canary", action="store_true", help="skip the self-test with a planted bug")
+    parser.add_argument("--against", metavar="T", help=AGAINST_HELP)
+    parser.add_argument("--no-canary", action="store_true", help="skip the self-test with planted bugs")
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
         metavar="DIR",
-        help="where findings go (a folder for target and seed)",
+        help="folder for findings (default: hybridfuzz-out/TARGET-SEED)",
     )
     parser.add_argument(
-        "--known", type=Path, metavar="FILE", help="acknowledged bugs, no reason to fail (DIR/known.toml)"
+        "--known",
+        type=Path,
+        metavar="FILE",
+        help="list of known bugs that do not fail the campaign (default: DIR/known.toml)",
     )
-    parser.add_argument("--fresh", action="store_true", help="do not continue a campaign that was cut off")
+    parser.add_argument("--fresh", action="store_true", help="do not continue a campaign that did not end")
     for output in OUTPUTS:
         if output.is_switch:
             parser.add_argument(output.option, action="store_true", help=output.help)

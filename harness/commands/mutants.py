@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from ..detection.statistics import Change, Detection, Row
 
 EXAMPLES = """\
-A mutant is the target with one known bug planted. Use this matrix to judge changes of workload and oracles:
-keep the file of one run and pass it to the next one with --compare. Traces are exact, CPU seconds depend on the
-machine. DIR/traces gets the shortest trace of each mutant and signature.
-Exit status: 0 all found with every seed, 1 some not, 2 usage or environment, 4 internal error.
-example: hybridfuzz mutants --seeds 5 --time 60s --jobs 8 --compare before.json
+A mutant is the target with one known bug planted. To judge a change of
+workload or oracles, keep matrix.json of one run and pass it to the next one
+with --compare. Numbers of traces are exact; CPU seconds depend on the machine.
+DIR/traces gets the shortest trace of each mutant and signature.
+Exit status: 0 all found with every seed, 1 some not, 2 usage or environment,
+4 internal error.
+example: hybridfuzz mutants --seeds 5 --time 60s --compare before.json
 """
 DOCUMENT = Path("docs/reference/detection.md")
 WIDTH = 170
@@ -31,23 +33,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from ..units import count, duration, settings
     from .common import jobs
 
-    parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="whose mutants (default: hybrid)")
-    parser.add_argument("--only", action="append", default=[], metavar="SLUG,...", help="these mutants (all)")
-    parser.add_argument("--time", type=duration, default=60.0, metavar="TIME", help="CPU time for each run (60s)")
-    parser.add_argument("--seeds", type=count, default=5, metavar="N", help="runs of each mutant (5)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first seed (0)")
-    parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="runs at a time (auto: one for each core)")
+    parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="target with mutants (default: hybrid)")
+    parser.add_argument("--only", action="append", default=[], metavar="SLUG,...", help="mutants to run (default: all)")
     parser.add_argument(
-        "--config", type=settings, action="append", default=[], metavar="K=V,...", help="fix what is drawn otherwise"
+        "--time", type=duration, default=60.0, metavar="TIME", help="CPU time for each run (default: 60s)"
+    )
+    parser.add_argument("--seeds", type=count, default=5, metavar="N", help="runs of each mutant (default: 5)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="first seed (default: 0)")
+    parser.add_argument(
+        "--jobs", "-j", type=jobs, metavar="N", help="runs at a time (default: auto, one for each core)"
     )
     parser.add_argument(
-        "--timeout", type=duration, default=20.0, metavar="TIME", help="limit for one run of a trace (20s)"
+        "--config",
+        type=settings,
+        action="append",
+        default=[],
+        metavar="K=V,...",
+        help="fix a setting instead of drawing it",
     )
-    parser.add_argument("--reduce", type=duration, default=10.0, metavar="TIME", help="for reducing each trace (10s)")
+    parser.add_argument(
+        "--timeout", type=duration, default=20.0, metavar="TIME", help="limit for one run of a trace (default: 20s)"
+    )
+    parser.add_argument(
+        "--reduce",
+        type=duration,
+        default=10.0,
+        metavar="TIME",
+        help="time limit for reducing each trace (default: 10s)",
+    )
     parser.add_argument("--no-reduce", action="store_true", help="detect only")
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="list what got better and worse")
     parser.add_argument("--write-docs", action="store_true", help=f"write the maintained table, {DOCUMENT}")
-    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where matrix.json and traces go")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for matrix.json and traces (default: hybridfuzz-out/mutants)",
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 

@@ -1,11 +1,12 @@
-"""hybridfuzz reduce: cut a failing trace down to what matters."""
+"""hybridfuzz reduce: shrink a failing trace."""
 
 from __future__ import annotations
 
 import argparse
 
 EXAMPLES = """\
-The signature stays the same. OUT always holds the best trace so far, also after Ctrl-C.
+The signature stays the same. OUT always holds the shortest trace so far, also
+after Ctrl-C.
 example: hybridfuzz reduce failing.json --target hybrid:null-as-state-slot -o small.json
 """
 
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="a trace that fails")
     add_target(parser)
     parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the reduced trace goes")
-    parser.add_argument("--time", type=duration, default=60.0, metavar="TIME", help="budget (60s)")
+    parser.add_argument("--time", type=duration, default=60.0, metavar="TIME", help="time limit (default: 60s)")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 

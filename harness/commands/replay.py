@@ -12,21 +12,23 @@ if TYPE_CHECKING:
     from ..workers.client import WorkerClient
 
 EXAMPLES = """\
-Every clean trace is run twice: both runs must look the same. A file that is no trace gets one line, the rest is run.
-A trace of another engine needs --port: sampled tokens stay; blocks, modes and events become those of T.
-Exit status: 0 all clean, 1 a trace fails, 2 none fails but a file or trace is refused.
-example: hybridfuzz replay reports/out/hybrid-1/findings --target hybrid:null-as-state-slot
+Every clean trace is run twice: both runs must give the same result. Files
+that are not traces are reported and skipped. A trace of another engine needs
+--port: sampled tokens stay; blocks, modes and events become those of T.
+Exit status: 0 all clean, 1 a trace fails, 2 no trace fails, but a file or
+trace is refused.
+example: hybridfuzz replay hybridfuzz-out/hybrid-1/findings --target hybrid
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from .common import add_ranks, add_target
+    from .common import AGAINST_HELP, add_ranks, add_target
 
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, or folders of them")
     add_target(parser)
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("--against", metavar="T", help="a second target that must behave the same")
+    other.add_argument("--against", metavar="T", help=AGAINST_HELP)
     other.add_argument(
         "--port", action="store_true", help="change a trace as far as the target needs, and list the changes"
     )
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--explain",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="explain failures (default: if there is one trace)",
+        help="explain failures (default: only if there is one trace)",
     )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from ...reports.data import Data
 
 EXAMPLES = """\
-The page is one file without scripts or external resources. `hybridfuzz fuzz` writes one beside its findings.
-A trace is run once on --target, to record the lives of its blocks.
-example: hybridfuzz report reports/out/hybrid-1 -o report.html
+The page is one file without scripts or external resources. `hybridfuzz fuzz`
+writes one beside its findings. A trace is run once on --target, to record
+what happens to its blocks.
+example: hybridfuzz report hybridfuzz-out/hybrid-1 -o report.html
 """
 
 
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("path", type=Path, metavar="PATH", help="output folder of `fuzz` or `mutants`, or a trace")
     add_target(parser)
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="the page (report.html in the folder)")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="the page (default: report.html in the folder)")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 

@@ -1,4 +1,4 @@
-"""hybridfuzz repro: make one failure run elsewhere."""
+"""hybridfuzz repro: write a script and a bug report for a failing trace."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from ..traces.violation import Violation
 
 EXAMPLES = """\
-DIR gets repro.py (needs only the target's own package), test_repro.py, REPORT.md, timeline.svg and trace.json.
-The script is run before it is handed out.
-Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or no script can show its failure (the
-folder then has the rest); 4 a script was written and does not fail as promised.
+DIR gets repro.py (needs only the target's own package), test_repro.py,
+REPORT.md, timeline.svg and trace.json. The script is run once as a check.
+Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
+no script can show its failure (DIR then has the rest); 4 a script was written
+and does not fail as promised.
 example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro
 """
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails; reduce it first")
     add_target(parser)
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="where the folder goes")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 

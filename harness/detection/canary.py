@@ -1,11 +1,11 @@
-"""The canary, or self-test: a target with a planted bug, fuzzed beside every campaign.
+"""The self-test (canary): a mutant of the built-in target, fuzzed beside every campaign.
 
-A random mutant of the embedded target gets the campaign's seed, workload, oracles and overrides. If no oracle reports
-it within its share of the budget, a campaign without findings proves nothing: it was *blind*.
+A random mutant gets the campaign's seed, workload, oracles and overrides. If no oracle reports it within its share of
+the budget, a campaign without findings is *blind*: it proves nothing.
 
 Overrides can put a mutant out of reach (without drafts there are no bugs in drafts). With overrides, a mutant is
-planted only if its known trace still fails under them. A slow mutant can be missed by bad luck: then another one is
-planted, at most `TRIES_MAX`, and all missed ones are named.
+run only if its known trace still fails under them. A mutant that needs many traces can be missed by chance: then the
+next one is run, up to `TRIES_MAX`. The result names all that were missed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CanaryRun:
                     continue
                 try:
                     detection, _ = run_trial(worker, Trial(slug, self._seed, self._seconds, overrides))
-                except TraceError:  # no configuration of the embedded target fits the overrides
+                except TraceError:  # no configuration of the built-in target fits the overrides
                     continue
             yield detection
 
@@ -111,7 +111,7 @@ def verdict(state: str, last: Detection | None, silent: Sequence[Detection]) -> 
 
 
 def applying(overrides: Overrides, capabilities: Capabilities) -> Overrides:
-    """Return the overrides that the embedded target has; options of another engine are left out."""
+    """Return the overrides that the built-in target has; options of another engine are left out."""
     return {
         key: value for key, value in overrides.items() if key in Config.__struct_fields__ or key in capabilities.options
     }

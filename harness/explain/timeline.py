@@ -31,11 +31,23 @@ LETTERS: dict[What, str] = {
     "free": "f",
 }
 """Marks that are shown."""
-LEGEND = (
-    "a allocated, w written, r read, k key published, d key dropped, h prefix hit, z zeroed, c copied to, "
-    "l loaded from outside the pool, f freed, x written by a padding or dummy row, ! violation"
-)
 FREE, FREE_KEYED = "·", "#"
+LEGEND = {
+    "a": "allocated",
+    "w": "written",
+    "r": "read",
+    "k": "key published",
+    "d": "key dropped",
+    "h": "prefix hit",
+    "z": "zeroed",
+    "c": "copied to",
+    "l": "loaded from outside the pool",
+    "f": "freed",
+    "x": "written by a padding or dummy row",
+    "!": "violation",
+    FREE: "free",
+    FREE_KEYED: "free but still published",
+}
 
 
 class Cell(Struct, frozen=True):
@@ -128,8 +140,11 @@ def plain_text(timeline: Timeline) -> str:
 
 
 def notes(timeline: Timeline) -> list[str]:
-    """Return the legend, and the counts of what is not shown."""
-    lines = [f"{LEGEND}, {FREE} free, {FREE_KEYED} free but still published"]
+    """Return the legend of the symbols that occur, and the counts of what is not shown."""
+    cells = [cell for row in timeline.cells for cell in row]
+    symbols = {letter for cell in cells for letter in cell.letters}
+    symbols |= {FREE_KEYED if cell.key else FREE for cell in cells if not cell.holders}
+    lines = [", ".join(f"{symbol} {meaning}" for symbol, meaning in LEGEND.items() if symbol in symbols)]
     if timeline.hidden_blocks or timeline.hidden_moments:
         lines.append(f"not shown: {timeline.hidden_blocks} blocks, {timeline.hidden_moments} earlier moments")
     return lines

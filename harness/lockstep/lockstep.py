@@ -167,7 +167,7 @@ class Lockstep:
 
     def _forward(self, forward: Forward) -> Violation | None:
         context = self.context
-        context.seat([row.request for row in forward.rows])
+        context.seat([row.request for row in forward.rows], dummy=forward.dummy)
         live = [(row, life) for row, life in zip(forward.rows, context.lives, strict=True) if life is not None]
         violation = self._accesses(forward) or self._first("on_forward", forward) or self._rows(live)
         if violation:

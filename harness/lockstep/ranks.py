@@ -5,7 +5,7 @@ work take part with a dummy run, as in deployed engines, whose collectives wait 
 request happens on every rank.
 
 A process may hold all ranks, or some of them: then `vote` has to ask the other processes (numeric/collective.py of the
-embedded target). Every process votes equally often, also after a violation of its own.
+built-in target). Every process votes equally often, also after a violation of its own.
 """
 
 from __future__ import annotations

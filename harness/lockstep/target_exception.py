@@ -57,6 +57,7 @@ def _formatted(error: Exception, text: str) -> str:
     except Exception:
         stack, before = "", ""
     last = f"{type(error).__name__}: {clean(text, DETAILS_MAX // 4)}\n"
+    before += "Traceback (most recent call last):\n" if stack else ""
     return f"{before}{stack[-(DETAILS_MAX - len(last) - len(before)) :]}{last}"
 
 

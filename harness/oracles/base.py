@@ -82,17 +82,23 @@ class Context:
         self.refused = ""
         """The reason if the target refused the last event, else ""."""
         self.null = target.layout.null_block
+        self.empty_row = "padding row"
+        """The name of a row without a request in messages."""
         self._no_columns: Table = ((),) * len(target.layout.groups)
 
-    def seat(self, names: Iterable[str | None]) -> None:
-        """Set the rows of the batch that is executed; `names` in row order, None for padding and dummy rows."""
+    def seat(self, names: Iterable[str | None], *, dummy: bool = False) -> None:
+        """Set the rows of the batch that is executed; `names` in row order, None for padding and dummy rows.
+
+        Messages call a row without a request a dummy row if the batch is a dummy run (`dummy`), else a padding row.
+        """
         lives = self.facts.lives if self.facts else {}
         self.lives, self.tables, self.names = [], [], []
+        self.empty_row = "dummy row" if dummy else "padding row"
         for row, name in enumerate(names):
             life = lives.get(name) if name else None
             self.lives.append(life)
             self.tables.append(self.table(life.name) if life else None)
-            self.names.append(life.name if life else f"padding row {row}")
+            self.names.append(life.name if life else f"{self.empty_row} {row}")
 
     def table(self, request: str) -> Table:
         """Return the scheduler's columns of a request when the step being checked was planned; empty if it had none."""
@@ -104,7 +110,7 @@ class Context:
 
     def row_name(self, row: int) -> str:
         """Return the name of a row for messages, also of one that does not exist."""
-        return self.names[row] if 0 <= row < len(self.names) else f"padding row {row}"
+        return self.names[row] if 0 <= row < len(self.names) else f"{self.empty_row} {row}"
 
 
 class Oracle:

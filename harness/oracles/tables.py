@@ -107,8 +107,8 @@ class TableMirror(Oracle):
 
 
 class DeadRows(Oracle):
-    """M4: padding, dummy and vacated rows make a kernel write only to the null block or a sink, and give no kernel an
-    index outside of tables and pool."""
+    """M4: a padding, dummy or vacated row may make kernels write only to the null block or a sink, and must never give
+    them an out-of-range index."""
 
     ids = ("M4",)
     title = "rows"
@@ -135,14 +135,14 @@ class DeadRows(Oracle):
         return None if context.life(outside.row) else _sent_outside(self, context, outside)
 
     def _dead_write(self, context: Context, row: int, group: int, block: int) -> Violation:
-        kind = context.layout.groups[group].kind
+        what = "Mamba state" if context.layout.groups[group].kind == "mamba" else "attention KV"
         history = context.reference.ledger.describe(block) if block != context.null else "the null block"
         return self.violation(
             context,
             "dead-write",
-            f"padding row {row} writes {kind} content into block {block} ({history})",
+            f"{context.row_name(row)} writes {what} into block {block}, {history}",
             expected="no write",
-            observed=f"block {block}",
+            observed=f"a write to block {block}",
             group=group,
             block=block,
         )

@@ -32,6 +32,7 @@ from ..events import (
     WorkerState,
 )
 from ..findings.store import replay_command
+from ..oracles import titles
 from ..quoting import terminal_text
 from ..units import plural, spell
 from .handler import CampaignInfo
@@ -78,6 +79,7 @@ class Console:
         self.rich = rich
         self.target = ""
         self._started = False
+        self._self_tested = False
         self._shown = time.monotonic()
 
     def start(self, campaign: CampaignInfo) -> None:
@@ -109,6 +111,7 @@ class Console:
             case Notice(text):
                 self.line(f"warning: {text}", "yellow")
             case CanaryDone(canary):
+                self._self_tested = True
                 self.line(canary_line(canary), "" if canary.found else "yellow")
             case Retested() if event.fixed:
                 self.line(f"fixed: {event.signature}: its trace runs clean now")
@@ -123,7 +126,7 @@ class Console:
         """Print what runs, and the findings of an earlier campaign in the same folder."""
         version = f" ({event.version})" if event.version and event.version not in event.target else ""
         jobs, out = plural(event.jobs, "worker"), event.out
-        self.line(f"fuzzing {event.target}{version}, seed {event.seed}, {jobs}; findings to {out}")
+        self.line(f"fuzzing {event.target}{version}, seed {event.seed}, {jobs}; writing findings to {out}")
         if event.resumed:
             self.line(f"continuing a campaign that did not end, after {plural(event.resumed, 'trace')}")
         if event.earlier:
@@ -138,12 +141,11 @@ class Console:
             "bold red",
         )
         self.line(f"  {finding.message}")
-        self.line(f"  {replay_command(self.target, finding.trace)}")
 
     def settled(self, finding: Finding) -> None:
         """Print how a reduction ended."""
         if finding.reproduced:
-            self.line(f"  {finding.signature}: reduced to {finding.events} events")
+            self.line(f"  {finding.signature}: reduced to {plural(finding.events, 'event')}")
         else:
             self.line(f"  {finding.signature}: flaky, its trace ran clean when it ran alone", "yellow")
 
@@ -154,8 +156,8 @@ class Console:
             self.line(progress(tick))
 
     def ended(self, summary: Summary) -> None:
-        """Print the report."""
-        for part in report(summary, self.rich.width):
+        """Print the report; the result of the self-test only if it comes from an earlier part of the campaign."""
+        for part in report(summary, self.rich.width, self_test=not self._self_tested):
             self.rich.print(part, soft_wrap=isinstance(part, Text))
         for text in notes(summary):
             self.line(text)
@@ -232,24 +234,27 @@ def progress(tick: Tick) -> str:
     return " · ".join(parts)
 
 
-def report(summary: Summary, width: int) -> list[RenderableType]:
+def report(summary: Summary, width: int, *, self_test: bool = True) -> list[RenderableType]:
     """Return the report: what was exercised and reached, what was found, and the verdict."""
+    names = titles()
+    exercised = {f"{oracle} {names.get(oracle, '')}".strip(): count for oracle, count in summary.exercised.items()}
     parts: list[RenderableType] = [
-        counts("oracles, and how often each was exercised", summary.exercised, width),
-        counts("states, and how often each was reached", summary.reached, width),
+        counts("Checks made by each oracle", exercised, width),
+        counts("How often each engine state occurred", summary.reached, width),
     ]
     for finding in summary.findings:
         note = "" if finding.reproduced else ", flaky"
         parts.append(
             Text(
-                f"\n{finding.signature}: {finding.count}x, {finding.events} events{note}",
+                f"\n{finding.signature}: seen in {plural(finding.count, 'trace')}; "
+                f"shortest: {plural(finding.events, 'event')}{note}",
                 "bold red",
             )
         )
         parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
     if summary.lost_workers:
         parts.append(Text(f"{plural(summary.lost_workers, 'worker')} lost; the trace ran clean in a new one", "yellow"))
-    if summary.canary:
+    if summary.canary and self_test:
         parts.append(Text(canary_line(summary.canary), "" if summary.canary.found else "yellow"))
     parts.append(verdict(summary))
     return parts
@@ -300,7 +305,7 @@ def verdict(summary: Summary) -> Text:
         f"{END_WORDS[summary.exit_reason or 'error']}"
     )
     if summary.findings:
-        return Text(f"\n{plural(len(summary.findings), 'finding')}: {done}", "bold red")
+        return Text(f"\n{plural(len(summary.findings), 'finding')} in {done}", "bold red")
     if summary.exit_reason in ("interrupted", "error"):
         return Text(f"\nnot finished, no finding so far: {done}", "bold yellow")
     if summary.blind and summary.canary:
@@ -308,7 +313,7 @@ def verdict(summary: Summary) -> Text:
         return Text(f"\n{what}: {done}", "bold red")
     missing = len(summary.never_exercised) + len(summary.never_reached)
     if missing:
-        what = f"vacuous ({missing} required states or oracles never met; run longer or restrict less)"
+        what = f"vacuous ({missing} required states or oracles never occurred; run longer or restrict less)"
         return Text(f"\n{what}: {done}", "bold yellow")
     return Text(f"\nclean: {done}", "bold green")
 

@@ -1,6 +1,6 @@
 """Target strings: which engine, which variant or version of it, and how to start it.
 
-    hybrid              the embedded target
+    hybrid              the built-in target
     hybrid:SLUG         one of its mutants
     hybrid@cuda         with a numeric run on a device: cpu, cuda, interpreter
     vllm                the vLLM installed here

@@ -21,7 +21,7 @@ def sample(tag: int) -> int:
 
 
 def combine(first: int, second: int) -> int:
-    """Combine two tags of what should be the same prefix: return it if they are equal, else a tag of no prefix."""
+    """Return the tag if both are equal, POISON if either is poison, otherwise a tag of no prefix."""
     if first == second:
         return first
     return POISON if POISON in (first, second) else mix(first, second)

@@ -1,6 +1,6 @@
-"""The embedded target: a hybrid cache manager of our own, small, correct, and easy to break on purpose.
+"""The built-in target: a hybrid cache manager of our own, small, correct, and easy to break on purpose.
 
-target          the embedded engine behind the `Target` protocol
+target          the built-in engine behind the `Target` protocol
 session_events  its handlers for park, resume, truncate and fork
 factory         the capabilities of the target, and its variants
 host/           scheduler, block pool, block tables, cache manager

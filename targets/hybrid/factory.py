@@ -1,4 +1,4 @@
-"""Factories for the embedded target and its mutants, symbolic or with a numeric run."""
+"""Factories for the built-in target and its mutants, symbolic or with a numeric run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CAPABILITIES = Capabilities(
 
 
 class HybridFactory:
-    """Factory for one class of embedded target."""
+    """Factory for one class of built-in target."""
 
     capabilities = CAPABILITIES
 

@@ -1,4 +1,4 @@
-"""Writes reproducers for the embedded target: scripts that apply the events in order and assert on the observations.
+"""Writes reproducers for the built-in target: scripts that apply the events in order and assert on the observations.
 
 A script needs the target's own package, which is hybridfuzz. Where no plain assertion expresses the failure, the script
 runs the oracles in lockstep.
@@ -79,7 +79,7 @@ def _script(variant: str, trace: Trace, failure: Failure, promise: str, assertio
     opening = f"{config}\nfactory = make_factory({variant!r})\ntarget = factory.open(config)\n"
     calls = "\n".join(f"happen({_literal(event)})" for event in failure.events)
     why = python_comment(failure.message)
-    about = f'"""{why}\n\nNeeds hybridfuzz.targets.hybrid. Fails where the bug is present.\n"""\n'
+    about = f'"""{why}\n\nNeeds hybridfuzz installed. Fails while the bug is present.\n"""\n'
     parts = [
         about,
         IMPORTS,
@@ -90,7 +90,7 @@ def _script(variant: str, trace: Trace, failure: Failure, promise: str, assertio
         'print("passed: the bug is not present")',
     ]
     places = PLACES.get(failure.oracle) or PLACES.get(failure.oracle[:1], ())
-    return Script("\n".join(parts) + "\n", promise, "hybridfuzz.targets.hybrid", places)
+    return Script("\n".join(parts) + "\n", promise, "hybridfuzz", places)
 
 
 def _literal(event: Event) -> str:
@@ -110,7 +110,7 @@ def _plain(failure: Failure, trace: Trace) -> tuple[str, str]:
             f"dead = [one for who, one in accesses({failure.step}) if who is None]\n"
             "blocks = {one.block for one in dead if isinstance(one, StateWrite)}\n"
             "blocks |= {block for one in dead if isinstance(one, SlotWrite) for block in one.blocks if block}\n"
-            f'assert not blocks, f"{python_format(promise)} into blocks {{blocks}}"'
+            f"assert not blocks, f\"{python_format(promise)} into block {{', '.join(map(str, sorted(blocks)))}}\""
         )
     if oracle == "M7" and field == "blocks":
         promise = f"the admission estimate of {failure.request} is wrong"

@@ -1,4 +1,4 @@
-"""The embedded engine behind the `Target` protocol.
+"""The built-in engine behind the `Target` protocol.
 
 With `async_depth` d, the forward of a step runs d steps after the step was planned; its results reach the scheduler
 once it has run. Device work keeps the order of planning.

@@ -1,4 +1,4 @@
-"""The embedded target with exactly one known bug reintroduced.
+"""The built-in target with exactly one known bug reintroduced.
 
 A mutant is one small class that overrides one method of one part of the correct target. The first line of its docstring
 is its title, the rest gives the public issue or pull request and the mechanism. `PARTS` of its module gives the slug;

@@ -20,9 +20,9 @@ class FinishedRowNotCleared(InputBatch):
 
 
 class MetadataBufferAliased(InputBatch):
-    """Metadata is built for the first of several equal groups and re-targeted for the others, all but the columns.
+    """Metadata is built for the first of several equal groups and reused for the others, whose columns stay stale.
 
-    vLLM #34865, #34874: mode all; the graph of a later group went on reading column indices of an earlier step.
+    vLLM #34865, #34874: mode all; the captured graph of a later group read the column indices of an earlier step.
     """
 
     def capture(

@@ -1,6 +1,6 @@
-"""The numeric run of the embedded target: the same trace, the same metadata, real bytes and real kernels.
+"""The numeric run of the built-in target: the same trace, the same metadata, real bytes and real kernels.
 
-target           the numeric target for any class of embedded target
+target           the numeric target for any class of built-in target
 shadows          symbolic parts that repeat their work on the device
 device_state     device memory of one engine, and the order of its device work
 backend          devices, and the kernels that each uses
@@ -23,5 +23,5 @@ collective       the "has work" vote of ranks in several processes
 The numeric run takes no decisions. It takes block tables, columns, copies and zero lists from what the symbolic step
 did, so a mutant of any symbolic part is a mutant of the numeric run as well.
 
-Of the embedded target, only this package and `device` import torch.
+Of the built-in target, only this package and `device` import torch.
 """

@@ -1,4 +1,4 @@
-"""The numeric target for any class of embedded target, mutants included."""
+"""The numeric target for any class of built-in target, mutants included."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTS: dict[str, type] = {
 
 
 class NumericTarget(HybridTarget):
-    """The embedded engine, with a device that repeats its work on bytes."""
+    """The built-in engine, with a device that repeats its work on bytes."""
 
     device: Device
 
