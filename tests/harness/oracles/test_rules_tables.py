@@ -126,7 +126,7 @@ def test_padding_rows_write_to_sinks_alone(layout: Layout, block: int) -> None:
 def test_what_a_padding_row_wrote_over_is_named(block: int, history: str) -> None:
     violation = DeadRows().on_state_write(entered(), StateWrite(2, 0, 0, 0, block, 9, 7, None))
     assert violation is not None
-    assert f"block {block} ({history})" in violation.message
+    assert f"block {block}, {history}" in violation.message
 
 
 def test_each_padding_row_counts() -> None:
