@@ -38,8 +38,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="symbolic",
         metavar="D",
-        help="cpu or cuda: also run the built-in target's kernels on real numbers; cuda or interpreter: vllm with a real "
-        "model (default: symbolic)",
+        help="also run kernels: cpu, cuda; of vllm: cuda, interpreter (default: symbolic)",
     )
     parser.add_argument(
         "--timeout",
@@ -60,7 +59,7 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     """--dp."""
     from ..units import count
 
-    help_text = "number of data-parallel ranks; idle ones take part with dummy runs (default: 1)"
+    help_text = "data-parallel ranks; idle ones take part with dummy runs (default: 1)"
     parser.add_argument("--dp", type=count, default=1, metavar="N", help=help_text)
 
 

@@ -16,15 +16,14 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..outputs.handler import EventHandler
 
 EXAMPLES = """\
-The same seed gives the same traces. A finding is on disk before it is
-reported. The same command (with -o or --seed) continues a campaign that was
-killed or interrupted. Beside its target, a campaign fuzzes copies of the
-built-in target with planted bugs (self-test). If none of up to three is found,
-a campaign without findings is "blind". It is "vacuous" if a required oracle or state never
-occurred.
+The same seed gives the same traces. A finding is on disk before it is reported.
+The same command (with -o or --seed) continues a campaign that was cut off.
+Beside its target, a campaign fuzzes copies of the built-in target with planted
+bugs (self-test). If none of up to three is found, a campaign without findings
+is "blind". It is "vacuous" if a required oracle or state never occurred.
 Exit status: 0 clean, 1 violation found, 2 usage or environment,
 3 vacuous or blind, 4 internal error, 5 interrupted.
-example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m --config mamba_cache_mode=align
+example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m
 """
 DEFAULT_SECONDS = 60.0
 KNOWN_FILE = "known.toml"
