@@ -40,7 +40,7 @@ COMMANDS = {
 }
 EPILOG = """\
 Exit status: 0 clean, 1 violation found, 2 usage or environment,
-3 vacuous or blind, 4 internal error, 5 interrupted.
+3 inconclusive (vacuous or blind), 4 internal error, 5 interrupted.
 in pytest: pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
 example: hybridfuzz fuzz --target hybrid --time 60s
 """
@@ -50,7 +50,7 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The parser; only the chosen command gets its arguments."""
     parser = argparse.ArgumentParser(
         prog="hybridfuzz",
-        description="Fuzzes the block caches of hybrid inference engines against an exact model.",
+        description="Fuzzes the block caches of hybrid inference engines against an exact reference.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -129,7 +129,7 @@ class Ledger:
             return "never allocated"
         cell = facts.cells[layer] if layer < len(facts.cells) else Cell()
         if cell.step >= 0:
-            return f"written by {cell.writer} in step {cell.step}"
+            return f"last written by {cell.writer} in step {cell.step}"
         if cell.zeroed:
             return f"zeroed, not written since {facts.owner} got it in step {facts.step}"
         return f"not written since {facts.owner} got it in step {facts.step}"

@@ -38,20 +38,20 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="symbolic",
         metavar="D",
-        help="also run kernels: cpu, cuda; of vllm: cuda, interpreter (default: symbolic)",
+        help="real kernels too, on cpu or cuda; vllm: cuda or interpreter (default: none)",
     )
     parser.add_argument(
         "--timeout",
         type=duration,
         default=60.0,
         metavar="TIME",
-        help="limit for one run of a trace; a longer one is a HANG (default: 60s)",
+        help="time limit for one run of a trace, else it is a HANG (default: 60s)",
     )
     parser.add_argument(
         "--memory",
         type=size,
         metavar="SIZE",
-        help="limit for each worker (default: an equal share of 80%% of RAM; 0: no limit)",
+        help="memory limit per worker (default: equal share of 80%% of RAM; 0: none)",
     )
 
 
@@ -59,7 +59,7 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     """--dp."""
     from ..units import count
 
-    help_text = "data-parallel ranks; idle ones take part with dummy runs (default: 1)"
+    help_text = "data-parallel ranks; idle ones join through dummy runs (default: 1)"
     parser.add_argument("--dp", type=count, default=1, metavar="N", help=help_text)
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:  # --help has to come at once
 
 EXAMPLES = """\
 The same seed gives the same traces. A finding is on disk before it is reported.
-The same command (with -o or --seed) continues a campaign that was cut off.
-Beside its target, a campaign fuzzes copies of the built-in target with planted
-bugs (self-test). If none of up to three is found, a campaign without findings
-is "blind". It is "vacuous" if a required oracle or state never occurred.
+If a campaign was interrupted, the same command (with -o or --seed) continues it.
+A campaign also fuzzes copies of the built-in target with planted bugs, up to
+three (self-test): if none is detected, a campaign without findings is "blind".
+It is "vacuous" if a required oracle never ran or a required state never occurred.
 Exit status: 0 clean, 1 violation found, 2 usage or environment,
 3 vacuous or blind, 4 internal error, 5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m
@@ -47,7 +47,7 @@ OUTPUTS = (
     Output("harness.outputs.console"),
     Output("harness.outputs.rates"),
     Output("harness.outputs.bug_history"),
-    Output("harness.outputs.ndjson", "--events", "write events as they happen, one JSON object a line"),
+    Output("harness.outputs.ndjson", "--events", "write events as they happen, one JSON object per line"),
     Output("harness.outputs.junit", "--junit", "write a JUnit file at the end"),
     Output("harness.outputs.sarif", "--sarif", "write a SARIF file for code-scanning pages at the end"),
     Output("reports.handler"),
@@ -113,9 +113,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--known",
         type=Path,
         metavar="FILE",
-        help="list of known bugs that do not fail the campaign (default: DIR/known.toml)",
+        help="list of known bugs, which do not make it fail (default: DIR/known.toml)",
     )
-    parser.add_argument("--fresh", action="store_true", help="do not continue a campaign that did not end")
+    parser.add_argument("--fresh", action="store_true", help="start over instead of continuing an unfinished campaign")
     for output in OUTPUTS:
         if output.is_switch:
             parser.add_argument(output.option, action="store_true", help=output.help)

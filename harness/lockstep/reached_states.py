@@ -73,7 +73,9 @@ class ReachedStates:
             life = lives[row.name]
             for index in self._windows:
                 passed = planned.view.tables[row.name][index][:1] == (context.null,)
-                state = "hit behind a sliding window" if row.admitted else "columns left of a window given back"
+                state = (
+                    "hit behind a sliding window" if row.admitted else "blocks to the left of a sliding window freed"
+                )
                 counts[state] += passed
             if row.anew:
                 admitted += 1
@@ -87,7 +89,7 @@ class ReachedStates:
         if admitted > 1:
             counts["two admitted in one step"] += 1
         if not planned.view.tables.keys().isdisjoint(planned.view.waiting):
-            counts["resumed turn waits with kept caches"] += 1
+            counts["resumed turn waits while holding its caches"] += 1
         if 0 < prompts < len(rows):
             counts["prompts and decodes in one step"] += 1
             counts["prompts and drafts in one step"] += any(row.drafts for row in rows)
@@ -106,7 +108,7 @@ class ReachedStates:
     def _admitted(self, row: PlannedRow, life: Life, context: Context) -> None:
         counts, resumed = self.counts, bool(self._computed[row.name])
         counts["first chunk of one token"] += row.num_tokens == 1 and not row.hit and life.truth.prompt_length > 1
-        counts["prompt as long as a step of drafts"] += (
+        counts["prompt with as many tokens as a speculative decode"] += (
             not row.hit and 1 < row.num_tokens == context.layout.num_speculative_tokens + 1
         )
         counts["resumed without a hit"] += resumed and not row.hit
@@ -115,8 +117,8 @@ class ReachedStates:
             for key in context.before.published.values()
             if row.hit < key.depth < life.known and life.truth.tag(key.depth) == key.tag
         }
-        counts["attention cached beyond the hit"] += "attention" in deeper
-        counts["state cached beyond the hit"] += "mamba" in deeper
+        counts["attention blocks cached past the end of the hit"] += "attention" in deeper
+        counts["state cached past the end of the hit"] += "mamba" in deeper
         counts["hit inside a block"] += any(row.hit % group.block_size for group in context.layout.groups)
         counts["hit extended by a load"] += row.hit > 0 and row.external > 0
         if not row.hit:
@@ -141,27 +143,29 @@ class ReachedStates:
         counts["chunk shorter than the convolution window"] += (
             unfinished and row.num_tokens < context.layout.conv_width - 1
         )
-        counts["prompt continued by one token"] += row.num_tokens == 1 and not row.admitted
+        counts["prompt continued with a one-token chunk"] += row.num_tokens == 1 and not row.admitted
         for group in context.layout.groups:
             past = end % group.block_size
             if group.kind == "mamba":
-                counts["chunk over two state boundaries"] += end // group.block_size > row.start // group.block_size + 1
+                counts["chunk that crosses two state boundaries"] += (
+                    end // group.block_size > row.start // group.block_size + 1
+                )
                 counts["chunk ends on a state boundary"] += not past
                 counts["chunk ends one token before a state boundary"] += past == group.block_size - 1
                 counts["chunk ends one token after a state boundary"] += past == 1
 
     def _copied(self, copied: Copied) -> None:
         if copied.shift:
-            self.counts["window moved by accepted drafts"] += 1
+            self.counts["convolution window shifted by accepted drafts"] += 1
         if copied.destination_column < 0:
-            self.counts["state kept when its request went on"] += 1
+            self.counts["state kept in the cache after its request advanced"] += 1
         if copied.source_column < 0:
             self.counts["state copied out of the cache"] += 1
             return
         if copied.destination_column < copied.source_column:
-            self.counts["boundary state copied back"] += 1
+            self.counts["state copied back to its boundary block"] += 1
         else:
-            self.counts["state copied to the running column"] += 1
+            self.counts["state copied to the request's current column"] += 1
 
     def _forward(self, forward: Forward, context: Context) -> None:
         counts, rows = self.counts, forward.rows
@@ -194,7 +198,7 @@ class ReachedStates:
 
     def _drafter(self, forward: Forward, context: Context) -> None:
         if forward.dummy:
-            self.counts["dummy run beside a drafter"] += (
+            self.counts["dummy run with a drafter present"] += (
                 bool(self._computed) and context.layout.num_speculative_tokens > 1
             )
         rows = forward.rows
@@ -265,7 +269,7 @@ class ReachedStates:
         counts["session parked"] += bool(parked)
         counts["turn ended by its client"] += isinstance(event, Park) and event.name in parked
         counts["session parked between drafts"] += any(context.reference.lives[name].speculated for name in parked)
-        counts["parked session loses its caches"] += any(
+        counts["caches of a parked session evicted"] += any(
             name in before.parked and name in before.tables and name not in view.tables for name in view.parked
         )
         counts["session closed while parked"] += isinstance(event, Abort) and event.name in before.parked
@@ -278,5 +282,5 @@ class ReachedStates:
             counts["preempted with a partial block"] += any(
                 life.settled % group.block_size for group in context.layout.groups
             )
-            counts["preempted in its prompt"] += life.settled < life.truth.prompt_length
+            counts["preempted during prefill"] += life.settled < life.truth.prompt_length
             counts["preempted between drafts"] += life.speculated

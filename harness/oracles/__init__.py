@@ -70,8 +70,12 @@ def applicable(capabilities: Capabilities) -> list[str]:
 
 
 def titles() -> dict[str, str]:
-    """Return id -> title, from the class that implements the fewest ids."""
-    return {name: oracle.title for oracle in sorted(ORACLES, key=lambda one: -len(one.ids)) for name in oracle.ids}
+    """Return id -> title, from the class that implements the fewest ids. "a and b" are the titles of two ids."""
+    named: dict[str, str] = {}
+    for oracle in sorted(ORACLES, key=lambda one: -len(one.ids)):
+        parts = oracle.title.split(" and ")
+        named |= dict(zip(oracle.ids, parts if len(parts) == len(oracle.ids) else [oracle.title] * 9, strict=False))
+    return named
 
 
 __all__ = ["IMPLEMENTED_HOOKS", "ORACLES", "Context", "Oracle", "applicable", "titles"]

@@ -107,8 +107,8 @@ class TableMirror(Oracle):
 
 
 class DeadRows(Oracle):
-    """M4: a padding, dummy or vacated row may make kernels write only to the null block or a sink, and must never give
-    them an out-of-range index."""
+    """M4: for a padding, dummy or vacated row, kernels may write only to the null block or a sink, and must never get
+    an out-of-range index."""
 
     ids = ("M4",)
     title = "rows"

@@ -122,7 +122,7 @@ def _environment(case: ReproCase) -> Iterator[str]:
         kind = "Mamba" if group.kind == "mamba" else group.kind
         layers = plural(group.layers, f"{kind} layer").removeprefix("1 ")
         one = "one " if group.layers == 1 else ""
-        yield f"* one group with {one}{layers}, blocks of {plural(group.block_size, 'token')}"
+        yield f"* one KV cache group with {one}{layers}, blocks of {plural(group.block_size, 'token')}"
     defaults = structs.asdict(Config(0, config.groups))
     changed = [f"{key}={value}" for key, value in structs.asdict(config).items() if value != defaults[key]]
     yield "* " + ", ".join(map(markdown_code, changed))
@@ -139,12 +139,13 @@ def _steps(case: ReproCase) -> Iterator[str]:
         part = " (the built-in target is part of it)" if case.script.needs == PACKAGE else ""
         seconds = case.verdict.seconds
         after = "within a second" if seconds < 1 else f"after {seconds:.0f} s"
-        yield f"`python repro.py` needs {markdown_text(case.script.needs)} installed{part} and fails {after}:\n"
+        needs = markdown_text(case.script.needs)
+        yield f"With {needs} installed{part}, `python repro.py` reproduces the failure {after}:\n"
     else:
         yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.** Its output:\n"
     shown = case.verdict.tail.splitlines()[-6:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
-    yield "`pytest test_repro.py` runs the same check as a test. With hybridfuzz installed:\n"
+    yield "`pytest test_repro.py` runs the same check as a test. To replay the trace in hybridfuzz:\n"
     yield markdown_fence(replay, "console")
 
 

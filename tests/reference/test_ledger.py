@@ -111,7 +111,7 @@ def test_history_in_words(ledger: Ledger) -> None:
     ledger.zero(5)
     assert ledger.describe(5) == "zeroed, not written since r0 got it in step 3"
     ledger.write_state(5, 0, "r2", 7, True, True)
-    assert ledger.describe(5) == "written by r2 in step 7"
+    assert ledger.describe(5) == "last written by r2 in step 7"
     assert ledger.describe(5, 1) == "zeroed, not written since r0 got it in step 3"
 
 
@@ -126,5 +126,5 @@ def test_a_copy_of_an_unallocated_block_is_unwritten(ledger: Ledger) -> None:
 
 def test_the_history_of_the_first_step_and_of_a_layer_that_is_not_there(ledger: Ledger) -> None:
     ledger.write_state(6, 0, "r1", 0, True, True)
-    assert ledger.describe(6) == "written by r1 in step 0"
+    assert ledger.describe(6) == "last written by r1 in step 0"
     assert ledger.describe(6, 1) == "not written since r0 got it in step 3"

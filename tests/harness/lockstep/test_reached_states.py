@@ -68,11 +68,11 @@ TRACES: dict[str, Trace] = {
     "prefix cache reset": make_trace(*RESEND[:6], ResetPrefixCache()),
     "dummy run after requests": make_trace(*RESEND[:6], DummyRun(2)),
     "padding rows": make_trace(arrive("r0", 5, new=4), *steps(3), graph_sizes=(4,)),
-    "state copied to the running column": make_trace(arrive("r0", 7, new=9), *steps(9)),
-    "boundary state copied back": make_trace(
+    "state copied to the request's current column": make_trace(arrive("r0", 7, new=9), *steps(9)),
+    "state copied back to its boundary block": make_trace(
         arrive("r0", 5, new=20), *steps(12, drafts=3, right=3), **DRAFTS
     ),
-    "window moved by accepted drafts": make_trace(
+    "convolution window shifted by accepted drafts": make_trace(
         arrive("r0", 5, new=20), *steps(12, drafts=3, right=3), **DRAFTS
     ),
     "all drafts accepted": make_trace(arrive("r0", 5, new=9), *steps(4, drafts=3, right=3), **DRAFTS),
@@ -80,14 +80,14 @@ TRACES: dict[str, Trace] = {
     "boundary crossed in a step with a rejection": make_trace(
         arrive("r0", 5, new=20), *steps(9, drafts=3, right=2), **DRAFTS
     ),
-    "columns left of a window given back": make_trace(
+    "blocks to the left of a sliding window freed": make_trace(
         arrive("r0", 20, new=3), *steps(3), groups=(MAMBA, ATTENTION, WINDOW)
     ),
     "hit behind a sliding window": make_trace(*RESEND, groups=(MAMBA, ATTENTION, WINDOW)),
     "proposals written by the drafter": make_trace(
         arrive("r0", 5, new=9), *steps(4, drafts=3, right=1), groups=(MAMBA, ATTENTION, DRAFT), **DRAFTS
     ),
-    "dummy run beside a drafter": make_trace(
+    "dummy run with a drafter present": make_trace(
         arrive("r0", 5, new=1), *steps(2), DummyRun(2), groups=(MAMBA, DRAFT), **DRAFTS
     ),
     "loaded from outside the pool": make_trace(arrive("r0", 20), ExternalLoad("r0", 16), *steps(3)),
@@ -95,18 +95,18 @@ TRACES: dict[str, Trace] = {
         arrive("r0", 12), *steps(3), arrive("r1", 30), ExternalLoad("r1", 30), *steps(3)
     ),
     "hit inside a block": make_trace(arrive("r0", 13, new=9), *steps(3), arrive("r1", 13), *steps(3), **FINE),
-    "state kept when its request went on": make_trace(arrive("r0", 13, new=9), *steps(3), **FINE),
+    "state kept in the cache after its request advanced": make_trace(arrive("r0", 13, new=9), *steps(3), **FINE),
     "cached content moved to another tier": make_trace(arrive("r0", 20, new=9), *steps(3), MoveTier("r0", "host")),
     "stored outside the pool": make_trace(arrive("r0", 20), *steps(3), options={"connector_saves": "yes"}),
     "planned ahead of execution": make_trace(arrive("r0", 5, new=9), *steps(5), async_depth=1),
     "preempted with a step in flight": make_trace(
         arrive("r0", 5, new=9), *steps(3), Preempt("r0"), async_depth=1
     ),
-    "prompt continued by one token": make_trace(arrive("r0", 20), Step(budget=8), Step(budget=1)),
+    "prompt continued with a one-token chunk": make_trace(arrive("r0", 20), Step(budget=8), Step(budget=1)),
     "chunk ends on a state boundary": make_trace(arrive("r0", 16)),
     "chunk ends one token before a state boundary": make_trace(arrive("r0", 15)),
     "chunk ends one token after a state boundary": make_trace(arrive("r0", 17)),
-    "chunk over two state boundaries": make_trace(arrive("r0", 20)),
+    "chunk that crosses two state boundaries": make_trace(arrive("r0", 20)),
     "two admitted in one step": make_trace(arrive("r0", 5), arrive("r1", 5), Step()),
     "prompts and decodes in one step": make_trace(
         arrive("r0", 5, new=9), *steps(2), arrive("r1", 5), Step()
@@ -118,13 +118,13 @@ TRACES: dict[str, Trace] = {
     "padding over a vacated row": make_trace(
         arrive("r0", 5), arrive("r1", 5, new=9), *steps(5), graph_sizes=(4,)
     ),
-    "preempted in its prompt": make_trace(arrive("r0", 20), Step(budget=8), Preempt("r0")),
+    "preempted during prefill": make_trace(arrive("r0", 20), Step(budget=8), Preempt("r0")),
     "preempted twice": make_trace(arrive("r0", 8, new=5), *(Step(), Step(), Preempt("r0")) * 2),
     "resumed without a hit": make_trace(arrive("r0", 5, new=5), *steps(2), Preempt("r0"), Step()),
-    "attention cached beyond the hit": make_trace(
+    "attention blocks cached past the end of the hit": make_trace(
         arrive("r0", 20), *steps(5), arrive("r1", 9), *steps(3), groups=(MAMBA, Group("attention", 4))
     ),
-    "state cached beyond the hit": make_trace(
+    "state cached past the end of the hit": make_trace(
         arrive("r0", 20, new=2), *steps(4), arrive("r1", 20), *steps(3),
         groups=(MAMBA, Group("attention", 32)),
     ),
@@ -144,7 +144,7 @@ TRACES: dict[str, Trace] = {
     "ended in the middle of accepted drafts": make_trace(
         arrive("r0", 5, new=3), *steps(4, drafts=3, right=3), **DRAFTS
     ),
-    "prompt as long as a step of drafts": make_trace(arrive("r0", 4), Step(), **DRAFTS),
+    "prompt with as many tokens as a speculative decode": make_trace(arrive("r0", 4), Step(), **DRAFTS),
     "prompts and drafts in one step": make_trace(
         arrive("r0", 5, new=20), *steps(3, drafts=3), arrive("r1", 5), Step(drafts=3), **DRAFTS
     ),
@@ -164,10 +164,10 @@ TRACES: dict[str, Trace] = {
     "session parked between drafts": make_trace(SESSION, *steps(9, drafts=3), **DRAFTS),
     "turn ended by its client": make_trace(SESSION, *steps(3), Park("r0")),
     "turn resumed with kept caches": make_trace(SESSION, *steps(9), MORE, Step()),
-    "resumed turn waits with kept caches": make_trace(
+    "resumed turn waits while holding its caches": make_trace(
         SESSION, *steps(9), arrive("r1", 5), Step(), MORE, Step(), max_num_seqs=1
     ),
-    "parked session loses its caches": make_trace(SESSION, *steps(9), Preempt("r0")),
+    "caches of a parked session evicted": make_trace(SESSION, *steps(9), Preempt("r0")),
     "session closed while parked": make_trace(SESSION, *steps(9), Abort("r0")),
     "session forked": make_trace(SESSION, *steps(9), Fork("r1", "r0")),
     "session truncated": make_trace(SESSION, *steps(9), Truncate("r0", 16)),

@@ -81,10 +81,10 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert 'File "repro.py", line' in report, "no path of this machine"
     for part in ("## Environment", "## Steps to reproduce", "## Expected and observed", "## Why", "## Where to look"):
         assert part in report
-    assert report.startswith("# Step 2: dummy row 0 writes Mamba state into block 1, written by r0 in step 0\n")
+    assert report.startswith("# Step 2: dummy row 0 writes Mamba state into block 1, last written by r0 in step 0\n")
     assert "policy=" not in report, "settings with their default are left out"
     assert "prefix hit" not in report, "symbols that do not occur are left out of the legend"
-    assert "fails within a second" in report or "fails after" in report
+    assert "reproduces the failure within a second" in report or "reproduces the failure after" in report
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "test_repro.py")]
     ended = subprocess.run(tests, capture_output=True, text=True, cwd=folder, check=False)
     assert ended.returncode == 1

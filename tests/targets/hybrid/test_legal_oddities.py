@@ -39,7 +39,7 @@ def test_boundary_state_is_copied_backward() -> None:
     for copied in backward:
         order = [type(one) for one in watched.records if one.step == copied.step]
         assert order.index(Forward) < order.index(Copied) or Copied in order
-    assert watched.outcome.reached["boundary state copied back"]
+    assert watched.outcome.reached["state copied back to its boundary block"]
 
 
 def test_null_blocks_stand_inside_tables() -> None:

@@ -100,7 +100,7 @@ def test_a_session_that_lost_its_caches_computes_again(event: AnyEvent) -> None:
 
 def test_a_parked_session_gives_way_to_a_request_that_runs() -> None:
     watched = clean(session(), *steps(9), arrive("r1", 45, new=9), *steps(12), MORE, **TIGHT)
-    assert watched.outcome.reached["parked session loses its caches"]
+    assert watched.outcome.reached["caches of a parked session evicted"]
     assert [row.kept for row in turns(watched)] == [0, 0]
 
 
@@ -108,7 +108,7 @@ def test_a_turn_that_waits_keeps_what_its_session_kept() -> None:
     """The pool has no block for the turn while another request runs: it is retried and loses nothing."""
     events = (session(), *steps(9), arrive("r1", 40, new=9), *steps(3), Resume("r0", (("b", 20),), 3))
     watched = clean(*events, *steps(14), **TIGHT)
-    assert watched.outcome.reached["resumed turn waits with kept caches"]
+    assert watched.outcome.reached["resumed turn waits while holding its caches"]
     assert [row.kept for row in turns(watched)] == [0, 18]
 
 
