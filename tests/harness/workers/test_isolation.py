@@ -103,10 +103,10 @@ def test_an_interpreter_that_is_gone_leaves_no_home(tmp_path: Path, monkeypatch:
 
 
 def test_isolation_costs_less_than_50_ms(tmp_path: Path) -> None:
-    """The environment and the folders."""
+    """The environment and the folders, in CPU time: the wall clock would measure the machine."""
     namespaces_missing()
-    began = time.perf_counter()
+    began = time.process_time()
     home = make_home()
     environment(os.environ, {}, home, tmp_path)
     remove_home(home)
-    assert time.perf_counter() - began < 0.05
+    assert time.process_time() - began < 0.05
