@@ -8,6 +8,7 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     options         the options of a trace
     compat          every difference between vLLM releases, found by feature detection
     configuration   a trace's configuration as a `VllmConfig`
+    layout          the cache that vLLM built, in the reference's terms
     bringup         runner, cache allocation, captured graphs, scheduler
     graphs          full decode graphs: capture and replay on a CPU
     layers          shadow layers: tags in vLLM's own KV tensors, at the places that vLLM's own metadata names

@@ -24,7 +24,7 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.v1.structured_output import StructuredOutputManager
 
-from ...reference.layout import Group, Layout, cdiv
+from ...reference.layout import cdiv
 from ..base.protocol import TargetError
 from ..base.trace import Config
 from . import compat, graphs, hooks
@@ -33,6 +33,7 @@ from .contracts import contract
 from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
+from .layout import layout_of
 from .options import drafts_on_device, has_graphs, is_v2
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 
@@ -117,7 +118,7 @@ class Engine:
             caching = config.enable_prefix_caching
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
-        self.layout = self._layout(plan.worker)
+        self.layout = layout_of(config, vllm_config, plan.worker)
         self.layers = list(model.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
@@ -201,31 +202,3 @@ class Engine:
             if storage.data_ptr() not in filled:
                 filled.add(storage.data_ptr())
                 torch.empty(0, dtype=torch.uint8).set_(storage).random_(0, 256, generator=generator)
-
-    def _layout(self, cache_config: Any) -> Layout:
-        """Return the layout that vLLM built, in the reference's terms and with vLLM's order of groups."""
-        config = self.config
-        groups = []
-        for one in cache_config.kv_cache_groups:
-            spec = one.kv_cache_spec
-            kind = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
-            inner = kind == "mamba" and getattr(spec, "num_prefill_checkpoint_blocks", 0) > 0
-            groups.append(Group(kind, spec.block_size, len(one.layer_names), inner_states=inner))  # type: ignore[arg-type]
-        wanted = sorted((group.kind, group.layers) for group in config.groups)
-        if wanted != sorted((group.kind, group.layers) for group in groups):
-            raise TargetError(
-                f"vllm forms groups {[(one.kind, one.layers) for one in groups]} out of the layers of {wanted}; "
-                "use the group counts that the target lists"
-            )
-        speculation = self.vllm_config.speculative_config
-        return Layout(
-            groups=tuple(groups),
-            num_blocks=cache_config.num_blocks,
-            conv_width=config.conv_width,
-            mode=config.mamba_cache_mode,
-            prefix_caching=config.enable_prefix_caching,
-            num_speculative_tokens=config.num_speculative_tokens,
-            zeroing=bool(cache_config.needs_kv_cache_zeroing),
-            eagle_drop=bool(speculation and compat.drops_eagle_block(speculation)),
-            keeps_every_state=config.options.get("retention", "dense") == "dense",
-        )

@@ -23,12 +23,11 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.v1.structured_output import StructuredOutputManager
 
-from ....reference.layout import Group, Layout
-from ...base.protocol import TargetError
 from ...base.trace import Config
 from .. import compat, graphs, hooks
 from ..contracts import contract
 from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer
+from ..layout import layout_of
 from ..options import drafts_on_device, has_graphs, is_v2
 from ..runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 from . import replay
@@ -131,7 +130,7 @@ class RealEngine:
             if plan.worker.needs_kv_cache_zeroing and hasattr(self.runner, "_init_kv_zero_meta"):
                 self.runner._init_kv_zero_meta()
             self._groups = plan.worker.kv_cache_groups
-            self.layout = self._layout(plan.worker)
+            self.layout = layout_of(config, vllm_config, plan.worker)
             self._build_mirror(plan.worker)
             padding = self._capture() if has_graphs(config) else None
             self.fill_pool(fill)
@@ -279,34 +278,6 @@ class RealEngine:
                     found[first.data_ptr()] = raw.as_strided(shape, strides, first.storage_offset() * word)
             self._storages = list(found.values())
         return self._storages
-
-    def _layout(self, cache_config: Any) -> Layout:
-        """What vLLM built, in the reference's terms and in vLLM's order of groups."""
-        config = self.config
-        groups = []
-        for one in cache_config.kv_cache_groups:
-            spec = one.kv_cache_spec
-            kind: Literal["mamba", "attention"] = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
-            inner = kind == "mamba" and getattr(spec, "num_prefill_checkpoint_blocks", 0) > 0
-            groups.append(Group(kind, spec.block_size, len(one.layer_names), inner_states=inner))
-        asked = sorted((group.kind, group.layers) for group in config.groups)
-        if asked != sorted((group.kind, group.layers) for group in groups):
-            raise TargetError(
-                f"vllm forms groups {[(one.kind, one.layers) for one in groups]} out of the layers of {asked}; "
-                "use the group counts that the target lists"
-            )
-        speculation = self.vllm_config.speculative_config
-        return Layout(
-            groups=tuple(groups),
-            num_blocks=cache_config.num_blocks,
-            conv_width=config.conv_width,
-            mode=config.mamba_cache_mode,
-            prefix_caching=config.enable_prefix_caching,
-            num_speculative_tokens=config.num_speculative_tokens,
-            zeroing=bool(cache_config.needs_kv_cache_zeroing),
-            eagle_drop=bool(speculation and compat.drops_eagle_block(speculation)),
-            keeps_every_state=config.options.get("retention", "dense") == "dense",
-        )
 
 
 @cache
