@@ -73,7 +73,7 @@ REQUIRES: dict[str, str] = {
     # blocks and states
     "blocks zeroed": "zeroing pool",
     "block reused by another kind of group": "block-tables",
-    "block reused by another group of its kind": "twins",
+    "block reused by another group of its kind": "twins pool",
     "state copied to the request's current column": "align",
     "state copied back to its boundary block": "speculation align",
     "state copied out of the cache": "slots",
