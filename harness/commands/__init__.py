@@ -9,6 +9,7 @@ repro    a folder that makes a failure run elsewhere
 report   a page of HTML
 mutants  how fast known bugs are found
 targets  lists the targets
+new_target  writes the skeleton of a target
 doctor   checks this machine and installation
 common   options, output and signals that commands share
 reading  reads many trace files, broken ones among them
