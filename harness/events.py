@@ -172,6 +172,13 @@ class Improved(Struct, frozen=True):
     finding: Finding
 
 
+class Merged(Struct, frozen=True):
+    """A finding turned out to have the same cause as another one, `finding`, and is part of it now."""
+
+    name: str
+    finding: Finding
+
+
 class WorkerLost(Struct, frozen=True):
     """A worker crashed, hung or reached its memory limit, and its trace ran clean in a new worker."""
 
@@ -225,6 +232,7 @@ CampaignEvent = (
     | TraceDone
     | Found
     | Improved
+    | Merged
     | WorkerLost
     | CanaryDone
     | Retested

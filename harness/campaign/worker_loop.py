@@ -16,12 +16,14 @@ from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..events import Finding, Found, Notice, TraceDone, WorkerLost, WorkerState
 from ..findings.store import OutputError
+from ..identity.symptom import UNEXPLAINED
 from ..traces.files import load_trace
 from ..traces.violation import Violation
 from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.losses import Ran
 from .confirm import Confirmation
-from .state import CampaignState, Claim
+from .sorting import Sorter
+from .state import CampaignState, Claim, Unsorted
 
 Chore = Callable[["WorkerLoop"], None]
 
@@ -107,32 +109,47 @@ class WorkerLoop:
             return
         if outcome.violation is None:
             state.keep(trace, outcome.reached, path)
-        elif claim := state.claim(outcome.violation, trace, CORPUS_INDEX):
-            state.emit(Found(claim.finding))
-            self._investigate(claim, outcome.violation, trace)
+        else:
+            self._look_into(state.claim(outcome.violation, trace, CORPUS_INDEX), outcome.violation, trace)
 
     def _take(self, ran: Ran) -> None:
-        """Count a trace, and investigate its violation if it is the first of its signature."""
+        """Count a trace, and look into its violation."""
         state, violation = self._state, ran.outcome.violation
         self.busy = violation is not None
-        claim = state.take(ran)
+        taken = state.take(ran)
         state.emit(TraceDone(self.number, ran.index, ran.outcome.steps, violation.signature if violation else ""))
         if ran.lost:
             state.emit(WorkerLost(self.number, ran.index, ran.lost))
-        if claim and violation and ran.trace:
-            state.emit(Found(claim.finding))
-            self._investigate(claim, violation, ran.trace)
+        if violation and ran.trace:
+            self._look_into(taken, violation, ran.trace)
         self.busy = False
+
+    def _look_into(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> None:
+        """Investigate the first failure with its signature, and sort a further one by its cause."""
+        state = self._state
+        if isinstance(taken, Claim):
+            state.emit(Found(taken.finding))
+            self._investigate(taken, violation, trace)
+        elif isinstance(taken, Unsorted):
+            self.busy = True
+            self._announce(f"sorting {violation.signature}")
+            if claim := Sorter(state, self.worker).sort(taken):
+                self._investigate(claim, violation, load_trace(claim.finding.trace))
+            self.busy = False
+            self._announce("fuzzing")
 
     def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
         state = self._state
         self.busy = True
-        self._announce(f"reducing {violation.signature}")
+        self._announce(f"reducing {claim.finding.id}")
         left, seconds = state.left(), state.settings.reduce_seconds
         if left is not None:
             seconds = min(seconds, max(left, OVERTIME_SECONDS))
         confirmation = Confirmation(state.store, state.lock, self.worker, state.emit, seconds)
-        confirmation.investigate(violation, trace, earlier=claim.shorter)
+        name = claim.finding.id
+        best = confirmation.investigate(name, violation, trace, earlier=claim.shorter)
+        if best and violation.oracle not in UNEXPLAINED:
+            Sorter(state, self.worker).settle(name, best, seconds)
         self.busy = False
         self._announce("fuzzing")
 

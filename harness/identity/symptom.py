@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from ..traces.violation import Violation
 
+UNEXPLAINED = ("HANG", "DETERMINISM")
+"""Oracles whose failures need more than one undisturbed run: they have no history and no evidence of a cause."""
 _NAME = re.compile(r"\b[rs]\d+\w*\b")
 _NUMBER = re.compile(r"\d+")
 

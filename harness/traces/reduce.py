@@ -88,6 +88,7 @@ class Reducer:
             self.simplify_configuration()
             if self.best == before:
                 break
+        self._accepts = None  # it may look at names
         self.attempt(renamed(self.best))
         return self.best
 
