@@ -125,10 +125,11 @@ def _on_disk(folder: Path, finding: Finding) -> Finding | None:
 
 
 def _names(signature: str) -> Iterator[str]:
-    """Yield the names that findings with this signature get, in order."""
-    yield signature
+    """Yield the names that findings with this signature get, in order; each is the stem of a file name."""
+    stem = file_name(signature)[: NAME_LENGTH_MAX - 10]
+    yield stem
     for number in count(2):
-        yield f"{signature}.{number}"
+        yield f"{stem}.{number}"
 
 
 def load_evidence(trace: str | Path) -> FindingEvidence | None:
@@ -216,7 +217,7 @@ class FindingStore:
         return finding, earlier
 
     def _is_free(self, name: str) -> bool:
-        return name not in self.findings and file_name(name) not in self.evidence
+        return name not in self.findings and name not in self.evidence
 
     def remembers(self, signature: str) -> bool:
         """Return True if an earlier campaign left findings with this signature that this one has not met."""
@@ -264,7 +265,7 @@ class FindingStore:
 
     def remove(self, gone: Finding) -> None:
         """Remove the files of a finding that was merged into another; call it once the state is on disk."""
-        self.evidence.pop(file_name(gone.id), None)
+        self.evidence.pop(gone.id, None)
         for named in (*gone.extras, gone.trace):
             self._remove(Path(named))
 
@@ -282,7 +283,7 @@ class FindingStore:
 
     def learn(self, name: str, evidence: FindingEvidence) -> None:
         """Write what is known about the cause of a finding."""
-        self.evidence[file_name(name)] = evidence
+        self.evidence[name] = evidence
         path = _companion(str(self._path(name)), EVIDENCE_SUFFIX)
         self._write(path, msgspec.json.format(msgspec.json.encode(evidence), indent=1))
 

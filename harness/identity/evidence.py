@@ -55,7 +55,8 @@ class Evidence(Struct, frozen=True):
     events      kinds of events in the reduced trace, in order; each is necessary
     facts       facts of the run at the violation and in the step before (`facts`)
     needed      facts that some passing neighbour lacks
-    parting     arcs of the engine's lines that tell the failing trace from all passing neighbours (`spectrum`)
+    parting     arcs of the engine's lines that tell the failing trace from its nearest passing neighbour (`spectrum`)
+    apart       the same from each of its two nearest passing neighbours
     places      the most suspicious functions, most suspicious first
     runs        number of runs that it took to collect this
     complete    False if the budget ended the collection early
@@ -68,6 +69,7 @@ class Evidence(Struct, frozen=True):
     facts: Sequence[str] = ()
     needed: Sequence[str] = ()
     parting: Sequence[str] = ()
+    apart: Sequence[str] = ()
     places: Sequence[Place] = ()
     runs: int = 0
     complete: bool = True

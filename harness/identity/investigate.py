@@ -120,7 +120,8 @@ class Investigation:
             facts=facts,
             needed=tuple(sorted(needed)),
             places=spectrum.places(),
-            parting=spectrum.parting()[:PARTING_MAX],
+            parting=spectrum.parting(1)[:PARTING_MAX],
+            apart=spectrum.parting(2)[:PARTING_MAX],
             runs=self.runs,
             complete=not self.out_of_time,
         )
