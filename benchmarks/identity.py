@@ -176,7 +176,7 @@ def verdict(where: Mapping[str, str], causes: Mapping[str, str]) -> dict[str, ob
         members.setdefault(name, Counter())[causes[trace]] += 1
     majority = {name: counts.most_common(1)[0][0] for name, counts in members.items()}
     wrong = sum(causes[trace] != majority[name] for trace, name in where.items())
-    met, own = set(causes[trace] for trace in where), Counter(majority.values())
+    met, own = {causes[trace] for trace in where}, Counter(majority.values())
     return {
         "traces": len(where),
         "findings": len(members),

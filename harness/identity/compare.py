@@ -12,8 +12,8 @@ and several causes break the same one. Without lines (a target that names no sou
 neighbour) two failures can only have one cause if their symptoms agree as well.
 
 Weights and threshold were chosen on 61 failing traces of vLLM 0.33.0 (seed 31) and on its corpus; the figures on other
-seeds, releases, engines and mutants are in benchmarks/identity.md. Tried and rejected: Ochiai weights instead of sets of
-arcs (one distant neighbour hides the place), and functions instead of arcs (a scheduler is one function).
+seeds, releases, engines and mutants are in benchmarks/identity.md. Tried and rejected: Ochiai weights instead of sets
+of arcs (one distant neighbour hides the place), and functions instead of arcs (a scheduler is one function).
 """
 
 from __future__ import annotations
