@@ -158,6 +158,11 @@ class FindingStore:
         self.findings[signature] = finding
         return finding, earlier
 
+    def repeat(self, signature: str, times: int) -> None:
+        """Count further failing traces of a signature that was met before."""
+        met = self.findings[signature]
+        self.findings[signature] = structs.replace(met, count=met.count + times)
+
     def improve(self, signature: str, trace: Trace, violation: Violation | None) -> Finding:
         """Replace the trace of a finding. Without its violation the text is short."""
         before = self.findings[signature]
