@@ -16,7 +16,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.metadata import version as version_of
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
@@ -24,26 +23,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ...targets.base.protocol import TargetError
-from ...targets.base.trace import Trace, TraceError
-from ..explain.history import History
 from ..quoting import one_line
-from ..traces.outcome import Outcome
 from ..workers.client import InternalError, Stopped
-from ..workers.losses import Counts, Ran
-from ..workers.messages import Done, Explain, Explained, Failed, Fuzz, Ready, Run
-from ..workers.protocol import NodeLost, NodeRefused, OpenWorker
-from .messages import Answer, Call, Halted, Refused, Report, Setup, Started, pack, unpack_answer
+from ..workers.protocol import NodeLost, OpenWorker
+from .messages import Setup, pack
 from .node_worker import NodeWorker
+from .remote_worker import RemoteWorker
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-LEASE_SECONDS = 10.0
-"""A worker is given so many traces at once that it needs about this long, and reports after this time at the latest.
-
-A coordinator with 1,000 workers thus gets about 100 reports a second, whatever the engine's speed.
-"""
-LEASE_MAX = 1000
 POLL_SECONDS = 5.0
 START_POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0
@@ -179,110 +168,59 @@ def make_opener(
 ) -> OpenWorker:
     """Return what opens a worker for a campaign."""
     setup = Setup(target, version_of("hybridfuzz"), engine_version, memory_limit)
-    return partial(RayWorker, cluster, setup, trace_seconds)
+    return lambda has_work: RemoteWorker(ActorSeat(cluster, setup, has_work), trace_seconds)
 
 
-class RayWorker:
-    """A `workers.protocol.Worker` on a node of the cluster."""
+class ActorSeat:
+    """The actor of one worker, on whatever node it is now: a `remote_worker.Seat`."""
 
-    def __init__(self, cluster: RayCluster, setup: Setup, trace_seconds: float, has_work: Callable[[], bool]) -> None:
-        self.trace_seconds = trace_seconds
+    def __init__(self, cluster: RayCluster, setup: Setup, has_work: Callable[[], bool]) -> None:
         self._cluster = cluster
         self._setup = setup
         self._has_work = has_work
         self._actor: Any = None
-        self._node = ""
+        self._node_id = ""
         self._stopped = Event()
-        self._batch = 1
 
-    def __enter__(self) -> RayWorker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._kill()
-
-    @property
-    def node(self) -> str:
-        """Return the name of its node."""
-        return self._node
-
-    @property
-    def batch(self) -> int:
-        """Return how many traces it should be given at once."""
-        return self._batch
-
-    def start(self) -> Ready:
-        """Place the worker, or wait until Ray has placed it again after a loss. Returns the target's capabilities."""
+    def start(self) -> tuple[str, bytes]:
+        """Wait until Ray has placed the actor; return the name of its node, and its answer."""
         deaths = 0
         while True:
             if self._actor is None:
                 self._actor = self._cluster.actor(self._setup)
             try:
-                where = self._get(self._actor.where.remote(), starting=True)
-                answer = unpack_answer(self._get(self._actor.start.remote(), starting=True))
-                break
+                name, self._node_id = self._get(self._actor.where.remote(), starting=True)
+                return name, self._get(self._actor.start.remote(), starting=True)
             except NodeLost as lost:
-                deaths += 1
-                if deaths >= PLACEMENTS and not self._node:
+                deaths += self._actor is None
+                if deaths >= PLACEMENTS:
                     raise TargetError(f"workers die on the cluster before they have started: {lost}") from lost
-                time.sleep(START_POLL_SECONDS)
-        name, node_id = where
-        if isinstance(answer, Refused):
-            self._cluster.refuse(node_id, answer.reason)
-            self._kill()
-            raise NodeRefused(name, answer.reason)
-        started = self._checked(answer)
-        assert isinstance(started, Started)
-        self._node = name
-        self._batch = 1
-        return started.ready
+                self._stopped.wait(START_POLL_SECONDS)
+
+    def call(self, call: bytes) -> bytes:
+        """Return the answer to a `Call`."""
+        if self._actor is None:
+            raise NodeLost("its actor is gone")
+        answer: bytes = self._get(self._actor.call.remote(call))
+        return answer
 
     def stop(self) -> None:
-        """Make the call that is running report what it has; no other one follows."""
+        """Make the call that is running report what it has; waiting for a node ends."""
         self._stopped.set()
-        if self._actor is not None and self._node:
+        if self._actor is not None and self._node_id:
             self._actor.stop.remote()
 
-    def run(self, trace: Trace, *, twice: bool = False) -> Outcome:
-        """Run one trace."""
-        answer = self._call(Run(trace, twice))
-        assert isinstance(answer, Done)
-        return answer.outcome
+    def refuse(self, reason: str) -> None:
+        """Place no worker on this node any more."""
+        self._cluster.refuse(self._node_id, reason)
+        self.close()
 
-    def explain(self, trace: Trace) -> tuple[Outcome, History]:
-        """Run one trace and record its history."""
-        answer = self._call(Explain(trace))
-        assert isinstance(answer, Explained)
-        return answer.outcome, answer.history
-
-    def fuzz(self, request: Fuzz) -> Iterator[Ran | Counts]:
-        """Run traces until the lease is over, or up to a new violation."""
-        began = time.monotonic()
-        answer = self._call(request, LEASE_SECONDS)
-        assert isinstance(answer, Report)
-        done = len(answer.counts.indexes) + len(answer.rans)
-        if done:
-            each = (time.monotonic() - began) / done
-            self._batch = max(1, min(LEASE_MAX, 2 * self._batch, int(LEASE_SECONDS / each)))
-        if answer.counts.indexes:
-            yield answer.counts
-        yield from answer.rans
-
-    def _call(self, request: Run | Explain | Fuzz, seconds: float = 0.0) -> Answer:
-        if self._stopped.is_set():
-            raise Stopped
-        call = pack(Call(request, self.trace_seconds, seconds))
-        return self._checked(unpack_answer(self._get(self._actor.call.remote(call))))
-
-    def _checked(self, answer: Answer) -> Answer:
-        """Return an answer that is not an error; raise the others."""
-        if isinstance(answer, Halted):
-            raise Stopped
-        if isinstance(answer, Failed):
-            if answer.kind == "internal":
-                raise InternalError(answer.message, answer.details)
-            raise (TargetError(answer.message) if answer.kind == "target" else TraceError(answer.message))
-        return answer
+    def close(self) -> None:
+        """Remove the actor, and the worker process with it."""
+        if self._actor is not None:
+            with suppress(Exception):  # the cluster may be gone
+                self._cluster.ray.kill(self._actor)
+            self._actor = None
 
     def _get(self, reference: Any, *, starting: bool = False) -> Any:
         """Wait for a result. Raises NodeLost, Stopped; TargetError if the cluster itself is gone."""
@@ -306,15 +244,8 @@ class RayWorker:
             raise NodeLost(_reason(error)) from error
         except (errors.RayActorError, errors.ObjectLostError, errors.WorkerCrashedError) as error:
             raise NodeLost(_reason(error)) from error
-        except (errors.RaySystemError, errors.RayError, ConnectionError) as error:
+        except (errors.RayError, ConnectionError) as error:
             raise TargetError(f"the Ray cluster is gone: {_reason(error)}") from error
-
-    def _kill(self) -> None:
-        """Remove the actor, and the worker process with it."""
-        if self._actor is not None:
-            with suppress(Exception):  # the cluster may be gone
-                self._cluster.ray.kill(self._actor)
-            self._actor = None
 
 
 def _reason(error: Exception) -> str:

@@ -19,11 +19,9 @@ if TYPE_CHECKING:  # --help has to come at once
 EXAMPLES = """\
 The same seed gives the same traces. A finding is on disk before it is reported.
 If a campaign was interrupted, the same command (with -o or --seed) continues it.
-A campaign also fuzzes copies of the built-in target with planted bugs, up to
-three (self-test): if none is detected, a campaign without findings is "blind".
-It is "vacuous" if a required oracle never ran or a required state never occurred.
-Exit status: 0 clean, 1 violation found, 2 usage or environment,
-3 vacuous or blind, 4 internal error, 5 interrupted.
+A self-test fuzzes copies of the built-in target with planted bugs: a campaign
+that detects none is "blind", one that missed a required state is "vacuous".
+Exit: 0 clean, 1 violation, 2 usage, 3 vacuous or blind, 4 internal, 5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m
 """
 DEFAULT_SECONDS = 60.0
