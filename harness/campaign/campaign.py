@@ -12,13 +12,24 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from queue import Empty
 from threading import Thread
 
 from ...targets.base.protocol import TargetError
 from ..detection.canary import CanaryRun, share
-from ..events import CampaignEnded, CampaignEvent, CampaignStarted, CanaryDone, Notice, Reason, Summary, Tick
+from ..events import (
+    CampaignEnded,
+    CampaignEvent,
+    CampaignStarted,
+    CanaryDone,
+    Found,
+    Improved,
+    Notice,
+    Reason,
+    Summary,
+    Tick,
+)
 from ..findings.retest import retest, unmet
 from ..findings.store import OutputError
 from ..workers.client import InternalError, Stopped, WorkerClient
@@ -37,11 +48,15 @@ STATE_SECONDS = 5.0
 class Campaign:
     """Runs once.
 
-    `run` is a generator to be read to its end; `stop` may be called from a signal handler.
+    `run` is a generator to be read to its end; `stop` may be called from a signal handler. `publish` is called when
+    files have changed, before a finding is reported; it may raise OutputError.
     """
 
-    def __init__(self, settings: Settings, open_worker: OpenWorker | None = None) -> None:
+    def __init__(
+        self, settings: Settings, open_worker: OpenWorker | None = None, publish: Callable[[], None] = lambda: None
+    ) -> None:
         self.settings = settings
+        self._publish = publish
         self._open_worker = open_worker or self._open_here
         self._state = CampaignState(settings)
         self._loops: list[WorkerLoop] = []
@@ -145,6 +160,8 @@ class Campaign:
             else:
                 if isinstance(event, Exception):
                     raise event
+                if isinstance(event, Found | Improved):
+                    self._publish()
                 yield event
             now = time.monotonic()
             if state.left() == 0:
@@ -157,6 +174,7 @@ class Campaign:
             if now - saved >= STATE_SECONDS and state.began:
                 saved = now
                 state.save()
+                self._publish()
 
     def _halt(self, *, everything: bool) -> None:
         self._state.stopping.set()

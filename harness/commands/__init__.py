@@ -11,7 +11,7 @@ report   a page of HTML
 mutants  how fast known bugs are found
 targets  lists the targets
 doctor   checks this machine and installation
-where    `--cluster`: where the workers of a campaign run
+where    `--cluster`, `-o URL`: where workers run, and where output goes
 common   options, output and signals that commands share
 reading  reads many trace files, broken ones among them
 

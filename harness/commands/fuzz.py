@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # --help has to come at once
+    from collections.abc import Callable
+
     from ..campaign.state import Settings
     from ..events import Summary
     from ..findings.known import Known
@@ -69,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from ..units import count, duration, settings, shard
     from .common import AGAINST_HELP, add_ranks, add_target, jobs
-    from .where import place
+    from .where import folder, place
 
     add_target(parser)
     add_ranks(parser)
@@ -109,9 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--out",
-        type=Path,
+        type=folder,
         metavar="DIR",
-        help="folder for findings (default: hybridfuzz-out/TARGET-SEED)",
+        help="folder or URL for findings (default: hybridfuzz-out/TARGET-SEED)",
     )
     parser.add_argument(
         "--known",
@@ -134,19 +136,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a campaign and feed its events to the handlers."""
-    if options.against:
-        from .against import fuzz_against
+    from .where import output_at, workers_of
 
-        return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
-    from .where import workers_of
+    with output_at(options.out) as (options.out, publish):
+        if options.against:
+            from .against import fuzz_against
 
-    known_bugs(options.known, options.out or Path())  # a broken file is reported before an environment is made
-    settings = settings_of(options)
-    with workers_of(options, settings) as (settings, open_worker):
-        return run_campaign(options, settings, open_worker)
+            return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
+        known_bugs(options.known, options.out or Path())  # a broken file is reported before an environment is made
+        settings = settings_of(options)
+        with workers_of(options, settings) as (settings, open_worker):
+            return run_campaign(options, settings, open_worker, publish)
 
 
-def run_campaign(options: argparse.Namespace, settings: Settings, open_worker: OpenWorker | None) -> int:
+def run_campaign(
+    options: argparse.Namespace, settings: Settings, open_worker: OpenWorker | None, publish: Callable[[], None]
+) -> int:
     """Run a campaign to its end. Without `open_worker` its workers are processes of this machine."""
     from contextlib import closing, suppress
 
@@ -155,7 +160,7 @@ def run_campaign(options: argparse.Namespace, settings: Settings, open_worker: O
     from ..outputs.handler import CampaignInfo, Dispatcher
     from .common import ending_on_signals, printer
 
-    dispatcher, campaign = Dispatcher(make_handlers(options)), Campaign(settings, open_worker)
+    dispatcher, campaign = Dispatcher(make_handlers(options)), Campaign(settings, open_worker, publish)
     info = CampaignInfo(
         target=settings.target,
         version=settings.launch.version,

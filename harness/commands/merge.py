@@ -18,8 +18,8 @@ example: hybridfuzz merge out-1 out-2 out-3 -o all
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    parser.add_argument("folders", nargs="+", metavar="OUT", help="output folder of `fuzz` or of an earlier merge")
-    parser.add_argument("-o", "--out", required=True, metavar="ALL", help="folder for the result")
+    parser.add_argument("folders", nargs="+", metavar="OUT", help="output folder, or its URL")
+    parser.add_argument("-o", "--out", required=True, metavar="ALL", help="folder or URL for the result")
     parser.add_argument(
         "--known",
         type=Path,
@@ -33,11 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, report."""
+    from contextlib import ExitStack
     from datetime import UTC, datetime
 
     from ...reports import handler as page
     from ..campaign.resume import exclusive
     from ..cluster.merge import merge_folders
+    from ..cluster.storage import fetched, is_url, local_path
     from ..events import CampaignEnded
     from ..exit_status import CLEAN, INTERRUPTED
     from ..outputs import console, junit, sarif
@@ -45,11 +47,14 @@ def run(options: argparse.Namespace) -> int:
     from ..outputs.handler import CampaignInfo, Dispatcher
     from ..units import plural
     from .fuzz import known_bugs, status
+    from .where import folder, output_at
 
-    out = Path(options.out)
-    folders = [Path(folder) for folder in options.folders]
-    known = known_bugs(options.known, out)
-    with exclusive(out):
+    with ExitStack() as stack:
+        out, _ = stack.enter_context(output_at(folder(options.out)))
+        assert out
+        folders = [stack.enter_context(fetched(one)) if is_url(one) else local_path(one) for one in options.folders]
+        known = known_bugs(options.known, out)
+        stack.enter_context(exclusive(out))
         now = datetime.now(UTC).isoformat(timespec="seconds")
         summary, missing = merge_folders(folders, out, known, now)
         screen = console.Console(console.Terminal(stderr=options.json))

@@ -1,10 +1,11 @@
-"""`--cluster`: where the workers of a campaign run."""
+"""`--cluster` and `-o URL`: where the workers of a campaign run, and where its output goes."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -20,6 +21,25 @@ def place(text: str) -> Place:
     from ..cluster.ray_workers import parse_place
 
     return parse_place(text)
+
+
+def folder(text: str) -> Path | str:
+    """Return an output folder: a path, or a URL as it is."""
+    from ..cluster.storage import is_url, local_path
+
+    return text if is_url(text) else local_path(text)
+
+
+@contextmanager
+def output_at(wanted: Path | str | None) -> Iterator[tuple[Path | None, Callable[[], None]]]:
+    """Yield a local folder, and what puts its files to the URL that was asked for, if one was."""
+    if not isinstance(wanted, str):
+        yield wanted, lambda: None
+        return
+    from ..cluster.storage import mirrored
+
+    with mirrored(wanted) as mirror:
+        yield mirror.folder, mirror.sync
 
 
 @contextmanager
