@@ -80,13 +80,39 @@ class Canary(Struct, frozen=True):
     silent: Sequence[str] = ()
 
 
+class Node(Struct, frozen=True):
+    """A machine of a cluster, or one part of a merged campaign.
+
+    workers    workers on it now
+    lost       worker processes that were lost and replaced
+    state      "up"; "lost": its workers went on elsewhere; "refused": its engine or hybridfuzz has another version
+    """
+
+    name: str
+    workers: int = 0
+    traces: int = 0
+    steps: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+    state: Literal["up", "lost", "refused"] = "up"
+
+    @property
+    def traces_per_second(self) -> float:
+        """Traces per second since its first worker was ready."""
+        return self.traces / self.seconds if self.seconds else 0.0
+
+
 class Summary(Struct, frozen=True):
     """Totals of a campaign; also the content of its state file.
 
     exercised, reached                counts for every applicable oracle and required state, zeros included
     never_exercised, never_reached    those with a count of 0: not empty means vacuous
     canary                            None without a self-test, or while it is running
-    done, beyond                      trace numbers that are counted: all below `done`, and those in `beyond`
+    done, beyond                      trace numbers that are counted: all below `done`, and those in `beyond`; with
+                                      `shard`, positions in that share of the numbers
+    shard                             "I/N" if the campaign ran a share of its seed's traces
+    nodes                             machines of a cluster, or parts of a merged campaign
+    merged                            names of the campaigns that were merged; empty for a campaign that ran
     """
 
     target: str
@@ -106,6 +132,9 @@ class Summary(Struct, frozen=True):
     canary: Canary | None = None
     done: int = 0
     beyond: Sequence[int] = ()
+    shard: str = ""
+    nodes: Sequence[Node] = ()
+    merged: Sequence[str] = ()
 
     @property
     def blind(self) -> bool:
@@ -145,10 +174,11 @@ class CampaignStarted(Struct, frozen=True):
 
 
 class WorkerState(Struct, frozen=True):
-    """The current activity of a worker, in a word or two."""
+    """The current activity of a worker, in a word or two. `node` is "" on this machine, here and below."""
 
     worker: int
     state: str
+    node: str = ""
 
 
 class TraceDone(Struct, frozen=True):
@@ -158,12 +188,23 @@ class TraceDone(Struct, frozen=True):
     index: int
     steps: int
     signature: str = ""
+    node: str = ""
+
+
+class TracesDone(Struct, frozen=True):
+    """Traces of a node of a cluster have ended; only their totals are reported."""
+
+    worker: int
+    traces: int
+    steps: int
+    node: str = ""
 
 
 class Found(Struct, frozen=True):
     """The first failure with a new signature; its trace is on disk."""
 
     finding: Finding
+    node: str = ""
 
 
 class Improved(Struct, frozen=True):
@@ -184,6 +225,15 @@ class WorkerLost(Struct, frozen=True):
 
     worker: int
     index: int
+    reason: str
+    node: str = ""
+
+
+class NodeLeft(Struct, frozen=True):
+    """A node of the cluster was lost or refused. Its workers go on elsewhere; what they had not reported runs again."""
+
+    node: str
+    state: Literal["lost", "refused"]
     reason: str
 
 
@@ -230,10 +280,12 @@ CampaignEvent = (
     CampaignStarted
     | WorkerState
     | TraceDone
+    | TracesDone
     | Found
     | Improved
     | Merged
     | WorkerLost
+    | NodeLeft
     | CanaryDone
     | Retested
     | Notice

@@ -30,6 +30,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "/reports",
         "outputs",
         "detection",
+        "cluster",
         "findings",
         "identity",
         "workers",

@@ -13,7 +13,7 @@ from ..identity.symptom import UNEXPLAINED, same_symptom
 from ..traces.outcome import Outcome
 from ..traces.reduce import reduce_trace
 from ..traces.violation import Violation
-from ..workers.client import WorkerClient
+from ..workers.protocol import Worker
 
 HANG_PATIENCE = 0.1
 """Fraction of the time limit after which a candidate for a shorter hang counts as a hang."""
@@ -29,7 +29,7 @@ class Confirmation:
         self,
         store: FindingStore,
         lock: Lock,
-        worker: WorkerClient,
+        worker: Worker,
         emit: Callable[[CampaignEvent], None],
         seconds: float,
     ) -> None:

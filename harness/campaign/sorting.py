@@ -20,7 +20,7 @@ from ..identity.evidence import Evidence, FindingEvidence
 from ..identity.investigate import Investigation
 from ..traces.files import load_trace
 from ..traces.violation import Violation
-from ..workers.client import WorkerClient
+from ..workers.protocol import Worker
 from .state import CampaignState, Claim, Unsorted
 
 SORT_SECONDS = 10.0
@@ -51,7 +51,7 @@ def causes(evidence: Evidence, store: FindingStore, *, but: str = "") -> list[st
 class Sorter:
     """Sorts the failing traces that one worker meets. Its state is the campaign's."""
 
-    def __init__(self, state: CampaignState, worker: WorkerClient) -> None:
+    def __init__(self, state: CampaignState, worker: Worker) -> None:
         self._state = state
         self._worker = worker
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
+from typing import Literal
 
 from msgspec import Struct, structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
-from ..events import CampaignEvent, Canary, Finding, Found, Improved, Notice, Reason, Summary
+from ..events import CampaignEvent, Canary, Finding, Found, Improved, NodeLeft, Notice, Reason, Summary
 from ..findings.known import Known, reason_for
 from ..findings.store import FindingStore, OutputError
 from ..findings.triage import BugHistory
@@ -27,12 +28,13 @@ from ..identity.symptom import UNEXPLAINED
 from ..lockstep.state_catalogue import required_oracles, required_states
 from ..oracles import applicable
 from ..traces.violation import Violation
-from ..workers.losses import Ran
+from ..units import WHOLE, Shard
+from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
 from .corpus import CampaignCorpus
+from .nodes import NodeTotals
 from .trace_counts import Progress
 
-BATCH = 8
 SORT_SHARE = 0.3
 """Share of the time of all workers in which failing traces are sorted by cause (`sorting`)."""
 SORT_GRACE = 30.0
@@ -51,6 +53,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     earlier           the last state of this very campaign if it was killed or interrupted
     left_behind       findings of another, earlier campaign in this folder
     known             acknowledged bugs
+    shard             share of the seed's traces to run; `traces` is a limit of the whole
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
     """
 
@@ -73,6 +76,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     left_behind: Sequence[Finding] = ()
     known: Sequence[Known] = ()
     history: BugHistory = {}
+    shard: Shard = WHOLE
 
 
 class Claim(Struct, frozen=True):
@@ -104,7 +108,8 @@ class CampaignState:
         self.corpus = CampaignCorpus(settings.out)
         self.reason: Reason | None = None
         self.canary: Canary | None = None
-        self._progress = Progress(settings.earlier)
+        self.nodes = NodeTotals(settings.earlier)
+        self._progress = Progress(settings.earlier, settings.shard)
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
         self._keeping = True
@@ -130,6 +135,19 @@ class CampaignState:
                 self._started = time.monotonic()
         self.started.set()
 
+    def node_joined(self, ready: Ready, node: str) -> None:
+        """Note that a worker is ready, on a node of a cluster or here (""). Raises TraceError as `ready` does."""
+        self.ready(ready)
+        with self.lock:
+            self.nodes.joined(node)
+
+    def node_left(self, node: str, state: Literal["up", "lost", "refused"] = "up", reason: str = "") -> None:
+        """Note that a worker has left a node: it has ended, or it has to be placed elsewhere."""
+        with self.lock:
+            first = self.nodes.left(node, state)
+        if state != "up" and first:
+            self.emit(NodeLeft(node, state, reason))
+
     def emit(self, record: CampaignEvent) -> None:
         """Report an event to the reader of the campaign."""
         self.events.put(record)
@@ -144,17 +162,36 @@ class CampaignState:
             return None
         return max(self.settings.seconds - self.spent(), 0.0)
 
-    def next_batch(self) -> Fuzz | None:
-        """Return the next few trace numbers, None if there is nothing left to do."""
-        settings = self.settings
+    def next_batch(self, most: int) -> Fuzz | None:
+        """Return the next trace numbers, at most `most`, None if none are left."""
+        settings, shard = self.settings, self.settings.shard
         with self.lock:
-            batch = range(0) if self.stopping.is_set() else self._progress.allot(BATCH, settings.traces)
+            batch = range(0) if self.stopping.is_set() else self._progress.allot(most, settings.traces)
             wanted = self.corpus.wanted(self._states()) if self._keeping else []
         if not batch:
             return None
-        return Fuzz(settings.seed, batch.start, len(batch), settings.overrides, settings.twice_every, wanted)
+        first, count = shard.trace(batch.start), len(batch)
+        return Fuzz(settings.seed, first, count, settings.overrides, settings.twice_every, wanted, shard.of)
 
-    def take(self, ran: Ran) -> Claim | Unsorted | None:
+    def has_traces(self) -> bool:
+        """Return True if there are trace numbers that no worker was given yet."""
+        with self.lock:
+            return self._progress.has_more(self.settings.traces)
+
+    def give_back(self, indexes: Collection[int]) -> None:
+        """Take back trace numbers that a worker was given and did not run."""
+        with self.lock:
+            self._progress.give_back(indexes)
+
+    def add(self, counts: Counts, node: str) -> None:
+        """Count traces of which only totals are reported."""
+        with self.lock:
+            self._progress.count_many(counts)
+            self.nodes.count(node, len(counts.indexes), counts.steps, counts.lost)
+            for signature, times in counts.repeats.items():
+                self.store.repeat(signature, times)
+
+    def take(self, ran: Ran, node: str = "") -> Claim | Unsorted | None:
         """Count a trace. A violation is on disk when this returns, together with the count: as a finding of its own if
         its signature is new, else, unsorted, for the finding of its signature.
 
@@ -169,6 +206,7 @@ class CampaignState:
                 self.emit(Found(finding))
                 self.emit(Improved(finding))
             self._progress.count(ran)
+            self.nodes.count(node, 1, ran.outcome.steps, bool(ran.lost))
             if trace and not violation:
                 self._keep(trace, ran.outcome.reached, None)
             if isinstance(taken, Claim) or isinstance(loss, Claim):
@@ -274,4 +312,6 @@ class CampaignState:
             canary=self.canary,
             done=progress.done,
             beyond=sorted(progress.beyond),
+            shard="" if settings.shard.of == 1 else str(settings.shard),
+            nodes=self.nodes.totals(),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...targets.base.trace import TraceError
 from ..events import Retested, Summary
 from ..traces.files import load_trace
-from ..workers.client import WorkerClient
+from ..workers.protocol import Worker
 from .triage import Bug, BugHistory
 
 TRIES = 3
@@ -21,7 +21,7 @@ def unmet(history: BugHistory, summary: Summary) -> list[Bug]:
     return [bug for bug in bugs if bug.state != "fixed" and Path(bug.trace).exists()]
 
 
-def retest(bugs: list[Bug], worker: WorkerClient) -> Iterator[Retested]:
+def retest(bugs: list[Bug], worker: Worker) -> Iterator[Retested]:
     """Run the trace of each bug `TRIES` times. Bugs whose traces this version of the target refuses are left out.
 
     Raises what a worker raises, Stopped included.

@@ -171,14 +171,16 @@ class FindingStore:
 
     def count(self, violation: Violation) -> Finding | None:
         """Count a violation, unsorted, for the finding that shows its signature most often; None if none does."""
-        signature = violation.signature
+        finding = self._showing(violation.signature)
+        if finding:
+            self.repeat(violation.signature, 1)
+            return self.findings[finding.id]
+        return None
+
+    def _showing(self, signature: str) -> Finding | None:
+        """Return the finding that shows a signature most often, None if none does."""
         showing = [one for one in self.findings.values() if signature == one.signature or signature in one.symptoms]
-        if not showing:
-            return None
-        finding = max(showing, key=lambda one: one.symptoms.get(signature, 1))
-        counted = self._counted(finding, signature, 1)
-        self.findings[finding.id] = finding = structs.replace(counted, unsorted=counted.unsorted + 1)
-        return finding
+        return max(showing, key=lambda one: one.symptoms.get(signature, 1), default=None)
 
     def _counted(self, finding: Finding, signature: str, change: int) -> Finding:
         """Return a finding with one trace more or less of a signature."""
@@ -215,6 +217,12 @@ class FindingStore:
         self._save(finding, violation, trace)
         self.findings[name] = finding
         return finding, earlier
+
+    def repeat(self, signature: str, times: int) -> None:
+        """Count further failing traces of a signature that was met before; they stay unsorted."""
+        if finding := self._showing(signature):
+            counted = self._counted(finding, signature, times)
+            self.findings[finding.id] = structs.replace(counted, unsorted=counted.unsorted + times)
 
     def _is_free(self, name: str) -> bool:
         return name not in self.findings and name not in self.evidence

@@ -82,8 +82,11 @@ def bug_key(target: str, name: str) -> str:
 
 
 def run_name(summary: Summary) -> str:
-    """Return the name of a campaign in `Bug.counts`: the same seed on the same target is the same run."""
-    return f"{summary.target}#{summary.seed}"
+    """Return the name of a campaign in `Bug.counts`: the same seed on the same target is the same run.
+
+    A shard of it is a run of its own until it is merged with the others (`cluster.merge`).
+    """
+    return f"{summary.target}#{summary.seed}" + (f":{summary.shard}" if summary.shard else "")
 
 
 def merge(history: BugHistory, summary: Summary, known: Sequence[Known], now: str) -> BugHistory:
@@ -91,10 +94,10 @@ def merge(history: BugHistory, summary: Summary, known: Sequence[Known], now: st
     merged = dict(history)
     met = {bug_key(summary.target, finding.id): finding for finding in summary.findings}
     for key, finding in met.items():
-        merged[key] = _judged(_seen(history.get(key), finding, summary, now), known, seen=True)
+        merged[key] = judged(_seen(history.get(key), finding, summary, now), known, seen=True)
     for key, bug in history.items():
         if key not in met:
-            merged[key] = _judged(bug, known, seen=bug.state != "fixed")
+            merged[key] = judged(bug, known, seen=bug.state != "fixed")
     return merged
 
 
@@ -132,10 +135,11 @@ def _seen(bug: Bug | None, finding: Finding, summary: Summary, now: str) -> Bug:
 
 def retried(bug: Bug, *, shown: int, tried: int, known: Sequence[Known]) -> Bug:
     """Return a bug after its trace ran again `tried` times in a later run, of which `shown` failed."""
-    return _judged(structs.replace(bug, shown=shown, tried=tried), known, seen=bool(shown) or not tried)
+    return judged(structs.replace(bug, shown=shown, tried=tried), known, seen=bool(shown) or not tried)
 
 
-def _judged(bug: Bug, known: Sequence[Known], *, seen: bool) -> Bug:
+def judged(bug: Bug, known: Sequence[Known], *, seen: bool) -> Bug:
+    """Return a bug with its state. `seen` is False if its trace ran again and nothing failed."""
     reason = reason_for(known, bug.signature, bug.target)
     state: State = "new"
     if not seen:

@@ -24,6 +24,8 @@ from ..events import (
     Found,
     Improved,
     Merged,
+    Node,
+    NodeLeft,
     Notice,
     Retested,
     Summary,
@@ -41,6 +43,8 @@ from .handler import CampaignInfo
 PLAIN_SECONDS = 10.0
 """Seconds between two lines of progress where the output is no terminal."""
 FINDINGS_SHOWN = 8
+NODES_SHOWN = 12
+"""Lost and slow ones first."""
 END_WORDS = {
     "time": "ended by the time limit",
     "steps": "ended by the step limit",
@@ -107,10 +111,10 @@ class Console:
             case Merged(name, finding):
                 self.line(f"  {name}: the same cause as {finding.id}")
             case WorkerLost():
-                self.line(
-                    f"warning: worker {event.worker}, trace {event.index}: {event.reason}",
-                    "yellow",
-                )
+                where = f" on {event.node}" if event.node else ""
+                self.line(f"warning: worker {event.worker}{where}, trace {event.index}: {event.reason}", "yellow")
+            case NodeLeft():
+                self.line(f"warning: node {event.node} {event.state}: {event.reason}", "yellow")
             case Notice(text):
                 self.line(f"warning: {text}", "yellow")
             case CanaryDone(canary):
@@ -185,7 +189,7 @@ class Dashboard(Console):
         self._live.stop()
 
     def handle_event(self, event: CampaignEvent) -> None:
-        """Also show what each worker does."""
+        """Also show what each worker does; on a cluster, what each node does."""
         if isinstance(event, WorkerState):
             self._workers[event.worker] = event.state
         elif isinstance(event, TraceDone):
@@ -202,7 +206,12 @@ class Dashboard(Console):
     def _panel(self, tick: Tick) -> RenderableType:
         summary = tick.summary
         parts: list[RenderableType] = [Text(progress(tick), style="bold")]
-        for number, state in sorted(self._workers.items()):
+        nodes = sorted(summary.nodes, key=lambda node: (node.state == "up", node.traces_per_second))
+        for node in nodes[:NODES_SHOWN]:
+            parts.append(Text(f"  {node_line(node)}", "dim" if node.state == "up" else "yellow"))
+        if len(nodes) > NODES_SHOWN:
+            parts.append(Text(f"  and {len(nodes) - NODES_SHOWN} faster nodes", "dim"))
+        for number, state in () if nodes else sorted(self._workers.items()):
             parts.append(
                 Text(
                     f"  worker {number}  {self._traces.get(number, 0):>8,} traces  {state}",
@@ -228,6 +237,13 @@ def symptoms(finding: Finding) -> str:
     words = [f"shows as {', '.join(f'{signature} ({times})' for signature, times in shown)}"] if len(shown) > 1 else []
     words += [f"{plural(finding.unsorted, 'trace')} counted by signature alone"] if finding.unsorted else []
     return "; ".join(words)
+
+
+def node_line(node: Node) -> str:
+    """Return the totals of a node in one line."""
+    lost = f", {plural(node.lost, 'worker')} lost" if node.lost else ""
+    state = plural(node.workers, "worker") if node.state == "up" else node.state
+    return f"{node.name}  {state}  {node.traces:,} traces ({node.traces_per_second:,.1f}/s){lost}"
 
 
 def progress(tick: Tick) -> str:
@@ -265,6 +281,8 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
         if also := symptoms(finding):
             parts.append(Text(f"  {also}"))
+    for node in summary.nodes:
+        parts.append(Text(node_line(node), "" if node.state == "up" and not node.lost else "yellow"))
     if summary.lost_workers:
         parts.append(Text(f"{plural(summary.lost_workers, 'worker')} lost; the trace ran clean in a new one", "yellow"))
     if summary.canary and self_test:

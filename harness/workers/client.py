@@ -43,6 +43,8 @@ START_SECONDS = 600.0
 """A cold engine on a busy machine imports for a minute; its very first start inspects and caches
 more.
 """
+BATCH = 8
+"""Traces that a worker is given at once. It reports each of them as it ends."""
 RESTART_WAITS = (1.0, 10.0)
 """Seconds before the second and the third try to replace a lost process."""
 
@@ -87,6 +89,16 @@ class WorkerClient:
     def __exit__(self, *_: object) -> None:
         if self._process:
             self._process.close()
+
+    @property
+    def node(self) -> str:
+        """Return "": the process runs on this machine."""
+        return ""
+
+    @property
+    def batch(self) -> int:
+        """Return how many traces it should be given at once."""
+        return BATCH
 
     @property
     def pid(self) -> int:
@@ -190,9 +202,9 @@ class WorkerClient:
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
         """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise."""
-        first, end, waiting = request.first, request.first + request.count, time.monotonic()
+        first, end, stride, waiting = request.first, request.indexes.stop, request.stride, time.monotonic()
         while first < end:
-            asked = structs.replace(request, first=first, count=end - first)
+            asked = structs.replace(request, first=first, count=(end - first) // stride)
             try:
                 self._send(asked)
                 while first < end:
@@ -201,14 +213,14 @@ class WorkerClient:
                     reply = self._receive(self._trace_limit(twice=twice))
                     if isinstance(reply, Done):
                         yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds)
-                        first += 1
+                        first += stride
                         if reply.outcome.violation:
                             break
             except Lost as lost:
                 self.start()
                 ran = self._again(request, first, lost)
                 yield structs.replace(ran, seconds=time.monotonic() - waiting)
-                first += 1
+                first += stride
 
     def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:
         """Return a trace of a campaign, without running it."""

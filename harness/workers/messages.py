@@ -65,7 +65,7 @@ class Observe(Struct, frozen=True, tag="observe"):
 
 
 class Fuzz(Struct, frozen=True, tag="fuzz"):
-    """Draw and run up to `count` traces, ending with the first violation.
+    """Draw and run up to `count` traces, numbers `first`, `first + stride`, ..., ending with the first violation.
 
     Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
     back with its result.
@@ -77,6 +77,12 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     overrides: Overrides
     twice_every: int = 0
     wanted: Sequence[str] = ()
+    stride: int = 1
+
+    @property
+    def indexes(self) -> range:
+        """Return the numbers of all traces."""
+        return range(self.first, self.first + self.count * self.stride, self.stride)
 
 
 class Ready(Struct, frozen=True, tag="ready"):

@@ -128,7 +128,7 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
     elif isinstance(request, Port):
         send(Ported(*port(request.trace, factory)))
     else:
-        for index in range(request.first, request.first + request.count):
+        for index in request.indexes:
             began = time.process_time()
             trace = _draw(factory, request, index)
             twice = bool(request.twice_every) and index % request.twice_every == 0
