@@ -290,27 +290,27 @@ class HybridCacheMachine(RuleBasedStateMachine):
 
     @serving_event(Grammar.select, when=lambda grammar: grammar.left)
     def select(self, event: AnyEvent) -> None:
-        """The batch keeps some of its rows, in another order."""
+        """Some rows of a batch of plain caches stay."""
         self.happen(event)
 
     @serving_event(Grammar.reorder, when=lambda grammar: grammar.left)
     def reorder(self, event: AnyEvent) -> None:
-        """Beams: rows take over the caches of other rows."""
+        """Rows are exchanged, or take over another row (beams)."""
         self.happen(event)
 
     @serving_event(Grammar.repeat, when=lambda grammar: grammar.left)
     def repeat(self, event: AnyEvent) -> None:
-        """Each row of the batch is repeated."""
+        """Each row goes on several times."""
         self.happen(event)
 
     @serving_event(Grammar.crop, when=lambda grammar: grammar.left)
     def crop(self, event: AnyEvent) -> None:
-        """Each row of the batch forgets its latest tokens."""
+        """All rows lose their latest tokens."""
         self.happen(event)
 
     @serving_event(lambda grammar: Reset(), when=lambda grammar: grammar.left)
     def reset(self, event: AnyEvent) -> None:
-        """The caches of the batch are emptied."""
+        """The caches are emptied for a new batch."""
         self.happen(event)
 
     def teardown(self) -> None:

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # --help has to come at once
+    from collections.abc import Callable
+
     from ..campaign.state import Settings
     from ..events import Summary
     from ..findings.known import Known
     from ..outputs.handler import EventHandler
+    from ..workers.protocol import OpenWorker
 
 EXAMPLES = """\
 The same seed gives the same traces. A finding is on disk before it is reported.
 If a campaign was interrupted, the same command (with -o or --seed) continues it.
-A campaign also fuzzes copies of the built-in target with planted bugs, up to
-three (self-test): if none is detected, a campaign without findings is "blind".
-It is "vacuous" if a required oracle never ran or a required state never occurred.
-Exit status: 0 clean, 1 violation found, 2 usage or environment,
-3 vacuous or blind, 4 internal error, 5 interrupted.
+A self-test fuzzes copies of the built-in target with planted bugs: a campaign
+that detects none is "blind", one that missed a required state is "vacuous".
+Exit: 0 clean, 1 violation, 2 usage, 3 vacuous or blind, 4 internal, 5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m
 """
 DEFAULT_SECONDS = 60.0
@@ -68,8 +69,9 @@ def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from ..units import count, duration, settings
+    from ..units import count, duration, settings, shard
     from .common import AGAINST_HELP, add_ranks, add_target, jobs
+    from .where import folder, place
 
     add_target(parser)
     add_ranks(parser)
@@ -85,6 +87,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", "-j", type=jobs, metavar="N", help="worker processes (default: auto, one for each core)"
     )
+    parser.add_argument(
+        "--cluster", type=place, metavar="C", help="run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, local:N"
+    )
+    parser.add_argument("--shard", type=shard, metavar="I/N", help="run share I of N of the seed's traces (see merge)")
     parser.add_argument(
         "--config",
         type=settings,
@@ -105,9 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--out",
-        type=Path,
+        type=folder,
         metavar="DIR",
-        help="folder for findings (default: hybridfuzz-out/TARGET-SEED)",
+        help="folder or URL for findings (default: hybridfuzz-out/TARGET-SEED)",
     )
     parser.add_argument(
         "--known",
@@ -130,6 +136,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a campaign and feed its events to the handlers."""
+    from .where import output_at, workers_of
+
+    with output_at(options.out) as (options.out, publish):
+        if options.against:
+            from .against import fuzz_against
+
+            return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
+        known_bugs(options.known, options.out or Path())  # a broken file is reported before an environment is made
+        settings = settings_of(options)
+        with workers_of(options, settings) as (settings, open_worker):
+            return run_campaign(options, settings, open_worker, publish)
+
+
+def run_campaign(
+    options: argparse.Namespace, settings: Settings, open_worker: OpenWorker | None, publish: Callable[[], None]
+) -> int:
+    """Run a campaign to its end. Without `open_worker` its workers are processes of this machine."""
     from contextlib import closing, suppress
 
     from ..campaign.campaign import Campaign
@@ -137,13 +160,7 @@ def run(options: argparse.Namespace) -> int:
     from ..outputs.handler import CampaignInfo, Dispatcher
     from .common import ending_on_signals, printer
 
-    if options.against:
-        from .against import fuzz_against
-
-        return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
-    known_bugs(options.known, options.out or Path())  # a broken file is reported before an environment is made
-    settings = settings_of(options)
-    dispatcher, campaign = Dispatcher(make_handlers(options)), Campaign(settings)
+    dispatcher, campaign = Dispatcher(make_handlers(options)), Campaign(settings, open_worker, publish)
     info = CampaignInfo(
         target=settings.target,
         version=settings.launch.version,
@@ -197,27 +214,33 @@ def settings_of(options: argparse.Namespace) -> Settings:
     Makes the target's environment if need be. Raises TraceError for a state file that cannot be used: every file of
     the folder is checked before the first trace.
     """
+    from ...targets.base.trace import TraceError
     from ..campaign.resume import unfinished
     from ..campaign.state import Settings
     from ..detection.canary import canaries
     from ..findings.store import read_state
     from ..findings.triage import load_bug_history
+    from ..units import WHOLE
     from .common import cores, launch_target, memory_limit, output_folder
 
-    overrides = overrides_of(options)
+    overrides, shard = overrides_of(options), options.shard or WHOLE
+    if shard.of > 1 and options.seed is None:
+        raise TraceError("--shard needs --seed: all shards draw from one seed")
     seed, state, continued = options.seed, None, False
+    share = "" if shard.of == 1 else str(shard)
+    suffix = f"-{shard.number}-of-{shard.of}" if share else ""
     if options.out or seed is not None:
-        folder = options.out or output_folder(f"{options.target}-{seed}")
+        folder = options.out or output_folder(f"{options.target}-{seed}{suffix}")
         state = read_state(folder)
         load_bug_history(folder)
     launch = launch_target(options.target)
     if not options.fresh:
-        continued = unfinished(state, options.target, launch.version, overrides, seed)
+        continued = unfinished(state, options.target, launch.version, overrides, seed, share)
     if state and continued:
         seed = state.seed
     elif seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
-    out = options.out or output_folder(f"{options.target}-{seed}")
+    out = options.out or output_folder(f"{options.target}-{seed}{suffix}")
     unlimited = options.time is None and options.steps is None and options.traces is None
     workers = options.jobs or min(cores(), options.traces or cores())
     return Settings(
@@ -238,6 +261,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         left_behind=state.findings if state and not continued else (),
         known=known_bugs(options.known, out),
         history=load_bug_history(out),
+        shard=shard,
     )
 
 
