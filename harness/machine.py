@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from ..targets.base.protocol import TargetFactory
 from ..targets.base.registry import load_factory
-from ..targets.base.trace import AnyEvent, Arrive, CaptureGraphs, Config, Event, Sleep, Step, Trace, Wake
+from ..targets.base.trace import AnyEvent, Arrive, CaptureGraphs, Config, Event, Reset, Sleep, Step, Trace, Wake
 from .findings.store import replay_command
 from .generate.choices import Option
 from .generate.configurations import draw_valid_config
@@ -175,7 +175,8 @@ class HybridCacheMachine(RuleBasedStateMachine):
         self.grammar, self.pace, first = opening
         self.config = self.grammar.config
         self.engine = self.factory.open(self.config)
-        self.lockstep = Lockstep(self.engine, self.config, self.factory.capabilities.observes)
+        capabilities = self.factory.capabilities
+        self.lockstep = Lockstep(self.engine, self.config, capabilities.observes, capabilities.engine)
         self.happen(first)
 
     def happen(self, event: Event) -> None:
@@ -285,6 +286,31 @@ class HybridCacheMachine(RuleBasedStateMachine):
     @serving_event(Grammar.move_tier, when=lambda grammar: grammar.left)
     def move_tier(self, event: AnyEvent) -> None:
         """A request's cached blocks move to the host's memory."""
+        self.happen(event)
+
+    @serving_event(Grammar.select, when=lambda grammar: grammar.left)
+    def select(self, event: AnyEvent) -> None:
+        """Some rows of a batch of plain caches stay."""
+        self.happen(event)
+
+    @serving_event(Grammar.reorder, when=lambda grammar: grammar.left)
+    def reorder(self, event: AnyEvent) -> None:
+        """Rows are exchanged, or take over another row (beams)."""
+        self.happen(event)
+
+    @serving_event(Grammar.repeat, when=lambda grammar: grammar.left)
+    def repeat(self, event: AnyEvent) -> None:
+        """Each row goes on several times."""
+        self.happen(event)
+
+    @serving_event(Grammar.crop, when=lambda grammar: grammar.left)
+    def crop(self, event: AnyEvent) -> None:
+        """All rows lose their latest tokens."""
+        self.happen(event)
+
+    @serving_event(lambda grammar: Reset(), when=lambda grammar: grammar.left)
+    def reset(self, event: AnyEvent) -> None:
+        """The caches are emptied for a new batch."""
         self.happen(event)
 
     def teardown(self) -> None:

@@ -8,7 +8,7 @@ The likeness of two failures is a weighted mean of three kinds of evidence:
 
 Lines alone never put two causes together on vLLM's traces, but split one cause where a neighbour takes another path;
 facts and switches alone do both. Signatures decide nothing where there are lines: one cause breaks several invariants,
-and several causes break the same one. Without lines (a target that names no sources, a lost process, no passing
+and several causes break the same one. Without lines (a target that names no packages, a lost process, no passing
 neighbour) two failures can only have one cause if their symptoms agree as well.
 
 Weights and threshold were chosen on 61 failing traces of vLLM 0.33.0 (seed 31) and on its corpus; the figures on other
