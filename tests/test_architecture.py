@@ -32,6 +32,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "detection",
         "cluster",
         "findings",
+        "identity",
         "workers",
         "explain",
         "lockstep",

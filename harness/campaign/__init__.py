@@ -9,4 +9,5 @@ trace_counts  which traces are counted
 resume        whether a folder holds a campaign to continue
 corpus        traces that reach rare states, kept for the next campaign
 confirm       runs a new finding again, reduces and explains it
+sorting       sorts failing traces into findings by cause
 """

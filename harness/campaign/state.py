@@ -24,6 +24,7 @@ from ..findings.known import Known, reason_for
 from ..findings.store import FindingStore, OutputError
 from ..findings.triage import BugHistory
 from ..generate.overrides import check_overrides
+from ..identity.symptom import UNEXPLAINED
 from ..lockstep.state_catalogue import required_oracles, required_states
 from ..oracles import applicable
 from ..traces.violation import Violation
@@ -33,6 +34,11 @@ from ..workers.messages import Fuzz, Overrides, Ready
 from .corpus import CampaignCorpus
 from .nodes import NodeTotals
 from .trace_counts import Progress
+
+SORT_SHARE = 0.3
+"""Share of the time of all workers in which failing traces are sorted by cause (`sorting`)."""
+SORT_GRACE = 30.0
+"""Seconds of sorting that every campaign may spend, so that a short one also sorts its first failures."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -80,6 +86,15 @@ class Claim(Struct, frozen=True):
     shorter: Trace | None
 
 
+class Unsorted(Struct, frozen=True):
+    """A failing trace that counts for finding `name` by its signature and that may be sorted by its cause."""
+
+    name: str
+    violation: Violation
+    trace: Trace
+    index: int
+
+
 class CampaignState:
     """The shared state. Methods may be called from any thread; `lock` guards changes to findings."""
 
@@ -98,10 +113,12 @@ class CampaignState:
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
         self._keeping = True
+        self._sorting = 0.0
+        """Seconds that workers have spent on sorting."""
         if settings.earlier:
             self.canary = settings.earlier.canary
             self.store.resume(
-                [structs.replace(one, known=self._known(one.signature)) for one in settings.earlier.findings]
+                [structs.replace(one, known=self.known(one.signature)) for one in settings.earlier.findings]
             )
 
     @property
@@ -174,38 +191,62 @@ class CampaignState:
             for signature, times in counts.repeats.items():
                 self.store.repeat(signature, times)
 
-    def take(self, ran: Ran, node: str = "") -> Claim | None:
-        """Count a trace. If its violation is new, it is on disk when this returns, together with the count.
+    def take(self, ran: Ran, node: str = "") -> Claim | Unsorted | None:
+        """Count a trace. A violation is on disk when this returns, together with the count: as a finding of its own if
+        its signature is new, else, unsorted, for the finding of its signature.
 
         A loss of the worker that did not happen again is a finding, too, but one that cannot be reduced.
         """
         violation, trace = ran.outcome.violation, ran.trace
         with self.lock:
-            claim = self._claim(violation, trace, ran.index) if violation and trace else None
-            loss = self._claim(ran.flaky, trace, ran.index) if ran.flaky and trace else None
-            if loss:
-                finding = self.store.settle(loss.finding.signature, reproduced=False, shown=0, tried=1)
+            taken = self._take(violation, trace, ran.index) if violation and trace else None
+            loss = self._take(ran.flaky, trace, ran.index) if ran.flaky and trace else None
+            if isinstance(loss, Claim):
+                finding = self.store.settle(loss.finding.id, reproduced=False, shown=0, tried=1)
                 self.emit(Found(finding))
                 self.emit(Improved(finding))
             self._progress.count(ran)
             self.nodes.count(node, 1, ran.outcome.steps, bool(ran.lost))
             if trace and not violation:
                 self._keep(trace, ran.outcome.reached, None)
-            if claim or loss:
+            if isinstance(taken, Claim) or isinstance(loss, Claim):
                 self.store.save_state(self._summary())
-        return claim
+        return taken
 
-    def claim(self, violation: Violation, trace: Trace, index: int) -> Claim | None:
-        """Return the claim for a violation of a trace that is not counted, None if its signature was met before."""
+    def claim(self, violation: Violation, trace: Trace, index: int) -> Claim | Unsorted | None:
+        """Take a violation of a trace that is not counted itself."""
         with self.lock:
-            return self._claim(violation, trace, index)
+            return self._take(violation, trace, index)
 
-    def _claim(self, violation: Violation, trace: Trace, index: int) -> Claim | None:
-        claimed = self.store.claim(violation, index, trace, self._known(violation.signature))
-        return Claim(*claimed) if claimed else None
+    def _take(self, violation: Violation, trace: Trace, index: int) -> Claim | Unsorted | None:
+        """Return a claim for a new signature, an unsorted trace for one that was met before; None if there is no time
+        to sort it."""
+        counted = self.store.count(violation)
+        if counted is None:
+            return Claim(*self.store.claim(violation, index, trace, self.known(violation.signature)))
+        sortable = violation.oracle not in UNEXPLAINED and counted.reproduced
+        if sortable and self._sorting < SORT_GRACE + SORT_SHARE * self.spent() * self.settings.jobs:
+            return Unsorted(counted.id, violation, trace, index)
+        return None
 
-    def _known(self, signature: str) -> str:
+    def sorted_for(self, seconds: float) -> None:
+        """Add to the time spent on sorting."""
+        with self.lock:
+            self._sorting += seconds
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The target's, known once a worker was ready."""
+        assert self._capabilities is not None
+        return self._capabilities
+
+    def known(self, signature: str) -> str:
+        """Return the reason in known.toml for which a signature is no new finding, "" for a new one."""
         return reason_for(self.settings.known, signature, self.settings.target)
+
+    def save_locked(self) -> None:
+        """Write the state to disk; the caller holds the lock."""
+        self.store.save_state(self._summary())
 
     def keep(self, trace: Trace, reached: dict[str, int], path: Path) -> None:
         """Decide again about a trace of the corpus."""

@@ -15,6 +15,7 @@ from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..events import Finding, Found, Notice, TraceDone, TracesDone, WorkerLost, WorkerState
 from ..findings.store import OutputError
+from ..identity.symptom import UNEXPLAINED
 from ..traces.files import load_trace
 from ..traces.violation import Violation
 from ..workers.client import InternalError, Stopped
@@ -23,7 +24,8 @@ from ..workers.messages import Fuzz
 from ..workers.protocol import NodeLost, NodeRefused, Worker
 from .confirm import Confirmation
 from .schedule import Schedule
-from .state import CampaignState, Claim
+from .sorting import Sorter
+from .state import CampaignState, Claim, Unsorted
 
 Chore = Callable[["WorkerLoop"], None]
 
@@ -149,38 +151,57 @@ class WorkerLoop:
             return
         if outcome.violation is None:
             state.keep(trace, outcome.reached, path)
-        elif claim := state.claim(outcome.violation, trace, CORPUS_INDEX):
-            state.emit(Found(claim.finding))
-            self._investigate(claim, outcome.violation, trace)
+        else:
+            self._look_into(state.claim(outcome.violation, trace, CORPUS_INDEX), outcome.violation, trace)
 
     def _take(self, ran: Ran) -> None:
-        """Count a trace, and investigate its violation if it is the first of its signature."""
+        """Count a trace, and look into its violation."""
         state, violation = self._state, ran.outcome.violation
         self.busy = violation is not None
         node = self.worker.node
-        claim = state.take(ran, node)
+        taken = state.take(ran, node)
         signature = violation.signature if violation else ""
         state.emit(TraceDone(self.number, ran.index, ran.outcome.steps, signature, node))
         if ran.lost:
             state.emit(WorkerLost(self.number, ran.index, ran.lost, node))
-        if claim and violation and ran.trace:
-            state.emit(Found(claim.finding, node))
-            try:
-                self._investigate(claim, violation, ran.trace)
-            except NodeLost:
-                self._schedule.put(partial(WorkerLoop.reduce_again, finding=claim.finding))
-                raise
+        if violation and ran.trace:
+            self._look_into(taken, violation, ran.trace)
         self.busy = False
 
+    def _look_into(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> None:
+        """Investigate the first failure with its signature, and sort a further one by its cause."""
+        state = self._state
+        if isinstance(taken, Claim):
+            state.emit(Found(taken.finding, self.worker.node))
+            self._investigate(taken, violation, trace)
+        elif isinstance(taken, Unsorted):
+            self.busy = True
+            self._announce(f"sorting {violation.signature}")
+            if claim := Sorter(state, self.worker).sort(taken):
+                self._investigate(claim, violation, load_trace(claim.finding.trace))
+            self.busy = False
+            self._announce("fuzzing")
+
     def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
+        """Confirm, reduce and sort a finding. If the node is lost meanwhile, another worker starts again."""
+        try:
+            self._confirm(claim, violation, trace)
+        except NodeLost:
+            self._schedule.put(partial(WorkerLoop.reduce_again, finding=claim.finding))
+            raise
+
+    def _confirm(self, claim: Claim, violation: Violation, trace: Trace) -> None:
         state = self._state
         self.busy = True
-        self._announce(f"reducing {violation.signature}")
+        self._announce(f"reducing {claim.finding.id}")
         left, seconds = state.left(), state.settings.reduce_seconds
         if left is not None:
             seconds = min(seconds, max(left, OVERTIME_SECONDS))
         confirmation = Confirmation(state.store, state.lock, self.worker, state.emit, seconds)
-        confirmation.investigate(violation, trace, earlier=claim.shorter)
+        name = claim.finding.id
+        best = confirmation.investigate(name, violation, trace, earlier=claim.shorter)
+        if best and violation.oracle not in UNEXPLAINED:
+            Sorter(state, self.worker).settle(name, best, seconds)
         self.busy = False
         self._announce("fuzzing")
 

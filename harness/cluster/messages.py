@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from ..explain.activity import Observation
 from ..workers.losses import Counts, Ran
-from ..workers.messages import Done, Explain, Explained, Failed, Fuzz, Ready, Run
+from ..workers.messages import Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
 
 COMPRESS_BYTES = 50_000
 """Ray passes results below 100 kB without its object store."""
@@ -36,7 +37,7 @@ class Setup(Struct, frozen=True):
 class Call(Struct, frozen=True):
     """A request. `seconds` bounds how long `fuzz` goes on before it reports; a trace that runs is not cut off."""
 
-    request: Run | Explain | Fuzz
+    request: Run | Explain | Observe | Fuzz
     trace_seconds: float
     seconds: float = 0.0
 
@@ -64,7 +65,7 @@ class Halted(Struct, frozen=True, tag="halted"):
     """The worker was stopped."""
 
 
-Answer = Started | Refused | Report | Halted | Done | Explained | Failed
+Answer = Started | Refused | Report | Halted | Done | Explained | Observation | Failed
 
 
 def pack(message: Struct) -> bytes:

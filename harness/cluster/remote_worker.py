@@ -8,11 +8,12 @@ from typing import Protocol
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
+from ..explain.activity import Observation
 from ..explain.history import History
 from ..traces.outcome import Outcome
 from ..workers.client import InternalError, Stopped
 from ..workers.losses import Counts, Ran
-from ..workers.messages import Done, Explain, Explained, Failed, Fuzz, Ready, Run
+from ..workers.messages import Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
 from ..workers.protocol import NodeRefused
 from .messages import Answer, Call, Halted, Refused, Report, Started, pack, unpack_answer
 
@@ -101,6 +102,12 @@ class RemoteWorker:
         assert isinstance(answer, Explained)
         return answer.outcome, answer.history
 
+    def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
+        """Run one trace and record its steps and, with `lines`, the lines executed in its first `most` events."""
+        answer = self._call(Observe(trace, lines, most))
+        assert isinstance(answer, Observation)
+        return answer
+
     def fuzz(self, request: Fuzz) -> Iterator[Ran | Counts]:
         """Run traces until the lease is over, or up to a new violation."""
         began = self._clock()
@@ -114,7 +121,7 @@ class RemoteWorker:
             yield answer.counts
         yield from answer.rans
 
-    def _call(self, request: Run | Explain | Fuzz, seconds: float = 0.0) -> Answer:
+    def _call(self, request: Run | Explain | Observe | Fuzz, seconds: float = 0.0) -> Answer:
         if self._stopped:
             raise Stopped
         return _checked(unpack_answer(self._seat.call(pack(Call(request, self.trace_seconds, seconds)))))

@@ -16,8 +16,8 @@ TRIES = 3
 
 def unmet(history: BugHistory, summary: Summary) -> list[Bug]:
     """Return the bugs of the campaign's target that it did not meet and that are not fixed already."""
-    met = {finding.signature for finding in summary.findings}
-    bugs = [bug for bug in history.values() if bug.target == summary.target and bug.signature not in met]
+    met = {finding.id for finding in summary.findings}
+    bugs = [bug for bug in history.values() if bug.target == summary.target and bug.id not in met]
     return [bug for bug in bugs if bug.state != "fixed" and Path(bug.trace).exists()]
 
 
@@ -34,4 +34,4 @@ def retest(bugs: list[Bug], worker: Worker) -> Iterator[Retested]:
         except TraceError:
             continue
         shown = sum(one is not None and one.signature == bug.signature for one in violations)
-        yield Retested(bug.target, bug.signature, shown, TRIES)
+        yield Retested(bug.target, bug.id, shown, TRIES)

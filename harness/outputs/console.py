@@ -23,6 +23,7 @@ from ..events import (
     Finding,
     Found,
     Improved,
+    Merged,
     Node,
     NodeLeft,
     Notice,
@@ -107,6 +108,8 @@ class Console:
                 self.found(finding)
             case Improved(finding) if finding.reduced or not finding.reproduced:
                 self.settled(finding)
+            case Merged(name, finding):
+                self.line(f"  {name}: the same cause as {finding.id}")
             case WorkerLost():
                 where = f" on {event.node}" if event.node else ""
                 self.line(f"warning: worker {event.worker}{where}, trace {event.index}: {event.reason}", "yellow")
@@ -136,12 +139,12 @@ class Console:
         if event.earlier:
             self.line(f"earlier findings in this folder ({len(event.earlier)}):")
             for finding in event.earlier:
-                self.line(f"  {finding.signature}  {replay_command(event.target, finding.trace)}")
+                self.line(f"  {finding.id}  {replay_command(event.target, finding.trace)}")
 
     def found(self, finding: Finding) -> None:
         """Print a finding with a new signature."""
         self.line(
-            f"FOUND {finding.signature} (trace {finding.index}, {finding.events} events)",
+            f"FOUND {finding.id} (trace {finding.index}, {finding.events} events)",
             "bold red",
         )
         self.line(f"  {finding.message}")
@@ -149,9 +152,9 @@ class Console:
     def settled(self, finding: Finding) -> None:
         """Print how a reduction ended."""
         if finding.reproduced:
-            self.line(f"  {finding.signature}: reduced to {plural(finding.events, 'event')}")
+            self.line(f"  {finding.id}: reduced to {plural(finding.events, 'event')}")
         else:
-            self.line(f"  {finding.signature}: flaky, its trace ran clean when it ran alone", "yellow")
+            self.line(f"  {finding.id}: flaky, its trace ran clean when it ran alone", "yellow")
 
     def tick(self, tick: Tick) -> None:
         """Print a line of progress now and then."""
@@ -218,7 +221,7 @@ class Dashboard(Console):
         for finding in sorted(summary.findings, key=lambda each: -each.count)[:FINDINGS_SHOWN]:
             parts.append(
                 Text(
-                    f"  {finding.count:>6}x {finding.signature} ({finding.events} events)",
+                    f"  {finding.count:>6}x {finding.id} ({finding.events} events)",
                     style="red",
                 )
             )
@@ -226,6 +229,14 @@ class Dashboard(Console):
         if summary.traces and missing:
             parts.append(Text(f"  not reached yet: {', '.join(missing)}", style="yellow", overflow="ellipsis"))
         return Group(*parts)
+
+
+def symptoms(finding: Finding) -> str:
+    """Return the symptoms of a finding that shows more than one, and how many of its traces are unsorted."""
+    shown = sorted(finding.symptoms.items(), key=lambda item: -item[1])
+    words = [f"shows as {', '.join(f'{signature} ({times})' for signature, times in shown)}"] if len(shown) > 1 else []
+    words += [f"{plural(finding.unsorted, 'trace')} counted by signature alone"] if finding.unsorted else []
+    return "; ".join(words)
 
 
 def node_line(node: Node) -> str:
@@ -262,12 +273,14 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         note = "" if finding.reproduced else ", flaky"
         parts.append(
             Text(
-                f"\n{finding.signature}: seen in {plural(finding.count, 'trace')}; "
+                f"\n{finding.id}: seen in {plural(finding.count, 'trace')}; "
                 f"shortest: {plural(finding.events, 'event')}{note}",
                 "bold red",
             )
         )
         parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
+        if also := symptoms(finding):
+            parts.append(Text(f"  {also}"))
     for node in summary.nodes:
         parts.append(Text(node_line(node), "" if node.state == "up" and not node.lost else "yellow"))
     if summary.lost_workers:
@@ -340,8 +353,8 @@ def notes(summary: Summary) -> Iterator[str]:
     """Yield what follows the report: which findings are known or flaky, and whether any is new."""
     for finding in summary.findings:
         if finding.known:
-            yield f"known: {finding.signature} ({finding.known})"
+            yield f"known: {finding.id} ({finding.known})"
         elif finding.flaky:
-            yield f"flaky: {finding.signature}: {finding.shown} of {finding.tried} runs of its trace alone failed"
+            yield f"flaky: {finding.id}: {finding.shown} of {finding.tried} runs of its trace alone failed"
     if summary.findings and not summary.new_findings:
         yield "no new findings: all are known"

@@ -12,6 +12,7 @@ from msgspec import structs
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
+from ..explain.activity import Observation
 from ..explain.history import History
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
@@ -25,6 +26,7 @@ from .messages import (
     Explained,
     Failed,
     Fuzz,
+    Observe,
     Overrides,
     Port,
     Ported,
@@ -168,6 +170,23 @@ class WorkerClient:
             outcome = lost_outcome(lost, trace, event)
             self.start()
             return outcome, History(violation=outcome.violation)
+
+    def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
+        """Run one trace and record its steps and the lines that it executed; a lost process leaves its violation."""
+        event = 0
+        try:
+            self._send(Observe(trace, lines, most))
+            limit = self._trace_limit()
+            while True:
+                reply = self._receive(limit)
+                if isinstance(reply, EventStarted):
+                    event = reply.event
+                elif isinstance(reply, Observation):
+                    return reply
+        except Lost as lost:
+            outcome = lost_outcome(lost, trace, event)
+            self.start()
+            return Observation(outcome)
 
     def run_summarized(self, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
         """Run one trace and summarize each event; a lost process leaves only its violation."""

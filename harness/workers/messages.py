@@ -1,7 +1,7 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · port · run · explain · testify · fuzz
-worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · failed
+coordinator  draw · port · run · explain · testify · observe · fuzz
+worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · observed · failed
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
+from ..explain.activity import Observation
 from ..explain.history import History
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
@@ -53,6 +54,14 @@ class Summarize(Struct, frozen=True, tag="testify"):
     """Run one trace and summarize each event, for a comparison."""
 
     trace: Trace
+
+
+class Observe(Struct, frozen=True, tag="observe"):
+    """Run one trace and record its steps and, with `lines`, the engine's lines executed in its first `most` events."""
+
+    trace: Trace
+    lines: bool = False
+    most: int | None = None
 
 
 class Fuzz(Struct, frozen=True, tag="fuzz"):
@@ -135,8 +144,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Port | Run | Explain | Summarize | Fuzz
-Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Summarized | Failed
+Request = Draw | Port | Run | Explain | Summarize | Observe | Fuzz
+Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Summarized | Observation | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from ...targets.base.trace import Trace
+from ..explain.activity import Observation
 from ..explain.history import History
 from ..traces.outcome import Outcome
 from .losses import Counts, Ran
@@ -61,6 +62,9 @@ class Worker(Protocol):
 
     def explain(self, trace: Trace) -> tuple[Outcome, History]:
         """Run one trace and record its history."""
+
+    def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
+        """Run one trace and record its steps and, with `lines`, the lines executed in its first `most` events."""
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran | Counts]:
         """Draw and run many traces. After a violation the worker may be used otherwise before the next is fetched.

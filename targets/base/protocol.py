@@ -39,6 +39,7 @@ class Capabilities(Struct, frozen=True):
                  same on every machine
     features     what else the target has. "padding", "stores", "partial-hits" and "snapshots" make reached states
                  required; "chunks" makes the workload draw chunk limits for single requests
+    sources      packages that hold the engine's own code; functions of these are suggested as places of a bug
     lacks        what nearly every engine does and this one does not: states that need it are not required
     """
 
@@ -62,6 +63,7 @@ class Capabilities(Struct, frozen=True):
     accepts: dict[str, tuple[str, ...]] = {}
     traces_per_second: float = 4.0
     features: frozenset[str] = frozenset()
+    sources: tuple[str, ...] = ()
     lacks: frozenset[Usual] = frozenset()
 
 
