@@ -79,7 +79,7 @@ class Sorter:
             else:  # the time was up before the evidence was complete: too little for a finding of its own
                 return None
             state.save_locked()
-        state.emit(Found(finding) if claim else Improved(finding))
+        state.emit(Found(finding, self._worker.node) if claim else Improved(finding))
         return claim
 
     def settle(self, name: str, trace: Trace, seconds: float) -> None:

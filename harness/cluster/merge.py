@@ -137,8 +137,9 @@ def merge_folders(folders: Sequence[Path], out: Path, known: Sequence[Known], no
     if (state := read_json(out / STATE_FILE, Summary, "a state file")) and not state.merged:
         raise TraceError(f"{out}: a campaign ran in this folder; choose another one for the result")
     sources = {folder.resolve(): folder for folder in [*folders, *([out] if state else [])]}
-    parts = _distinct(part for folder in sources.values() for part in _read(folder, now))
-    _check([part.summary for part in parts])
+    read = [part for folder in sources.values() for part in _read(folder, now)]
+    _check([part.summary for part in read])
+    parts = _distinct(read)
     corpus = {name: data for folder in sources.values() for name, data in _corpus(folder).items()}
     try:
         return _write(parts, corpus, out, known)
