@@ -314,10 +314,6 @@ class Grammar:
         self.left |= {name: self.left[source] for name, (source, _) in batch.items()}
         return Repeat(times)
 
-    def crop(self) -> Crop:
-        """Return a crop of all rows."""
-        return Crop(self.choices.integer(1, 4))
-
     def dummy_run(self) -> DummyRun:
         """Return a dummy run, as of an idle data-parallel rank."""
         return DummyRun(self.choices.integer(1, self.config.max_num_seqs), self.choices.chance(85))
