@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ...reference.batch import repeated
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import (
     Abort,
@@ -21,6 +22,7 @@ from ...targets.base.trace import (
     Arrive,
     CaptureGraphs,
     Config,
+    Crop,
     DummyRun,
     Evict,
     ExternalLoad,
@@ -28,8 +30,12 @@ from ...targets.base.trace import (
     MoveTier,
     Park,
     Preempt,
+    Reorder,
+    Repeat,
+    Reset,
     ResetPrefixCache,
     Resume,
+    Select,
     Sleep,
     Step,
     Trace,
@@ -77,6 +83,11 @@ class Grammar:
             "sleep": (3, Sleep),
             "external_load": (15, self.external_load),
             "move_tier": (6, lambda: MoveTier(self.live_name(), "host")),
+            "select": (6, self.select),
+            "reorder": (12, self.reorder),
+            "repeat": (8, self.repeat),
+            "crop": (8, lambda: Crop(self.choices.integer(1, 4))),
+            "reset": (3, Reset),
         }
         return [rare[tag] for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
 
@@ -225,6 +236,29 @@ class Grammar:
         """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""
         name, chance = list(self.left or ["r0"])[-1], self.choices.chance
         return ExternalLoad(name, self.length(self.config.max_model_len), chance(85), chance(20))
+
+    def select(self) -> Select:
+        """Return a selection of most of the requests that are probably in the batch, in any order."""
+        names = list(self.left) or ["r0"]
+        kept = [name for name in names if self.choices.chance(75)] or names
+        order = sorted(kept, key=lambda name: self.choices.integer(0, 3))
+        self.left = {name: steps for name, steps in self.left.items() if name in order}
+        return Select(tuple(order))
+
+    def reorder(self) -> Reorder:
+        """Return beams: rows are exchanged, or take over another row."""
+        names = list(self.left) or ["r0"]
+        if self.choices.chance(50):
+            shift = self.choices.integer(1, max(len(names) - 1, 1))
+            return Reorder(dict(zip(names, names[shift:] + names[:shift], strict=True)))
+        return Reorder({name: self.choices.pick(names) for name in names})
+
+    def repeat(self) -> Repeat:
+        """Return two or three of each row."""
+        times = self.choices.integer(2, 3)
+        batch = repeated(list(self.left), times, self.config.max_num_seqs, set())
+        self.left |= {name: self.left[source] for name, (source, _) in batch.items()}
+        return Repeat(times)
 
     def dummy_run(self) -> DummyRun:
         """Return a dummy run, as of an idle data-parallel rank."""

@@ -40,7 +40,7 @@ from ..oracles import IMPLEMENTED_HOOKS, ORACLES
 from ..oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
-from .client_events import announce, confirm
+from .client_events import announce, confirm, confirm_batch
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
 from .reached_states import ReachedStates
 from .target_exception import crash_violation, ended_request
@@ -104,6 +104,7 @@ class Lockstep:
                 return violation
         view = self.target.view()
         confirm(event, context.reference, view, effect.refused, self._names)
+        confirm_batch(event, context.reference, context.before, effect.refused, self.config, self._names)
         context.refused = effect.refused
         if self._planned_view == view:
             view = self._planned_view  # oracles recognise a view that they have checked by its identity

@@ -23,7 +23,18 @@ from ...targets.base.observe import (
     View,
     Zeroed,
 )
-from ...targets.base.trace import Abort, Event, Fork, MoveTier, Park, ResetPrefixCache, Step, Truncate
+from ...targets.base.trace import (
+    BATCH_EVENTS,
+    Abort,
+    Event,
+    Fork,
+    MoveTier,
+    Park,
+    Reorder,
+    ResetPrefixCache,
+    Step,
+    Truncate,
+)
 from ..oracles.base import Context
 
 
@@ -72,7 +83,7 @@ class ReachedStates:
         for row in rows:
             life = lives[row.name]
             for index in self._windows:
-                passed = planned.view.tables[row.name][index][:1] == (context.null,)
+                passed = context.has_pool and planned.view.tables[row.name][index][:1] == (context.null,)
                 state = (
                     "hit behind a sliding window" if row.admitted else "blocks to the left of a sliding window freed"
                 )
@@ -88,7 +99,8 @@ class ReachedStates:
                 self._prompt(row, life, context)
         if admitted > 1:
             counts["two admitted in one step"] += 1
-        if not planned.view.tables.keys().isdisjoint(planned.view.waiting):
+        holders = planned.view.tables or planned.view.caches
+        if not holders.keys().isdisjoint(planned.view.waiting):
             counts["resumed turn waits while holding its caches"] += 1
         if 0 < prompts < len(rows):
             counts["prompts and decodes in one step"] += 1
@@ -255,9 +267,27 @@ class ReachedStates:
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)
+        if context.event_kind in BATCH_EVENTS:
+            self._batch(event, context, view)
         if isinstance(event, ResetPrefixCache) and context.before.published and not view.published:
             counts["prefix cache reset"] += 1
             counts["prefix cache reset while requests run"] += bool(running)
+
+    def _batch(self, event: Event, context: Context, view: View) -> None:
+        counts, rows = self.counts, context.before.running
+        kind = context.event_kind
+        if kind == "crop":
+            counts["batch cropped or crop refused"] += bool(rows)
+        elif kind == "reset":
+            counts["batch reset"] += bool(rows)
+        elif kind == "select":
+            counts["rows of the batch selected"] += rows != view.running
+        elif kind == "repeat":
+            counts["rows of the batch repeated"] += len(view.running) > len(rows)
+        elif isinstance(event, Reorder):
+            sources = [event.sources.get(name, name) for name in rows]
+            counts["rows of the batch exchanged"] += sources != list(rows) and sorted(sources) == sorted(rows)
+            counts["row copied over another row"] += any(one in rows and sources.count(one) > 1 for one in sources)
 
     def _parked(self, event: Event, context: Context, view: View) -> None:
         counts, before = self.counts, context.before

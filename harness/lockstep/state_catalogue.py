@@ -27,8 +27,8 @@ REQUIRES: dict[str, str] = {
     "batch of three or more": "",
     "two admitted in one step": "",
     "prompts and decodes in one step": "block-tables",
-    "request moved to another row": "",
-    "nothing could be scheduled": "continued",
+    "request moved to another row": "moving-rows",
+    "nothing could be scheduled": "continued pool",
     "padding rows": "padding",
     "padding over a vacated row": "padding",
     "dummy run after requests": "dummy_run",
@@ -50,6 +50,13 @@ REQUIRES: dict[str, str] = {
     "session truncated": "truncate",
     "truncation refused": "truncate block-tables",
     "turn resumed from a checkpoint": "truncate block-tables",
+    # batches of plain caches
+    "rows of the batch selected": "select",
+    "rows of the batch exchanged": "reorder",
+    "row copied over another row": "reorder",
+    "rows of the batch repeated": "repeat",
+    "batch cropped or crop refused": "crop",
+    "batch reset": "reset",
     # the prefix cache
     "prefix hit": "caching",
     "resumed from a hit": "preemption caching",
@@ -64,9 +71,9 @@ REQUIRES: dict[str, str] = {
     "prefix cache reset": "reset_prefix_cache caching",
     "prefix cache reset while requests run": "reset_prefix_cache preemption caching block-tables",
     # blocks and states
-    "blocks zeroed": "zeroing",
+    "blocks zeroed": "zeroing pool",
     "block reused by another kind of group": "block-tables",
-    "block reused by another group of its kind": "twins",
+    "block reused by another group of its kind": "twins pool",
     "state copied to the request's current column": "align",
     "state copied back to its boundary block": "speculation align",
     "state copied out of the cache": "slots",
@@ -133,8 +140,10 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has.add("kept")
     if has & {"caching", "external_load", "resume"}:
         has.add("continued")
-    if "slots" not in capabilities.modes:
-        has.add("block-tables")
+    if capabilities.has_pool:
+        has |= {"pool", "moving-rows"}
+    if "select" in has:
+        has.add("moving-rows")
     if fixed.get("num_speculative_tokens", capabilities.max_speculative_tokens):
         has.add("speculation")
         if capabilities.variable_drafts:

@@ -39,7 +39,7 @@ class VllmFactory:
                 "graphs": ("decode", "none"),
                 "mixer": ("gdn", "mamba2"),
             },
-            features=frozenset({"padding"}),
+            features=frozenset({"block-tables", "padding"}),
         )
 
     def supports(self, config: Config) -> str:
