@@ -2,18 +2,20 @@
 
 transformers has no scheduler. Its client (`generate`, or a loop written by hand) pads prompts on the left to equal
 length, feeds them in one or several chunks, and then one token per row and forward. A row that has ended stays in the
-batch, as in `generate`, until the batch ends or rows are selected. A session has a batch of its own, whose cache is kept
-between turns.
+batch, as in `generate`, until the batch ends or rows are selected. A session has a batch of its own, whose cache is
+kept between turns.
 
 Everything here follows from the trace alone, so that a script can be written without transformers: the tokens that rows
-sample are those of `Truth`. `Client` is a generator of operations: after each one the caller reports, by `refuse`, that
-the engine declined it.
+sample are those of `Truth`. Events of the batch return operations, and the batch changes once the library has executed
+them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+
+from msgspec import Struct
 
 from ...reference.batch import choice, reordered, repeated, selected
 from ...reference.tokens import Truth, draft_tokens
@@ -65,7 +67,7 @@ class Row:
         )
 
 
-class Fed(do.Struct, frozen=True):
+class Fed(Struct, frozen=True):
     """What a forward means for its rows, by row: tokens fed before it, tokens fed by it, tokens that it samples.
 
     drafts  how many of the fed tokens are drafts
@@ -290,7 +292,8 @@ class Client:
         for name, (source, rank) in order.items():
             copies.setdefault(source, []).append((name, rank))
         for row in self.batch:
-            for name, rank in copies.get(row.name or "", [(None, 0)] * times):
+            own: list[tuple[str | None, int]] = [*copies.get(row.name or "", [(None, 0)] * times)]
+            for name, rank in own:
                 copy = row.copy_of(row, rank)
                 copy.name, copy.session = name, row.session and not rank
                 after.append(copy)

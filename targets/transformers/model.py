@@ -1,13 +1,15 @@
 """The real model: a tiny one with random weights, and its own forward.
 
 Its log-probabilities in a batch, with a cache, are compared with those of the same tokens alone, in one forward without
-a cache. Both are float32 and differ by rounding; the margin is derived from the model itself.
+a cache. Both are float32 and differ by rounding. How much rounding matters depends on the tokens: the margin is a
+multiple of the difference between float32 and float64 on the same tokens.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,8 @@ from .families import FAMILIES, WEIGHTS, Family
 
 MARGIN = 100.0
 """Rounding in another order may differ by so many times what float32 differs from float64."""
-MARGIN_MIN = 1e-3
-"""The smallest tolerance of a log-probability: what is smaller cannot be told from rounding in long sums."""
+MARGIN_MIN = 2e-3
+"""The smallest tolerance of a log-probability. One wrong token in a cache moves them by 0.1 to 8."""
 
 
 class Model:
@@ -43,25 +45,15 @@ class Model:
         parameters = inspect.signature(self.model.forward).parameters
         self.cache_name = "cache_params" if "cache_params" in parameters else "past_key_values"
         self.takes_positions = "position_ids" in parameters
-        self.tolerance = self._tolerance()
+        self.double: Any = deepcopy(self.model).double()
 
-    def _tolerance(self) -> float:
-        """Return the largest sound difference of a log-probability."""
-        tokens = [2 + 37 * index % 126 for index in range(48)]
-        single = self.alone(tokens)
-        try:
-            double = self.model.double()(input_ids=torch.tensor([tokens]), use_cache=False).logits
-            noise = float(np.abs(_logprobs(double)[0] - single).max())
-        except RuntimeError:  # a kernel without float64
-            noise = 0.0
-        finally:
-            self.model.float()
-        return max(MARGIN * noise, MARGIN_MIN)
-
-    def alone(self, tokens: Sequence[int]) -> Any:
-        """Return the log-probabilities [tokens, vocabulary] after each of these tokens, alone and without a cache."""
+    def alone(self, tokens: Sequence[int]) -> tuple[Any, float]:
+        """Return the log-probabilities [tokens, vocabulary] after each of these tokens, alone and without a cache, and
+        how far they may differ from another order of the same sums."""
+        given = {"input_ids": torch.tensor([list(tokens)]), "use_cache": False}
         with torch.no_grad():
-            return _logprobs(self.model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits)[0]
+            single, double = (_logprobs(model(**given).logits)[0] for model in (self.model, self.double))
+        return single, max(MARGIN * float(np.abs(single - double).max()), MARGIN_MIN)
 
 
 class ModelBatch:
@@ -72,10 +64,13 @@ class ModelBatch:
         self.batch = batch
         self.positions = positions
         self.recording = recording
-        self._alone: dict[tuple[int, ...], Any] = {}
+        self._alone: dict[tuple[int, ...], tuple[Any, float]] = {}
 
-    def feed(self, feed: do.Feed, rows: Sequence[tuple[str | None, int, Sequence[int], int]]) -> list[RealRow]:
-        """Run one forward; return the log-probabilities that differ most from the same tokens alone, by row.
+    def feed(
+        self, feed: do.Feed, rows: Sequence[tuple[str | None, int, Sequence[int], int]]
+    ) -> tuple[list[RealRow], float]:
+        """Run one forward; return the log-probabilities that differ most from the same tokens alone, by row, and the
+        tolerance.
 
         `rows`: name, tokens fed before, all tokens that will ever be fed as far as they are known, and how many of
         those this forward feeds.
@@ -94,19 +89,15 @@ class ModelBatch:
         if self.batch.cache is None:
             self.batch.cache = getattr(output, model.cache_name)
         found = _logprobs(output.logits)
-        return [
-            self._worst(name, before, tokens, found[row][found.shape[1] - count :])
-            for row, (name, before, tokens, count) in enumerate(rows)
-            if name is not None and count
-        ]
+        worst, tolerance = [], MARGIN_MIN
+        for row, (name, before, tokens, count) in enumerate(rows):
+            if name is not None and count:
+                expected, margin = self._expected(tuple(tokens))
+                tolerance = max(tolerance, margin)
+                worst.append(_worst(name, before, expected[before : before + count], found[row][-count:]))
+        return worst, tolerance
 
-    def _worst(self, name: str, before: int, tokens: Sequence[int], found: Any) -> RealRow:
-        expected = self._expected(tuple(tokens))[before : before + len(found)]
-        distance = np.nan_to_num(np.abs(found - expected).max(axis=1), nan=np.inf)
-        worst = int(distance.argmax())
-        return RealRow(name, before + worst, found[worst], expected[worst], True)
-
-    def _expected(self, tokens: tuple[int, ...]) -> Any:
+    def _expected(self, tokens: tuple[int, ...]) -> tuple[Any, float]:
         known = self._alone.get(tokens)
         if known is None:
             known = self._alone[tokens] = self.model.alone(tokens)
@@ -148,6 +139,13 @@ def new_cache(model: Model, kind: str, length: int, *, recording: bool, own: boo
         return cache
 
     return make
+
+
+def _worst(name: str, before: int, expected: Any, found: Any) -> RealRow:
+    """Return the position of a row whose log-probabilities differ most from the expected ones."""
+    distance = np.nan_to_num(np.abs(found - expected).max(axis=1), nan=np.inf)
+    worst = int(distance.argmax())
+    return RealRow(name, before + worst, found[worst], expected[worst], True)
 
 
 def _logprobs(logits: torch.Tensor) -> Any:

@@ -174,12 +174,10 @@ def _attended(shown: torch.Tensor | None, tags: torch.Tensor, row: int, column: 
     counts both columns and slots from the first on; else without any mask.
     """
     if shown is None:
-        seen: list[int] = tags[row, : column + 1 if count > 1 else None].tolist()
-        return seen
+        return [*tags[row, : column + 1 if count > 1 else None].tolist()]
     one = shown[row if shown.shape[0] > 1 else 0, 0, column]
     visible = one if one.dtype == torch.bool else one >= 0
-    seen = tags[row][visible[: tags.shape[1]]].tolist()
-    return seen
+    return [*tags[row][visible[: tags.shape[1]]].tolist()]
 
 
 def _first(states: torch.Tensor, row: int) -> int:

@@ -161,7 +161,7 @@ class TransformersTarget:
             if feed.drafts:
                 known = [*row.truth.tokens[:before], *tokens]
             rows.append((row.name, before, known, count))
-        return RealForward(step, self.model.feed(feed, rows), self.model.model.tolerance)
+        return RealForward(step, *self.model.feed(feed, rows))
 
     @staticmethod
     def _sampled(row: Row, feed: do.Feed, fed: Fed, token: int) -> Sequence[int]:
@@ -275,9 +275,7 @@ def _tags(row: Row, feed: do.Feed, index: int) -> list[int]:
     return tags
 
 
-def _rows(
-    names: Sequence[str | None], feed: do.Feed, fed: Fed, samples: Sequence[Sequence[int]]
-) -> list[ForwardRow]:
+def _rows(names: Sequence[str | None], feed: do.Feed, fed: Fed, samples: Sequence[Sequence[int]]) -> list[ForwardRow]:
     """Return the rows of a forward; a row whose columns are all padding has no request in it yet."""
     rows = []
     for name, tokens, before, count, sampled in zip(names, feed.tokens, fed.before, fed.count, samples, strict=True):
