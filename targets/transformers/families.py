@@ -52,7 +52,8 @@ class Family(Struct, frozen=True):
     sizes       arguments of its configuration
     layers      what each layer keeps in the cache
     recurrent, conv  False if its state layers have no recurrent state, or no convolution
-    generates   True if only `generate` knows that the attention mask must not be passed after the first forward
+    cache_name  argument of its forward; a model with `cache_params` knows no positions
+    masks_itself  True if the model takes the mask as it is, and `generate` does not pass it after the first forward
     """
 
     model_type: str
@@ -60,7 +61,8 @@ class Family(Struct, frozen=True):
     layers: tuple[Kind, ...]
     recurrent: bool = True
     conv: bool = True
-    mask_once: bool = False
+    cache_name: Literal["past_key_values", "cache_params"] = "past_key_values"
+    masks_itself: bool = False
 
     def count(self, kind: Literal["state", "attention"]) -> int:
         """Return the number of layers with a state, or with attention."""
@@ -80,7 +82,9 @@ FAMILIES: Mapping[str, Family] = {
         {**_SIZES, **_MAMBA_2, "num_hidden_layers": 2, "head_dim": 16, "mamba_d_ssm": 64},
         ("both", "both"),
     ),
-    "falcon-mamba": Family("falcon_mamba", {**_MAMBA_ALONE, "time_step_rank": 4}, _PURE, mask_once=True),
+    "falcon-mamba": Family(
+        "falcon_mamba", {**_MAMBA_ALONE, "time_step_rank": 4}, _PURE, cache_name="cache_params", masks_itself=True
+    ),
     "granite-hybrid": Family(
         "granitemoehybrid",
         {**_SIZES, **_MAMBA_2, **_EXPERTS, "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"],
@@ -102,9 +106,12 @@ FAMILIES: Mapping[str, Family] = {
         _SANDWICH,
         recurrent=False,
     ),
-    "mamba": Family("mamba", {**_MAMBA_ALONE, "time_step_rank": 4}, _PURE, mask_once=True),
+    "mamba": Family(
+        "mamba", {**_MAMBA_ALONE, "time_step_rank": 4}, _PURE, cache_name="cache_params", masks_itself=True
+    ),
     "mamba2": Family(
-        "mamba2", {**_MAMBA_ALONE, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 4}, _PURE
+        "mamba2", {**_MAMBA_ALONE, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 4}, _PURE,
+        cache_name="cache_params",
     ),
     "minimax": Family(
         "minimax",

@@ -7,7 +7,6 @@ multiple of the difference between float32 and float64 on the same tokens.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -42,9 +41,6 @@ class Model:
                 if weights.dim() >= 2 and "A_log" not in name:
                     inputs = weights.shape[-1] if weights.dim() == 2 else weights[0].numel()
                     weights.copy_(torch.randn_like(weights) * WEIGHTS / inputs**0.5)
-        parameters = inspect.signature(self.model.forward).parameters
-        self.cache_name = "cache_params" if "cache_params" in parameters else "past_key_values"
-        self.takes_positions = "position_ids" in parameters
         self.double: Any = deepcopy(self.model).double()
 
     def alone(self, tokens: Sequence[int]) -> tuple[Any, float]:
@@ -77,17 +73,17 @@ class ModelBatch:
         """
         model, mask = self.model, torch.tensor(feed.mask)
         given: dict[str, Any] = {
-            "input_ids": torch.tensor(feed.tokens), "attention_mask": mask, model.cache_name: self.batch.cache,
+            "input_ids": torch.tensor(feed.tokens), "attention_mask": mask, model.family.cache_name: self.batch.cache,
             "use_cache": True,
         }  # fmt: skip
-        if self.positions and model.takes_positions:
+        if self.positions and model.family.cache_name == "past_key_values":
             given["position_ids"] = torch.tensor(feed.positions)
-        if self.positions and model.family.mask_once and feed.start:
+        if self.positions and model.family.masks_itself and feed.start:
             given["attention_mask"] = None  # as `prepare_inputs_for_generation` does
         with torch.no_grad():
             output = model.model(**given)
         if self.batch.cache is None:
-            self.batch.cache = getattr(output, model.cache_name)
+            self.batch.cache = getattr(output, model.family.cache_name)
         found = _logprobs(output.logits)
         worst, tolerance = [], MARGIN_MIN
         for row, (name, before, tokens, count) in enumerate(rows):
