@@ -141,7 +141,8 @@ class HybridCacheMachine(RuleBasedStateMachine):
         self.grammar = grammar
         self.config = grammar.config
         self.engine = self.factory.open(self.config)
-        self.lockstep = Lockstep(self.engine, self.config, self.factory.capabilities.observes)
+        capabilities = self.factory.capabilities
+        self.lockstep = Lockstep(self.engine, self.config, capabilities.observes, capabilities.engine)
 
     def happen(self, event: Event) -> None:
         """Let an event happen. ViolationError if an oracle finds a violation."""

@@ -11,12 +11,16 @@ from ...reference.layout import Layout
 from ...reference.prefix_cache import Key
 from ...reference.request import Life
 from ...targets.base.observe import (
+    Content,
     Copied,
     Forward,
     ForwardRow,
     Loaded,
+    Numeric,
+    OutOfRange,
     Planned,
     PlannedRow,
+    RealForward,
     Record,
     SlotWrite,
     StateWrite,
@@ -27,11 +31,13 @@ from ...targets.base.trace import (
     BATCH_EVENTS,
     Abort,
     Event,
+    Evict,
     Fork,
     MoveTier,
     Park,
     Reorder,
     ResetPrefixCache,
+    Sleep,
     Step,
     Truncate,
 )
@@ -41,7 +47,9 @@ from ..oracles.base import Context
 class ReachedStates:
     """Counts states of one trace."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, content: bool = False) -> None:
+        """`content` is True if the target declares that it observes content."""
+        self.content = content
         self.counts: Counter[str] = Counter()
         self._windows = [index for index, group in enumerate(layout.groups) if group.window]
         self._drafting = [index for index, group in enumerate(layout.groups) if group.draft]
@@ -51,11 +59,14 @@ class ReachedStates:
         self._evicted: set[Key] = set()
         self._parked_with: dict[str, int] = {}
         """Tokens that a session had in memory when its last turn ended."""
+        self._content: Content | None = None
+        """The first content that was read."""
         self._seats: list[str] = []
         """Requests of the last batch, by row."""
 
     def after_record(self, record: Record, context: Context) -> None:
         """Count the states of a record. Called after the oracles accepted it and before the reference applies it."""
+        self._observed(record)
         if isinstance(record, Planned):
             self._planned(record, context)
         elif isinstance(record, Forward):
@@ -66,6 +77,46 @@ class ReachedStates:
             self.counts["blocks zeroed"] += 1
         elif isinstance(record, Loaded):
             self.counts["loaded from outside the pool"] += 1
+
+    def _observed(self, record: Record) -> None:
+        """Note, once in a trace, which of the declared observations were delivered."""
+        counts = self.counts
+        if isinstance(record, Zeroed | Copied | Loaded):
+            counts["observed: device_order"] = 1
+        elif isinstance(record, Forward):
+            if any(not isinstance(access, OutOfRange) for access in record.accesses[:1]):
+                counts["observed: accesses"] = 1
+        elif isinstance(record, Numeric):
+            counts["observed: numeric"] = 1
+        elif isinstance(record, RealForward):
+            counts["observed: real_model"] = 1
+        elif isinstance(record, Planned):
+            view = record.view
+            for word, delivered in (
+                ("pool", len(view.references)),
+                ("labels", view.labels is not None),
+                ("tables", view.tables),
+                ("estimates", record.rows and record.rows[0].estimated >= 0),
+                ("leftovers", view.leftovers or view.drained),
+                ("caches", view.caches),
+            ):
+                if delivered:
+                    counts[f"observed: {word}"] = 1
+
+    def _read_content(self, context: Context, view: View) -> None:
+        """Read pages until two differ: a target that always returns the same has shown nothing."""
+        groups = range(len(context.layout.groups))
+        pages = [(key.group, block) for block, key in view.published.items()]
+        if not context.layout.prefix_caching:
+            columns = [(index, table[index]) for table in view.tables.values() for index in groups]
+            pages = [(index, block) for index, blocks in columns for block in blocks if block != context.null]
+        for group, block in pages[:8]:
+            content = context.target.read(group, 0, block)
+            if self._content is None:
+                self._content = content
+            elif content != self._content:
+                self.counts["observed: content"] = 1
+                return
 
     def _planned(self, planned: Planned, context: Context) -> None:
         counts, rows, lives = self.counts, planned.rows, context.reference.lives
@@ -251,6 +302,13 @@ class ReachedStates:
         """Count the states at the end of an event. Called after the oracles checked `view`; `context.before` is the
         view before it."""
         counts, running = self.counts, context.before.running
+        if self.content and not counts["observed: content"] and not isinstance(event, Sleep):
+            self._read_content(context, view)
+        if isinstance(event, Sleep):
+            counts["memory given back and taken again"] += view != context.before
+        elif isinstance(event, Evict):
+            lost = context.before.published.keys() - view.published.keys()
+            counts["cached block evicted by an event"] += bool(lost)
         if context.before.published and not view.published:
             self._evicted.update(context.before.published.values())
         gone = [name for name in running if name in view.waiting]

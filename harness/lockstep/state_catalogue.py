@@ -14,6 +14,18 @@ from ..generate.overrides import converted
 from ..oracles import applicable
 
 REQUIRES: dict[str, str] = {
+    # what the target declares
+    "observed: pool": "observes:pool",
+    "observed: labels": "observes:labels",
+    "observed: tables": "observes:tables",
+    "observed: accesses": "observes:accesses",
+    "observed: content": "observes:content",
+    "observed: caches": "observes:caches",
+    "observed: device_order": "observes:device_order",
+    "observed: estimates": "observes:estimates",
+    "observed: leftovers": "observes:leftovers",
+    "observed: numeric": "observes:numeric",
+    "observed: real_model": "observes:real_model",
     # prompts and their chunks
     "chunked prefill": "chunked-prefill",
     "first chunk of one token": "chunked-prefill",
@@ -67,6 +79,7 @@ REQUIRES: dict[str, str] = {
     "block shared by two requests": "caching",
     "duplicate key": "caching block-tables",
     "cached block evicted": "caching",
+    "cached block evicted by an event": "evict caching",
     "evicted content computed again": "caching",
     "prefix cache reset": "reset_prefix_cache caching",
     "prefix cache reset while requests run": "reset_prefix_cache preemption caching block-tables",
@@ -88,6 +101,7 @@ REQUIRES: dict[str, str] = {
     "hit extended by a load": "external_load caching",
     "stored outside the pool": "stores caching",
     "cached content moved to another tier": "move_tier caching",
+    "memory given back and taken again": "sleep",
     # speculation
     "convolution window shifted by accepted drafts": "speculation align",
     "all drafts accepted": "speculation",
@@ -126,6 +140,7 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
     if not fixed.get("enable_prefix_caching", True):
         modes = {"none"}
     has = set(capabilities.events) | set(capabilities.features) | set(get_args(Usual)) - capabilities.lacks | modes
+    has |= {f"observes:{word}" for word in capabilities.observes}
     if capabilities.windows:
         has.add("sliding-window")
     if capabilities.draft_block_sizes:

@@ -17,6 +17,11 @@ class TargetError(Exception):
     """A target is not available or does not support a configuration; the message is one line with the remedy."""
 
 
+class EngineError(Exception):
+    """A stand-in of an adapter, such as an interpreter of kernels, found the engine's own code at fault: a store out of
+    bounds, say. It counts as an exception of the engine, although the adapter raises it."""
+
+
 Usual = Literal["chunked-prefill", "preemption", "zeroing"]
 """Features that a target has unless it lists them in `Capabilities.lacks`."""
 Observation = Literal[
@@ -48,6 +53,8 @@ class Capabilities(Struct, frozen=True):
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
                  drawn, and states of a pool are not required. "padding", "stores", "partial-hits" and "snapshots" make
                  reached states required; "chunks" makes the workload draw chunk limits for single requests
+    engine       import names of the engine's packages: an exception is the engine's if the innermost frame of engine
+                 and adapter is the engine's, else the adapter's. Without any the two cannot be told apart
     lacks        what nearly every engine does and this one does not: states that need it are not required
     """
 
@@ -72,6 +79,7 @@ class Capabilities(Struct, frozen=True):
     traces_per_second: float = 4.0
     features: frozenset[str] = frozenset()
     lacks: frozenset[Usual] = frozenset()
+    engine: tuple[str, ...] = ()
 
     @property
     def has_pool(self) -> bool:

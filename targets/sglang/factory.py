@@ -46,6 +46,7 @@ class SglangFactory:
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
             features=features | {"pool"},
+            engine=("sglang",),
             options={
                 "strategy": strategies,
                 "tree_core": (tree_core,) if tree_core else tree_cores,

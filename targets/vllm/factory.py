@@ -40,6 +40,7 @@ class VllmFactory:
                 "mixer": ("gdn", "mamba2"),
             },
             features=frozenset({"block-tables", "padding"}),
+            engine=("vllm",),
         )
 
     def supports(self, config: Config) -> str:

@@ -15,6 +15,7 @@ from hybridfuzz.harness.lockstep.state_catalogue import (
 )
 from hybridfuzz.harness.oracles import applicable, titles
 from hybridfuzz.targets.base.trace import (
+    BATCH_EVENTS,
     Abort,
     Arrive,
     DummyRun,
@@ -179,8 +180,10 @@ TRACES: dict[str, Trace] = {
 NOTHING = make_trace(arrive("r0", 5, new=1), groups=(Group("attention", 16),), graph_sizes=())
 
 
-EMBEDDED = [state for state, needs in REQUIRES.items() if not {"slots", "snapshots"} & set(needs.split())]
-"""States with slots of their own are reached by the targets that have them (tests/targets/sglang)."""
+ELSEWHERE = {"slots", "snapshots", *BATCH_EVENTS}
+EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
+"""States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of
+plain caches by the toy (tests/test_toy_plain_cache.py)."""
 
 
 @pytest.mark.parametrize("state", EMBEDDED)
@@ -220,16 +223,32 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
         max_speculative_tokens=0,
         max_async_depth=0,
         group_counts=((1, 1),),
-        features=frozenset(),
+        features=frozenset({"block-tables"}),
         windows=(),
         draft_block_sizes=(),
     )
     required = required_states(poor)
     assert "chunked prefill" in required
     assert not {"prefix hit", "aborted while running", "draft rejected", "padding rows"} & set(required)
-    assert features(poor, {}) == {"arrive", "step", "none", "block-tables", "chunked-prefill", "preemption", "zeroing"}
+    usual = {"chunked-prefill", "preemption", "zeroing"}
+    assert features(poor, {}) == {"arrive", "step", "none", "block-tables", "pool", "moving-rows", *usual}
     assert not {"M2", "M4", "M6", "S1", "S2", "S5"} & set(required_oracles(poor))
     assert required_oracles(CLEAN.capabilities) == applicable(CLEAN.capabilities)
+
+
+def test_states_of_a_pool_are_not_required_of_plain_caches() -> None:
+    """Whether a target has a pool is declared, not inferred from its modes."""
+    plain = msgspec.structs.replace(
+        CLEAN.capabilities, modes=("none",), events=frozenset({"arrive", "step", "resume"}), features=frozenset()
+    )
+    pooled = msgspec.structs.replace(plain, features=frozenset({"pool"}))
+    tables = msgspec.structs.replace(plain, features=frozenset({"block-tables"}))
+    needs_pool = set(required_states(pooled)) - set(required_states(plain))
+    assert needs_pool == {
+        "nothing could be scheduled", "blocks zeroed", "block reused by another group of its kind",
+        "request moved to another row",
+    }  # fmt: skip
+    assert "block reused by another kind of group" in set(required_states(tables)) - set(required_states(pooled))
 
 
 def test_an_engine_says_what_it_lacks_and_the_rest_stays_required() -> None:
