@@ -71,6 +71,11 @@ def same_cause(evidence: Evidence, findings: Mapping[str, FindingEvidence]) -> l
     return [first, *(name for name in others if scores[name] >= LINK)]
 
 
+def best_match(evidence: Evidence, findings: Mapping[str, FindingEvidence]) -> str:
+    """Return the name of the finding that has the same cause and is most like it, "" if there is none."""
+    return next(iter(same_cause(evidence, findings)), "")
+
+
 def learned(evidence: Sequence[Evidence]) -> Condition:
     """Return the condition that all failing traces of a finding satisfy."""
     if not evidence:
