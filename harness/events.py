@@ -15,8 +15,14 @@ Reason = Literal["time", "steps", "traces", "interrupted", "error"]
 
 
 class Finding(Struct, frozen=True):
-    """All failing traces with one signature.
+    """All failing traces with one cause, as far as the evidence shows (`identity`).
 
+    signature   symptom of its smallest trace; several findings may share it
+    name        its stable name and the stem of its files: the signature of the first trace, for a further cause behind
+                that signature with ".2", ".3", ...
+    symptoms    number of failing traces by signature
+    extras      paths of further traces that differ most from the smallest one and from each other
+    unsorted    how many of its traces were counted by their signature alone, because the time for sorting was spent
     trace       path of the shortest trace so far; `events` is its length
     index       number of the first trace of the campaign that failed this way, -1 for one of the corpus
     count       number of traces that failed this way
@@ -40,6 +46,15 @@ class Finding(Struct, frozen=True):
     shown: int = 0
     tried: int = 0
     known: str = ""
+    name: str = ""
+    symptoms: Mapping[str, int] = {}
+    extras: Sequence[str] = ()
+    unsorted: int = 0
+
+    @property
+    def id(self) -> str:
+        """The name by which outputs, files and the bug history identify the finding."""
+        return self.name or self.signature
 
     @property
     def flaky(self) -> bool:
