@@ -152,9 +152,7 @@ REPLAYED_AS_DRAFTS = (
     Edit(
         "vllm/v1/attention/backends/utils.py",
         "    num_prompt_tokens_np = input_batch.num_prompt_tokens[:num_reqs]\n",
-        "    prefill_end_np = np.array(\n"
-        "        [input_batch.prefill_end[id] for id in input_batch.req_ids]\n"
-        "    )\n",
+        "    prefill_end_np = np.array(\n        [input_batch.prefill_end[id] for id in input_batch.req_ids]\n    )\n",
     ),
     Edit(
         "vllm/v1/attention/backends/utils.py",

@@ -105,7 +105,7 @@ def _reader(tree: Path) -> Callable[[str], str | None]:
         """Return the text of a file of the tree, None if there is none. Raises PatchError for anything else."""
         try:
             descriptor = os.open(tree / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(descriptor, "rb") as file:
+            with os.fdopen(descriptor, "rb") as file:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise PatchError(f"{path}: not a regular file")
                 data = file.read(FILE_BYTES_MAX + 1)

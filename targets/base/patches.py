@@ -94,7 +94,9 @@ def parse_patch(text: str, name: str) -> Patch:
         following = lines[index + 1] if index + 1 < len(lines) else ""
         if not (line.startswith("--- ") and following.startswith("+++ ")):
             if _REFUSED.match(line):
-                raise PatchError(f"patch {name}: line {index + 1}: only changes and additions of text files are applied")
+                raise PatchError(
+                    f"patch {name}: line {index + 1}: only changes and additions of text files are applied"
+                )
             if _HUNK.match(line):
                 raise PatchError(f"patch {name}: line {index + 1}: a hunk without a file")
             if not files and not line.startswith(("diff ", "index ", "new file mode")):
@@ -229,7 +231,9 @@ def _applied(text: str, changes: Sequence[Change], path: str) -> str:
         if change.start < done or change[:2] == last[:2]:
             if change[:3] == last[:3]:  # the very same change
                 continue
-            raise PatchError(f"patches {before} and {change.patch} conflict: {path}: both change line {change.start + 1}")
+            raise PatchError(
+                f"patches {before} and {change.patch} conflict: {path}: both change line {change.start + 1}"
+            )
         result += [*lines[done : change.start], *change.text]
         done, before, last = change.stop, change.patch, change
     return "".join([*result, *lines[done:]])
