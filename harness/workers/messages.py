@@ -1,7 +1,7 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · port · run · explain · testify · fuzz
-worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · failed
+coordinator  draw · port · run · explain · serve · testify · fuzz
+worker       ready (once, unasked) · began · done · drawn · ported · explained · served · testified · failed
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
+from ..explain.answers import Answers
 from ..explain.history import History
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
@@ -47,6 +48,13 @@ class Explain(Struct, frozen=True, tag="explain"):
     """Run one trace and record its history."""
 
     trace: Trace
+
+
+class Serve(Struct, frozen=True, tag="serve"):
+    """Run one trace to its end, without oracles, and return what its clients receive; `request` is the violation's."""
+
+    trace: Trace
+    request: str = ""
 
 
 class Summarize(Struct, frozen=True, tag="testify"):
@@ -114,6 +122,12 @@ class Explained(Struct, frozen=True, tag="explained"):
     history: History
 
 
+class Served(Struct, frozen=True, tag="served"):
+    """Answer to `serve`."""
+
+    answers: Answers
+
+
 class Summarized(Struct, frozen=True, tag="testified"):
     """Answer to `testify`."""
 
@@ -129,8 +143,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Port | Run | Explain | Summarize | Fuzz
-Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Summarized | Failed
+Request = Draw | Port | Run | Explain | Serve | Summarize | Fuzz
+Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Served | Summarized | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode
