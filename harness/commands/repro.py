@@ -83,6 +83,7 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     """Return the content of the report without a script. Raises TraceError for a trace that does not fail."""
     from ...targets.base.registry import describe
     from ...targets.base.trace import TraceError
+    from ..reproduce.related import related
     from ..reproduce.report import ReproCase
     from ..reproduce.versions import system, versions_of
     from .common import open_worker
@@ -100,6 +101,7 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     return ReproCase(
         options.target, launch, deployment, trace, history, violation, answers, runs, versions, system(),
         places=places(options.trace),
+        related=related(options.target, launch.version, trace, violation.signature),
     )  # fmt: skip
 
 
