@@ -125,9 +125,9 @@ def _seen(answers: Sequence[Answer]) -> Iterator[str]:
     if one := next((one for one in answers if one.wrong_from >= 0), None):
         at = one.wrong_from
         got = _token(one.observed, at)
-        again = "After the scenario, a request with a prompt of it" if one.again else f"The client of {one.request}"
+        again = "A later request with the same prefix" if one.again else f"The client of {one.request}"
         yield (
-            f"{again} receives wrong tokens: number {at + 1} is {got}, expected {_token(one.expected, at)}. "
+            f"{again} receives wrong tokens: token {at + 1} is {got}, expected {_token(one.expected, at)}. "
             "No error is raised."
         )
     stuck = [one.request for one in answers if one.end == "not finished"]

@@ -84,7 +84,7 @@ def test_wrong_tokens_come_first() -> None:
     symptom = symptom_of(case.trace, case.history, case.violation, case.answers.rows)
     assert symptom.title.startswith("Wrong tokens ")
     assert "speculative decoding" in symptom.title
-    assert re.search(r"receives wrong tokens: number \d+ is \d+, expected \d+\.", symptom.impact)
+    assert re.search(r"receives wrong tokens: token \d+ is \d+, expected \d+\.", symptom.impact)
 
 
 def test_a_poisoned_cache_is_told_by_the_request_that_hits_it() -> None:
