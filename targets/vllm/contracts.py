@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from .bounds import Bounds
 from .layer_rows import Inner, StateRow
-from .metadata import NULL, Columns, speculative_row, state_rows
+from .metadata import Columns, in_bounds, speculative_row, state_rows
 
 
 class Contract(NamedTuple):
@@ -22,24 +22,28 @@ class Contract(NamedTuple):
 
     backend  the attention backend, whose builder makes the metadata
     rows     reads the rows of one layer from it
+    skipped  the state index at which kernels skip a row
     exports  True if a chunk may leave a state at a boundary inside it
     """
 
     backend: Any
     rows: Callable[[Any, Columns], list[StateRow]]
+    skipped: int = 0
     exports: bool = False
 
 
 def contract(name: str, conv_width: int) -> Contract:
     """Return the contract for the option `mixer`."""
-    from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+    from . import compat
 
+    skipped = compat.skipped_state()
     if name == "mamba2":
-        return Contract(MambaAttentionBackendEnum.MAMBA2, partial(mamba2_rows, window=conv_width - 1), exports=True)
-    return Contract(MambaAttentionBackendEnum.GDN_ATTN, state_rows)
+        rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
+        return Contract(compat.state_backend("MAMBA2"), rows, skipped, exports=True)
+    return Contract(compat.state_backend("GDN_ATTN"), partial(state_rows, skipped=skipped), skipped)
 
 
-def mamba2_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
+def mamba2_rows(metadata: Any, columns: Columns, window: int, skipped: int = 0) -> list[StateRow]:
     """Return the rows of a Mamba 2 layer in the order in which the kernels process them.
 
     `window` is the number of inputs that a convolution state holds.
@@ -49,11 +53,11 @@ def mamba2_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
         rows += _prefill_rows(metadata, columns, window)
     if metadata.num_decodes > 0:
         rows += (
-            _speculative_rows(metadata, columns)
+            _speculative_rows(metadata, columns, skipped)
             if metadata.query_start_loc_d is not None
             else _decode_rows(metadata, columns)
         )
-    return [row for row in rows if columns.bounds.state_row(row)]
+    return in_bounds(rows, columns.bounds, skipped)
 
 
 def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
@@ -114,7 +118,7 @@ def _inner_states(
     return found
 
 
-def _speculative_rows(metadata: Any, columns: Columns) -> list[StateRow]:
+def _speculative_rows(metadata: Any, columns: Columns, skipped: int) -> list[StateRow]:
     starts = metadata.query_start_loc_d.tolist()
     accepted = metadata.num_accepted_tokens.tolist()
     tokens = range(metadata.num_decode_tokens)
@@ -123,7 +127,7 @@ def _speculative_rows(metadata: Any, columns: Columns) -> list[StateRow]:
         own = columns.bounds.span(row, tokens, starts[row], starts[row + 1])
         if own:
             # The kernels also load the count of a row that they skip, clamped to at least 1 (`maximum`).
-            offset = max(accepted[row] - 1, 0) if blocks[0] == NULL else accepted[row] - 1
+            offset = max(accepted[row] - 1, 0) if blocks[0] == skipped else accepted[row] - 1
             rows.append(speculative_row(row, own, blocks, offset, columns))
     return [row for row in rows if row]
 

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
 
+_DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
 
 class VllmFactory:
-    """Opens engines of the vLLM that can be imported in this process."""
+    """Opens engines of the vLLM that can be imported in this process.
 
-    def __init__(self, name: str) -> None:
+    runners, modes, mixers  what this release has and the target drives
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runners: tuple[str, ...] = ("v2", "v1"),
+        modes: tuple[Mode, ...] = ("align", "none"),
+        mixers: tuple[str, ...] = ("gdn", "mamba2"),
+        zeroes: bool = True,
+    ) -> None:
         self.name = name
         self.capabilities = Capabilities(
             events=_EVENTS,
-            modes=("align", "none"),
+            modes=modes,
             observes=_OBSERVES,
             # The platform gives both kinds the same block size in align mode.
             block_sizes=((4, 4), (8, 8), (16, 16)),
@@ -25,7 +37,7 @@ class VllmFactory:
             group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
             layers_per_group=(1, 2),
             max_speculative_tokens=4,
-            speculative_modes=("align", "none"),
+            speculative_modes=modes,
             variable_drafts=True,
             max_async_depth=1,
             eagle_block_drop=True,
@@ -33,13 +45,16 @@ class VllmFactory:
             conv_widths=(4,),
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
             # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
+            # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
-                "runner": ("v2", "v1"),
+                "runner": runners,
                 "retention": ("dense", "default"),
                 "graphs": ("decode", "none"),
-                "mixer": ("gdn", "mamba2"),
+                "mixer": mixers,
+                "attention": ("flash", "triton"),
             },
             features=frozenset({"padding"}),
+            lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
 
     def supports(self, config: Config) -> str:
@@ -50,6 +65,10 @@ class VllmFactory:
             return f"conv_width must be {self.capabilities.conv_widths[0]}"
         if config.mamba_cache_mode not in self.capabilities.modes:
             return f"mamba_cache_mode={config.mamba_cache_mode} is not supported"
+        for name, drivable in self.capabilities.options.items():
+            value = config.options.get(name, drivable[0] if name not in _DEFAULTS else _DEFAULTS[name])
+            if value not in drivable:
+                return f"{name}={value} is not driven on this release"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
         if config.options.get("mixer") == "mamba2":
@@ -80,10 +99,23 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
             from .gpu.factory import make_factory as make_real
 
             return make_real(variant or "vllm", device)
+        from .old_releases import prepare_import
+
+        prepare_import()
         from .bringup import prepare_process
     except ImportError as error:
         raise cannot_import("vLLM", "vllm@0.33.0", error) from error
     prepare_process()
-    factory = VllmFactory(variant or "vllm")
-    factory.open(Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)))).close()
+    from . import compat
+
+    runners = ("v2", "v1") if compat.has_v2() else ("v1",)
+    factory = VllmFactory(variant or "vllm", runners, compat.cache_modes(), zeroes=compat.zeroes_blocks())
+    trial = Config(
+        num_blocks=40,
+        groups=(Group("mamba", 8), Group("attention", 8)),
+        mamba_cache_mode=compat.cache_modes()[0],
+        enable_prefix_caching=compat.cache_modes()[0] != "none",
+        options={"runner": runners[0]},
+    )
+    factory.open(trial).close()
     return factory
