@@ -109,9 +109,45 @@ def prepare_zeroing(runner: Any, cache_config: Any) -> None:
         runner._init_kv_zero_meta()
 
 
+def forget_last_step(scheduler: Any, request: Any, is_in_flight: bool) -> None:
+    """Let a request that was preempted between two steps resume in the next one, as `reset_prefix_cache` does.
+
+    Releases before `drop_stale_output` assert that a resumed request was not in the step before, and would deliver the
+    token that is in flight twice.
+    """
+    if "drop_stale_output" in parameters(scheduler._preempt_request):
+        return
+    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+    waiting = request.num_output_placeholders if is_in_flight else 0
+    if waiting and hasattr(request, "async_tokens_to_discard"):
+        request.num_output_placeholders, request.async_tokens_to_discard = 0, waiting
+    elif waiting and hasattr(request, "discard_latest_async_tokens"):
+        request.num_output_placeholders, request.discard_latest_async_tokens = 0, True
+
+
 def most_drafts(config: VllmConfig) -> int:
     """Return the number of speculative tokens, 0 without speculation."""
     return config.speculative_config.num_speculative_tokens if config.speculative_config else 0
+
+
+def speculative_modes() -> tuple[Mode, ...]:
+    """Return the cache modes in which this release speculates: mode align does since 0.17."""
+    from vllm.config import vllm as configuration
+
+    refuses = "currently not compatible " in inspect.getsource(configuration)
+    return ("none",) if refuses or "align" not in cache_modes() else ("align", "none")
+
+
+def has_device_drafter() -> bool:
+    """Return True if the V1 runner can speculate with drafts that stay on the device (0.18 and later)."""
+    return find_spec("vllm.v1.spec_decode.ngram_proposer_gpu") is not None
+
+
+def has_graph_choice() -> bool:
+    """Return True if the graphs to capture can be listed (0.15 and later)."""
+    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+
+    return hasattr(CudagraphDispatcher, "get_capture_descs")
 
 
 def zeroes_blocks() -> bool:

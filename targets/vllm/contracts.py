@@ -54,7 +54,7 @@ def mamba2_rows(metadata: Any, columns: Columns, window: int, skipped: int = 0) 
     if metadata.num_decodes > 0:
         rows += (
             _speculative_rows(metadata, columns, skipped)
-            if metadata.query_start_loc_d is not None
+            if getattr(metadata, "query_start_loc_d", None) is not None
             else _decode_rows(metadata, columns)
         )
     return in_bounds(rows, columns.bounds, skipped)
@@ -62,7 +62,7 @@ def mamba2_rows(metadata: Any, columns: Columns, window: int, skipped: int = 0) 
 
 def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
     starts = metadata.query_start_loc_p.tolist()
-    blocks = metadata.state_indices_tensor_p.tolist()
+    blocks = _prefill_indices(metadata).tolist()
     has_conv = metadata.has_initial_states_p.tolist()
     first_row, first_token = metadata.num_decodes, metadata.num_decode_tokens
     prompts = range(first_token, first_token + metadata.num_prefill_tokens)
@@ -88,6 +88,18 @@ def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow
             )
         )  # fmt: skip
     return rows
+
+
+def _in_one(metadata: Any) -> bool:
+    """Return True if the indices of decodes and prefills are in one tensor, decodes first (up to 0.16)."""
+    return hasattr(metadata, "state_indices_tensor")
+
+
+def _prefill_indices(metadata: Any) -> Any:
+    if not _in_one(metadata):
+        return metadata.state_indices_tensor_p
+    first = metadata.num_decode_tokens
+    return metadata.state_indices_tensor[first : first + metadata.num_prefills]
 
 
 def _chunk_end(ends: Sequence[int], row: int, chunk: int, bounds: Bounds) -> int:
@@ -135,7 +147,9 @@ def _speculative_rows(metadata: Any, columns: Columns, skipped: int) -> list[Sta
 def _decode_rows(metadata: Any, columns: Columns) -> list[StateRow]:
     """Return rows without accepted counts: kernels use the first column only, even of several (0.28 has 1 + k)."""
     rows = []
-    for row, (block, *_) in enumerate(metadata.state_indices_tensor_d[: metadata.num_decode_tokens].tolist()):
+    indices = metadata.state_indices_tensor if _in_one(metadata) else metadata.state_indices_tensor_d
+    decodes = indices[: metadata.num_decode_tokens]
+    for row, (block, *_) in enumerate(decodes.reshape(len(decodes), -1).tolist()):
         column = columns.of(row, 0, block)
         rows.append(StateRow(row, (row,), False, False, block, column, 0, block, column, True, True, [block], [column]))
     return rows

@@ -6,6 +6,7 @@ from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
+from .options import drafts_on_device
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
@@ -16,6 +17,9 @@ class VllmFactory:
     """Opens engines of the vLLM that can be imported in this process.
 
     runners, modes, mixers  what this release has and the target drives
+    zeroes         this release zeroes blocks
+    device_drafts  the V1 runner can schedule ahead of its drafts
+    graphs         decode graphs can be captured
     """
 
     def __init__(
@@ -24,9 +28,13 @@ class VllmFactory:
         runners: tuple[str, ...] = ("v2", "v1"),
         modes: tuple[Mode, ...] = ("align", "none"),
         mixers: tuple[str, ...] = ("gdn", "mamba2"),
+        speculative_modes: tuple[Mode, ...] = ("align", "none"),
         zeroes: bool = True,
+        device_drafts: bool = True,
+        graphs: bool = True,
     ) -> None:
         self.name = name
+        self._device_drafts = device_drafts
         self.capabilities = Capabilities(
             events=_EVENTS,
             modes=modes,
@@ -37,7 +45,7 @@ class VllmFactory:
             group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
             layers_per_group=(1, 2),
             max_speculative_tokens=4,
-            speculative_modes=modes,
+            speculative_modes=speculative_modes,
             variable_drafts=True,
             max_async_depth=1,
             eagle_block_drop=True,
@@ -49,7 +57,7 @@ class VllmFactory:
             options={
                 "runner": runners,
                 "retention": ("dense", "default"),
-                "graphs": ("decode", "none"),
+                "graphs": ("decode", "none") if graphs else ("none",),
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
             },
@@ -63,12 +71,16 @@ class VllmFactory:
             return "it needs groups of both kinds, mamba and attention"
         if config.conv_width not in self.capabilities.conv_widths:
             return f"conv_width must be {self.capabilities.conv_widths[0]}"
+        if config.num_speculative_tokens and config.mamba_cache_mode not in self.capabilities.speculative_modes:
+            return f"this release does not speculate with mamba_cache_mode={config.mamba_cache_mode}"
         if config.mamba_cache_mode not in self.capabilities.modes:
             return f"mamba_cache_mode={config.mamba_cache_mode} is not supported"
         for name, drivable in self.capabilities.options.items():
             value = config.options.get(name, drivable[0] if name not in _DEFAULTS else _DEFAULTS[name])
             if value not in drivable:
                 return f"{name}={value} is not driven on this release"
+        if drafts_on_device(config) and not self._device_drafts:
+            return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
         if config.options.get("mixer") == "mamba2":
@@ -109,7 +121,15 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
     from . import compat
 
     runners = ("v2", "v1") if compat.has_v2() else ("v1",)
-    factory = VllmFactory(variant or "vllm", runners, compat.cache_modes(), zeroes=compat.zeroes_blocks())
+    factory = VllmFactory(
+        variant or "vllm",
+        runners,
+        compat.cache_modes(),
+        speculative_modes=compat.speculative_modes(),
+        zeroes=compat.zeroes_blocks(),
+        device_drafts=compat.has_device_drafter(),
+        graphs=compat.has_graph_choice(),
+    )
     trial = Config(
         num_blocks=40,
         groups=(Group("mamba", 8), Group("attention", 8)),

@@ -97,7 +97,7 @@ class Recorder:
         found = self._slots.get(layer.group)
         if found is None:
             metadata = self._context.attn_metadata[layer.layer_name]
-            mapping = self._context.slot_mapping
+            mapping = getattr(self._context, "slot_mapping", None)
             slots = mapping[layer.layer_name] if mapping else metadata.slot_mapping
             bounds = self._bounds(layer, len(layer.pages))
             rows = slot_rows(metadata, slots, layer.block_size, bounds)

@@ -1,17 +1,16 @@
 """What only vLLM before 0.28 needs: a process that is started as a CPU's, and a V1 runner that a CPU can run.
 
-    platform        up to 0.27 vLLM takes its platform from the distribution's version, which a wheel without "cpu" in
-                    it does not name; VLLM_TARGET_DEVICE is read since 0.28
-    stand-ins       `vllm.v1.worker.cpu.shm` replaces CUDA's events and streams since 0.23
-    n-gram module   0.14 and 0.15 import numba for it at the top of the runner
-    V1 runner       up to 0.23 `CPUModelRunner` replaces Triton kernels by compiled operators, shares the host's buffers
-                    with the device and refuses speculation. The runner here is `GPUModelRunner` itself; only device
-                    properties and synchronization are left out
+platform        up to 0.27 vLLM takes its platform from the distribution's version, which a wheel without "cpu" in
+                it does not name; VLLM_TARGET_DEVICE is read since 0.28
+stand-ins       `vllm.v1.worker.cpu.shm` replaces CUDA's events and streams since 0.23
+n-gram module   0.14 and 0.15 import numba for it at the top of the runner
+V1 runner       up to 0.23 `CPUModelRunner` replaces Triton kernels by compiled operators, shares the host's buffers
+                with the device and refuses speculation. The runner here is `GPUModelRunner` itself; only device
+                properties and synchronization are left out
 """
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import sys
 import types
@@ -30,6 +29,7 @@ def prepare_import() -> None:
 
         platforms._current_platform = platform = CpuPlatform()
         platform.is_pin_memory_available = lambda: False
+        _disable_pinning()
     if find_spec("vllm.v1.worker.cpu") is None or find_spec("vllm.v1.worker.cpu.shm") is None:
         _stand_in_for_cuda()
     else:
@@ -43,6 +43,18 @@ def stand_in_for_ngram(proposer: type) -> None:
     stand_in = types.ModuleType(NGRAM)
     stand_in.NgramProposer = proposer  # type: ignore[attr-defined]
     sys.modules[NGRAM] = stand_in
+
+
+def _disable_pinning() -> None:
+    """Revise what `vllm.utils` decided before the platform was known."""
+    from vllm.utils import platform_utils, torch_utils
+
+    getattr(platform_utils.is_pin_memory_available, "cache_clear", _nothing)()
+    for function in vars(torch_utils).values():
+        if inspect.isfunction(function) and function.__defaults__ and "pin_memory" in function.__code__.co_varnames:
+            function.__defaults__ = tuple(False if value is True else value for value in function.__defaults__)
+    if hasattr(torch_utils, "PIN_MEMORY"):
+        torch_utils.PIN_MEMORY = False
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -79,6 +91,14 @@ def _stand_in_for_cuda() -> None:
     changed.accelerator.synchronize = changed.accelerator.empty_cache = _nothing
     changed.Tensor.pin_memory = lambda tensor, *_, **__: tensor
     changed.Tensor.record_stream = _nothing
+    make = torch.tensor
+
+    def tensor(*arguments: Any, device: Any = None, **keywords: Any) -> Any:
+        """0.15 and 0.16 name CUDA as the device of the addresses of align copies."""
+        keywords["device"] = "cpu" if device == "cuda" else device
+        return make(*arguments, **keywords)
+
+    changed.tensor = tensor
 
 
 def v1_runner() -> type:
@@ -95,8 +115,7 @@ def v1_runner() -> type:
         """`GPUModelRunner` with a CPU as its device."""
 
         def __init__(self, vllm_config: Any, device: Any) -> None:
-            with _cuda_stand_ins(cpu_model_runner):
-                super().__init__(vllm_config, device)
+            super().__init__(vllm_config, device)
             self.use_cuda_graph = False
             self.cascade_attn_enabled = False
 
@@ -117,9 +136,3 @@ def v1_runner() -> type:
             """A CPU has nothing in flight."""
 
     return Runner
-
-
-def _cuda_stand_ins(module: Any) -> contextlib.AbstractContextManager[Any]:
-    wrapper = getattr(module, "_torch_cuda_wrapper", contextlib.nullcontext)
-    context: contextlib.AbstractContextManager[Any] = wrapper()
-    return context
