@@ -132,7 +132,7 @@ def most_drafts(config: VllmConfig) -> int:
 
 def speculative_modes() -> tuple[Mode, ...]:
     """Return the cache modes in which this release speculates: mode align does since 0.17."""
-    from vllm.config import vllm as configuration
+    from vllm.model_executor.models import config as configuration
 
     refuses = "currently not compatible " in inspect.getsource(configuration)
     return ("none",) if refuses or "align" not in cache_modes() else ("align", "none")
