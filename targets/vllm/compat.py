@@ -302,10 +302,10 @@ def kv_cache_shape(
 
 def stride_order(backend: Any) -> Callable[..., tuple[int, ...]]:
     """Return `get_kv_cache_stride_order` for `kv_cache_shape`: as it stands, where vLLM's own has other dimensions."""
-    own = backend.get_kv_cache_stride_order
+    own = getattr(backend, "get_kv_cache_stride_order", None)
 
     def order(*arguments: Any, **keywords: Any) -> tuple[int, ...]:
-        found: tuple[int, ...] = own(*arguments, **keywords)
+        found: tuple[int, ...] = own(*arguments, **keywords) if own else ()
         dimensions = len(kv_cache_shape(1, 1, 1, 1))
         return found if len(found) != dimensions + 1 or arguments or keywords else tuple(range(dimensions))
 
