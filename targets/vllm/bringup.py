@@ -26,7 +26,7 @@ from ...reference.layout import cdiv
 from ..base.protocol import TargetError
 from ..base.trace import Config
 from . import compat, graphs, hooks, old_releases
-from .configuration import configure, head_size
+from .configuration import block_size, configure, head_size
 from .contracts import contract
 from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
@@ -140,7 +140,12 @@ class Engine:
             pattern,
             self.config.conv_width,
             head_size(self.config),
-            contract(self.config.options.get("mixer", "gdn"), self.config.conv_width),
+            contract(
+                self.config.options.get("mixer", "gdn"),
+                self.config.conv_width,
+                self.config.mamba_cache_mode,
+                block_size(self.config, "mamba"),
+            ),
         )
 
     def _build_v2(self, model: Any) -> Any:

@@ -170,10 +170,17 @@ def has_prefill_indices() -> bool:
 
 
 def cache_modes() -> tuple[Mode, ...]:
-    """Return the mamba cache modes that the target drives; releases without the switch have no align mode."""
-    from vllm.config import CacheConfig
+    """Return the mamba cache modes that are drawn: all where it is the default for Mamba 1 and 2.
 
-    return ("align", "none") if "mamba_cache_mode" in CacheConfig.__dataclass_fields__ else ("none",)
+    Releases without the switch have it for these layers only, and no align mode.
+    """
+    from vllm.config import CacheConfig
+    from vllm.model_executor.models import config as configuration
+
+    if "mamba_cache_mode" not in CacheConfig.__dataclass_fields__:
+        return "none", "all"
+    by_default = '"all" if model_config.supports_mamba_prefix_caching' in inspect.getsource(configuration)
+    return ("align", "none", "all") if by_default else ("align", "none")
 
 
 def skipped_state() -> int:

@@ -109,11 +109,14 @@ def _set_block_sizes(config: Config, cache_config: Any) -> None:
     cache_config.block_size = size
     prefix_caching = config.mamba_cache_mode != "none"
     cache_config.mamba_block_size = block_size(config, "mamba") if prefix_caching else config.max_model_len
+    cache_config.enable_prefix_caching = config.enable_prefix_caching
+    if hasattr(cache_config, "mamba_cache_mode"):  # the model in `MODEL` has no mode all
+        cache_config.mamba_cache_mode = config.mamba_cache_mode
     cache_config.mamba_page_size_padded = size * 2 * head_size(config) * 8
     cache_config.num_gpu_blocks_override = config.num_blocks
     if config.options.get("retention", "dense") == "dense":
         compat.retain_every_boundary(cache_config)
-    assert getattr(cache_config, "mamba_cache_mode", "none") == config.mamba_cache_mode
+    assert getattr(cache_config, "mamba_cache_mode", config.mamba_cache_mode) == config.mamba_cache_mode
 
 
 def _set_graph_sizes(config: Config, compilation: Any) -> None:

@@ -1,6 +1,7 @@
 """Contracts between state layers and the metadata that vLLM builds for them.
 
 gdn     gated delta net (`GDNAttentionMetadataBuilder`): read in `metadata`
+mamba1  Mamba 1 (`Mamba1AttentionMetadataBuilder`): as Mamba 2, after `MambaMixer.forward_impl`; its scan is compiled
 mamba2  Mamba 2 (`Mamba2AttentionMetadataBuilder`): read here, after `MambaMixer2.conv_ssm_forward`. Prefills run
         first. Decode rows are speculative wherever k > 0. Since 0.32 a chunk may also leave the state at a boundary
         inside it in a block of its own (`store_prefill_checkpoint`).
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from .all_mode import all_rows
 from .bounds import Bounds
 from .layer_rows import Inner, StateRow
 from .metadata import Columns, in_bounds, speculative_row, state_rows
@@ -32,11 +34,18 @@ class Contract(NamedTuple):
     exports: bool = False
 
 
-def contract(name: str, conv_width: int) -> Contract:
-    """Return the contract for the option `mixer`."""
+def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 0) -> Contract:
+    """Return the contract for the option `mixer`, a cache mode and the tokens of a mamba block."""
     from . import compat
 
     skipped = compat.skipped_state()
+    if mode == "all":
+        chunks = name == "mamba2"
+        every = partial(all_rows, window=conv_width - 1, block_size=block_size, chunks=chunks, skipped=skipped)
+        return Contract(compat.state_backend(name.upper()), every, skipped)
+    if name == "mamba1":
+        rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
+        return Contract(compat.state_backend("MAMBA1"), rows, skipped)
     if name == "mamba2":
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
         return Contract(compat.state_backend("MAMBA2"), rows, skipped, exports=True)
@@ -66,8 +75,9 @@ def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow
     has_conv = metadata.has_initial_states_p.tolist()
     first_row, first_token = metadata.num_decodes, metadata.num_decode_tokens
     prompts = range(first_token, first_token + metadata.num_prefill_tokens)
-    chunks = metadata.last_chunk_indices_p.tolist()
-    ends = metadata.cu_chunk_seqlen_p.tolist()
+    has_chunks = getattr(metadata, "last_chunk_indices_p", None) is not None
+    chunks = metadata.last_chunk_indices_p.tolist() if has_chunks else []
+    ends = metadata.cu_chunk_seqlen_p.tolist() if has_chunks else []
     inner = _inner_states(metadata, starts, prompts, window, columns.bounds)
     rows = []
     for index, block in enumerate(blocks):
@@ -76,14 +86,15 @@ def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow
         if not tokens:
             continue
         column = columns.of(row, 0, block)
-        folded = _chunk_end(ends, row, chunks[index], columns.bounds) - starts[index]
+        # The scan of Mamba 1 has no chunks outside of mode all: its state is that of the last token.
+        folded = _chunk_end(ends, row, chunks[index], columns.bounds) - starts[index] if chunks else len(tokens)
         if not columns.bounds.has(row, "token", folded - 1, len(tokens)):
             continue
         rows.append(
             StateRow(
                 row, tokens, False, True,
                 block, column, 0,
-                block, column, has_conv[index], has_conv[index] and metadata.prep_initial_states,
+                block, column, has_conv[index], has_conv[index] and getattr(metadata, "prep_initial_states", True),
                 [block], [column], folded, inner[index],
             )
         )  # fmt: skip

@@ -83,7 +83,15 @@ class VllmFactory:
             return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
-        if config.options.get("mixer") == "mamba2":
+        mixer = config.options.get("mixer", "gdn")
+        if mixer == "mamba1" and config.num_speculative_tokens:
+            return "Mamba 1 does not speculate"
+        if config.mamba_cache_mode == "all":
+            if mixer not in ("mamba1", "mamba2"):
+                return "mode all needs mixer=mamba1 or mamba2"
+            if any(group.kind == "mamba" and group.block_size % 8 for group in config.groups):
+                return "the convolution's kernel needs blocks of a multiple of 8 tokens in mode all"
+        if mixer == "mamba2":
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:
                 return "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"
@@ -125,6 +133,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         variant or "vllm",
         runners,
         compat.cache_modes(),
+        ("gdn", "mamba2", "mamba1") if "all" in compat.cache_modes() else ("gdn", "mamba2"),
         speculative_modes=compat.speculative_modes(),
         zeroes=compat.zeroes_blocks(),
         device_drafts=compat.has_device_drafter(),

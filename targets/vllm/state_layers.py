@@ -23,7 +23,7 @@ from ..base.shadow import combine
 from . import compat
 from .contracts import Contract
 from .hooks import Recorder
-from .layer_rows import StateRow
+from .layer_rows import Cached, StateRow
 
 Tags = tuple[int, ...]
 _prefill = attrgetter("prefill")
@@ -140,9 +140,15 @@ class ShadowMamba(nn.Module, MambaBase):
         """Compute convolution and recurrence of one row."""
         tokens = tuple([ids[token] for token in row.tokens])
         tags = chain(EMPTY if start is None else start, tokens)
-        stored = None if window is None else self._convolve(row, window + tags)
+        if row.cached is not None:
+            stored = None
+            if start is not None and window is not None:
+                self._cache(row, row.cached, window + tags, tags, out)
+        else:
+            stored = None if window is None else self._convolve(row, window + tags)
         if start is not None:
-            self._recur(row, tags, stored)
+            if row.cached is None:
+                self._recur(row, tags, stored)
             # The window identifies the prefix, too: its last input is the tag of the last state.
             if window is not None and window[-1] != (NO_INPUT if start == EMPTY else start):
                 tags = chain(combine(window[-1], start), tokens)
@@ -150,6 +156,24 @@ class ShadowMamba(nn.Module, MambaBase):
                 out[token] = tag
         elif stored is not None:
             self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)
+
+    def _cache(self, row: StateRow, cached: Cached, history: Tags, tags: Tags, out: Sequence[int]) -> None:
+        """Store the windows, then the states of a row of mode all."""
+        written: dict[tuple[int, int, int], list[Any]] = {}
+        for block, column, count, inputs in cached.windows:
+            own = history[count : count + self.window]
+            first = row.tokens[0]
+            foreign = tuple(
+                [tags[one - first] if one >= first else out[one] if one >= 0 else NO_INPUT for one in inputs]
+            )
+            window = foreign or own
+            self.conv[block, : self.window] = window
+            written.setdefault((block, column, count), [None, None])[1] = window
+        for block, column, count in cached.states:
+            self.temporal[block] = tags[count - 1]
+            written.setdefault((block, column, count), [None, None])[0] = tags[count - 1]
+        for (block, column, count), (temporal, window) in written.items():
+            self._wrote(row, column, block, count, temporal, window)
 
     def _wrote(
         self, row: StateRow, column: int, block: int, count: int, temporal: int | None, window: Tags | None
