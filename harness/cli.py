@@ -33,6 +33,7 @@ COMMANDS = {
     "reduce": "shrink a failing trace",
     "bisect": "find the releases of an engine in which a trace fails",
     "repro": "write a script and a bug report for a failing trace",
+    "confirm": "run a finding on a real model, with and without a fix",
     "report": "write an HTML page for a campaign or a finding",
     "mutants": "measure how fast each known bug is found (mutants of a target)",
     "targets": "list the targets, or describe one",

@@ -240,7 +240,9 @@ def draw_trace(
 ) -> Trace:
     """Return trace `index` of a campaign with this seed: a pure function of its arguments."""
     choices = RandomChoices(seed, index)
-    config = draw_valid_config(choices, supports, capabilities, overrides or {})
+    shared = capabilities.traces_per_configuration
+    source = choices if shared == 1 else RandomChoices(seed, -1 - index // shared)
+    config = draw_valid_config(source, supports, capabilities, overrides or {})
     grammar = Grammar(config, capabilities, choices)
     count = choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
     events: tuple[AnyEvent, ...] = tuple(grammar.next_event() for _ in range(count))

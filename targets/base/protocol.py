@@ -37,6 +37,8 @@ class Capabilities(Struct, frozen=True):
     accepts      further values of switches: a trace may have them, but they are not drawn
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
                  same on every machine
+    traces_per_configuration  consecutive traces that share a configuration: for engines that are expensive to build and
+                 are reset between traces
     features     what else the target has. "padding", "stores", "partial-hits" and "snapshots" make reached states
                  required; "chunks" makes the workload draw chunk limits for single requests
     lacks        what nearly every engine does and this one does not: states that need it are not required
@@ -61,6 +63,7 @@ class Capabilities(Struct, frozen=True):
     options: dict[str, tuple[str, ...]] = {}
     accepts: dict[str, tuple[str, ...]] = {}
     traces_per_second: float = 4.0
+    traces_per_configuration: int = 1
     features: frozenset[str] = frozenset()
     lacks: frozenset[Usual] = frozenset()
 

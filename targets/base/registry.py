@@ -154,6 +154,14 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
     return scripts
 
 
+def confirmation(spec: str) -> ModuleType:
+    """Return what runs failing traces on an engine's real models (`confirmation`). TargetError if there is none."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "confirmation"):
+        raise TargetError(f"target {spec!r} has no real models")
+    return _module(parsed.name, "confirmation")
+
+
 def engines() -> list[str]:
     """Return the names of all engines."""
     return [
