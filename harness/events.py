@@ -15,8 +15,14 @@ Reason = Literal["time", "steps", "traces", "interrupted", "error"]
 
 
 class Finding(Struct, frozen=True):
-    """All failing traces with one signature.
+    """All failing traces with one cause, as far as the evidence shows (`identity`).
 
+    signature   symptom of its smallest trace; several findings may share it
+    name        its stable name and the stem of its files: the signature of the first trace, for a further cause behind
+                that signature with ".2", ".3", ...
+    symptoms    number of failing traces by signature
+    extras      paths of further traces that differ most from the smallest one and from each other
+    unsorted    how many of its traces were counted by their signature alone, because the time for sorting was spent
     trace       path of the shortest trace so far; `events` is its length
     index       number of the first trace of the campaign that failed this way, -1 for one of the corpus
     count       number of traces that failed this way
@@ -40,6 +46,15 @@ class Finding(Struct, frozen=True):
     shown: int = 0
     tried: int = 0
     known: str = ""
+    name: str = ""
+    symptoms: Mapping[str, int] = {}
+    extras: Sequence[str] = ()
+    unsorted: int = 0
+
+    @property
+    def id(self) -> str:
+        """The name by which outputs, files and the bug history identify the finding."""
+        return self.name or self.signature
 
     @property
     def flaky(self) -> bool:
@@ -65,6 +80,35 @@ class Canary(Struct, frozen=True):
     silent: Sequence[str] = ()
 
 
+Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not tested"]
+"""The state of a known bug on the unpatched target (`findings.fixes`)."""
+
+
+class KnownBug(Struct, frozen=True):
+    """One entry of known.toml as a campaign met it. The verdict comes from its traces on the unpatched target.
+
+    patched   True if the campaign ran with its patch: no failure is this bug
+    failed, traces    how many of its traces failed unpatched, and how many ran
+    covered   number of failing traces of the campaign that it acknowledged
+    warning   a reason not to rely on the entry, "" if there is none
+    """
+
+    name: str
+    reason: str
+    verdict: Verdict = "not tested"
+    detail: str = ""
+    patched: bool = False
+    failed: int = 0
+    traces: int = 0
+    covered: int = 0
+    warning: str = ""
+
+    @property
+    def outdated(self) -> bool:
+        """True if the entry has to be removed, or its patch adapted."""
+        return self.verdict in ("fixed upstream", "patch no longer applies")
+
+
 class Summary(Struct, frozen=True):
     """Totals of a campaign; also the content of its state file.
 
@@ -72,6 +116,7 @@ class Summary(Struct, frozen=True):
     never_exercised, never_reached    those with a count of 0: not empty means vacuous
     canary                            None without a self-test, or while it is running
     done, beyond                      trace numbers that are counted: all below `done`, and those in `beyond`
+    known_bugs                        the entries of known.toml for this target
     """
 
     target: str
@@ -91,6 +136,12 @@ class Summary(Struct, frozen=True):
     canary: Canary | None = None
     done: int = 0
     beyond: Sequence[int] = ()
+    known_bugs: Sequence[KnownBug] = ()
+
+    @property
+    def outdated(self) -> Sequence[KnownBug]:
+        """Known bugs that have to be removed from known.toml, or whose patch has to be adapted."""
+        return [bug for bug in self.known_bugs if bug.outdated]
 
     @property
     def blind(self) -> bool:
@@ -171,6 +222,12 @@ class CanaryDone(Struct, frozen=True):
     canary: Canary
 
 
+class KnownChecked(Struct, frozen=True):
+    """The traces of a known bug ran on the unpatched target."""
+
+    bug: KnownBug
+
+
 class Retested(Struct, frozen=True):
     """The trace of a bug that this campaign did not meet ran again: `shown` of `tried` runs failed."""
 
@@ -212,6 +269,7 @@ CampaignEvent = (
     | Improved
     | WorkerLost
     | CanaryDone
+    | KnownChecked
     | Retested
     | Notice
     | Tick

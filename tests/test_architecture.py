@@ -31,6 +31,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "outputs",
         "detection",
         "findings",
+        "identity",
         "workers",
         "explain",
         "lockstep",
