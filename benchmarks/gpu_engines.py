@@ -83,6 +83,8 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
             if options.traces and found[signature] <= 4:
                 name = f"{options.out.stem}-{signature}-{traces - 1}.json"
                 save_trace(trace, options.traces / name)
+            if options.until_violation:
+                break
     seconds = time.monotonic() - started
     return {
         "traces": traces, "refused": refused, "steps": steps,
@@ -342,6 +344,8 @@ def main() -> int:
     parser.add_argument("--stride", type=int, default=1, help="of the numbers of --proof's traces")
     parser.add_argument("--clock", action="store_true", help="say where the time goes")
     parser.add_argument("--warm", type=float, default=0.0, help="seconds of random traces that are not counted")
+    parser.add_argument("--at", type=float, default=0.0, help="Unix time at which to begin: several side by side")
+    parser.add_argument("--until-violation", action="store_true", help="end at the first violation")
     parser.add_argument("--traces", type=Path, help="a folder for violating traces")
     parser.add_argument("-o", dest="out", type=Path, default=Path("gpu-engines.json"))
     options = parser.parse_args()
@@ -365,6 +369,7 @@ def main() -> int:
     }  # fmt: skip
     if options.warm:
         campaign(argparse.Namespace(**{**vars(options), "seconds": options.warm, "traces": None}), factory)
+    time.sleep(max(options.at - time.time(), 0))
     watched = clock() if options.clock else None
     what = corpus if options.corpus else proof if options.proof else campaign
     result["result"] = what(options, factory)

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--patch", type=Path, action="append", default=[], metavar="FILE", help="a fix, as a unified diff; repeatable"
     )
     parser.add_argument("--forms", type=int, default=2, metavar="N", help="scaled forms to run (default: 2)")
-    parser.add_argument("--hours", type=float, default=1.0, help=argparse.SUPPRESS)
+    parser.add_argument("--hours", type=float, default=1.0, metavar="H", help="time limit on the device (default: 1)")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="folder of the report")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 

@@ -58,7 +58,7 @@ def computed(factory: Any, trace: Trace) -> Rows:
                     for place, values in zip(one.rows, one.logprobs, strict=True):
                         rows.setdefault(place, {})[lane.fill] = values
     except Exception as error:  # the engine's: what was computed until then is shown
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
     finally:
         target.close()
     return rows

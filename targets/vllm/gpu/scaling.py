@@ -1,9 +1,9 @@
 """A trace for other block sizes: a CPU trace has blocks of 4 to 16 tokens, a real model's are larger.
 
 A length is a number of blocks and a rest, or a number of blocks and a distance to the next boundary. Which of the two
-matters depends on the trace: a prompt of five tokens in blocks of four may have to be one token behind a boundary, or to
-reach the next one in three steps. So a trace has several scaled forms, in which each prompt keeps the one or the other;
-who wants to know which of them still fails runs them on the CPU (`harness/commands/confirm.py`).
+matters depends on the trace: a prompt of five tokens in blocks of four may have to be one token behind a boundary, or
+to reach the next one in three steps. So a trace has several scaled forms, in which each prompt keeps the one or the
+other. `harness/commands/confirm.py` runs them on the CPU to find those that still fail.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def nearest(size: int, old: int) -> Length:
 
 
 def scaled(trace: Trace, size: int, forms: Sequence[Callable[[int, int], Length]] = (from_start,)) -> Trace:
-    """The trace with blocks of `size` tokens. `forms` of the arrivals' prompts in turn; the last one serves the rest."""
+    """The trace with blocks of `size` tokens.
+
+    `forms` are those of the arrivals' prompts in turn; the last one serves the rest.
+    """
     old = max(group.block_size for group in trace.config.groups)
     events: list[AnyEvent] = []
     arrivals = 0

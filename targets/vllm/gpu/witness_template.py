@@ -84,8 +84,10 @@ def main():
         failed |= differs
         print(f"{name}: alone {alone}")
         print(f"{name}: here  {tokens}" + (f"  WRONG from token {at} on" if differs else ""))
-    print("the defect is here" if failed else "passed: the defect is not here")
-    return int(failed)
+    if failed:
+        sys.exit("the defect is here: tokens differ from those of the same request alone")
+    print("passed: the defect is not here")
+    return 0
 
 
 def start(plan, engine_arguments, runner):
