@@ -331,6 +331,254 @@ def draw_trace(
 
     Most traces to which circumstances in `avoid` apply are drawn again (`avoid`).
     """
+    shared = capabilities.traces_per_configuration
+
+    def draw(choices: RandomChoices, origin: str) -> Trace:
+        configured_by = choices if shared == 1 else RandomChoices(seed, -1 - index // shared)
+        return _draw(choices, configured_by, capabilities, overrides, supports, origin)
+
+    trace = draw(RandomChoices(seed, index), f"seed {seed}, trace {index}")
+    if not any(each.apply_to(trace) for each in avoid):
+        return trace
+    choices = RandomChoices(seed, f"{index}/avoid")
+    if not choices.chance(AVOID_PERCENT):
+        return trace
+    for number in range(1, REDRAWS_MAX + 1):
+        again = RandomChoices(seed, f"{index}/{number}")
+        trace = draw(again, f"seed {seed}, trace {index}, drawn again ({number})")
+        if not any(each.apply_to(trace) for each in avoid):
+            break
+    return trace
+
+
+def _draw(self) -> AnyEvent:
+        choices = self.choices
+        if not self.left:
+            self.idle += 1
+            if self.history and "dummy_run" in self.capabilities.events and choices.chance(25):
+                return self.dummy_run()
+            if self.history and self.idle < 3 and choices.chance(25):
+                return self.step()
+            if self.sessions and choices.chance(75):
+                return self.turn()
+            return self.arrive()
+        if len(self.left) < self.burst and choices.chance(30):
+            return self.arrive()
+        if self.parked() and choices.chance(35):
+            return self.turn()
+        for percent, draw in self.rare:
+            if choices.chance(percent):
+                return draw()
+        return self.step()
+
+    def live_name(self) -> str:
+        """Return a request that is probably alive."""
+        return self.choices.pick(list(self.left) or ["r0"])
+
+    def holder(self) -> str:
+        """Return a request that is probably alive, or a session."""
+        return self.choices.pick(list({**self.left, **self.sessions}) or ["r0"])
+
+    def preempt(self) -> Preempt:
+        """Return a preemption of a request, or of a session between its turns."""
+        return Preempt(self.holder())
+
+    def abort(self) -> Abort:
+        """Return an abort of a request or a session."""
+        name = self.holder()
+        self.sessions.pop(name, None)
+        return Abort(name)
+
+    def park(self) -> Park:
+        """Return an early end of a session's turn."""
+        return Park(self.live_name())
+
+    def evict(self) -> Evict:
+        """Return an eviction of a few cached blocks."""
+        return Evict(self.choices.integer(1, 6))
+
+    def reset_prefix_cache(self) -> ResetPrefixCache:
+        """Return a reset of the prefix cache."""
+        return ResetPrefixCache(self.choices.chance(50))
+
+    def move_tier(self) -> MoveTier:
+        """Return a move of a request's blocks to the host's memory."""
+        return MoveTier(self.live_name(), "host")
+
+    def parked(self, room: int = 0) -> list[str]:
+        """Return the sessions that are probably parked and have room for as many tokens more."""
+        return [name for name in self.sessions if name not in self.left and self.room(name) >= room]
+
+    def pick_parked(self, room: int = 0) -> str:
+        """Return one of `parked`, which must not be empty."""
+        return self.choices.pick(self.parked(room))
+
+    def may_fork(self) -> bool:
+        """Return True if a session can be forked and there are not too many."""
+        return bool(self.parked()) and len(self.sessions) < SESSIONS_MAX
+
+    def turn(self) -> Resume | Truncate | Fork | Step:
+        """Return the next turn, a truncation or a fork of a session that is probably parked. A session without room
+        for another turn stays parked until the end of the trace."""
+        name = self.pick_parked()
+        if self.cuts and self.choices.chance(40):
+            return self.truncate(name)
+        if self.forks and len(self.sessions) < SESSIONS_MAX and self.choices.chance(25):
+            return self.fork(name)
+        if self.room(name) < 2:
+            del self.sessions[name]
+            return self.step()
+        return self.resume(name)
+
+    def room(self, name: str) -> int:
+        """Return the number of tokens that another turn of a session may have, its output included."""
+        return self.config.max_model_len - self.sessions[name]
+
+    def truncate(self, name: str) -> Truncate:
+        """Return a truncation of a session."""
+        self.sessions[name] = self.length(self.sessions[name])
+        return Truncate(name, self.sessions[name])
+
+    def fork(self, name: str) -> Fork:
+        """Return a fork of a session."""
+        fork = f"{name}f{len(self.sessions)}"
+        self.sessions[fork] = self.sessions[name]
+        return Fork(fork, name)
+
+    def resume(self, name: str) -> Resume:
+        """Return the next turn of a session that has room for one."""
+        room = self.room(name)
+        max_new = self.length(min(room - 1, 6 if self.short else self.unit))
+        prompt = self.length(min(room - max_new, 2 * self.unit))
+        self.sessions[name] += prompt + max_new
+        self.expect(name, prompt, max_new)
+        return Resume(name, ((self.choices.pick(DOCUMENTS), prompt),), max_new)
+
+    def expect(self, name: str, prompt: int, max_new: int) -> None:
+        """Estimate the steps that a request or a turn needs."""
+        self.left[name] = prompt // max(self.config.max_num_batched_tokens // 2, 1) + 1 + max_new
+        self.idle = 0
+
+    def length(self, most: int) -> int:
+        """Return a length in 1..most, clustered around block boundaries."""
+        choices, config = self.choices, self.config
+        if choices.chance(25):
+            return choices.integer(1, most)
+        size = choices.pick(config.groups).block_size
+        k = config.num_speculative_tokens
+        near = choices.pick((0, -1, 1, k, k + 1, config.conv_width - 1))
+        return min(max(choices.integer(0, most // size) * size + near, 1), most)
+
+    def arrive(self) -> Arrive:
+        """Return an arrival with a new prompt, or with one that shares a prefix with earlier ones."""
+        choices, config = self.choices, self.config
+        name = f"r{len(self.history)}"
+        new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
+        max_new = self.length(new_max) if choices.chance(70) else choices.integer(1, min(4, new_max))
+        session = self.talks and choices.chance(60)
+        room = (config.max_model_len - max_new) // (2 if session else 1)
+        path = self._shared_path(room) if self.history and choices.chance(75) else None
+        if path is None:
+            path = ((choices.pick(DOCUMENTS), self.length(room)),)
+        priority = choices.integer(0, 2) if config.policy == "priority" else 0
+        event = Arrive(name, path, max_new, priority, session)
+        self.history.append(event)
+        total = sum(length for _, length in path)
+        if session:
+            self.sessions[name] = total + max_new
+        self.expect(name, total, max_new)
+        return event
+
+    def _shared_path(self, room: int) -> tuple[tuple[str, int], ...] | None:
+        """Return an earlier prompt again, a prefix or extension of it, or it with its own output and more; None if it
+        is too long."""
+        choices = self.choices
+        earlier = choices.pick(self.history[-4:])
+        path = earlier.prompt
+        kind = choices.integer(0, 3)
+        if kind == 1:
+            document, length = path[-1]
+            path = (*path[:-1], (document, self.length(max(length + self.unit, 1))))
+        elif kind >= 2:
+            output = min(choices.integer(1, earlier.max_new_tokens), earlier.max_new_tokens)
+            path = (*path, ("~", output))
+            if kind == 3:
+                path = (*path, (choices.pick(DOCUMENTS), self.length(self.unit)))
+        used = sum(length for _, length in path)
+        return path if used <= room and len(path) <= 16 else None
+
+    def step(self) -> Step:
+        """Return an engine step, sometimes with a small budget, limits for requests, few or wrong drafts."""
+        choices, config = self.choices, self.config
+        k = config.num_speculative_tokens
+        drafts = right = 0
+        per_request: dict[str, tuple[int, int]] = {}
+        if k:
+            drafts = k if not self.capabilities.variable_drafts or choices.chance(70) else choices.integer(0, k)
+            right = choices.integer(0, drafts)
+            if choices.chance(40):
+                own = choices.integer(0, k) if self.capabilities.variable_drafts else drafts
+                per_request[self.live_name()] = (own, choices.integer(0, own))
+        chunks = {}
+        if "chunks" in self.capabilities.features and choices.chance(12):
+            chunks[self.live_name()] = choices.integer(1, self.unit + 2)
+        budget = choices.integer(k + 1, config.max_num_batched_tokens) if choices.chance(20) else None
+        for name in list(self.left):
+            self.left[name] -= 1 + right
+            if self.left[name] <= 0:
+                del self.left[name]
+        pad_to = choices.integer(1, 8) if choices.chance(10) else 0
+        return Step(budget, chunks, drafts, right, per_request, pad_to)
+
+    def external_load(self) -> ExternalLoad:
+        """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""
+        name, chance = list(self.left or ["r0"])[-1], self.choices.chance
+        return ExternalLoad(name, self.length(self.config.max_model_len), chance(85), chance(20))
+
+    def select(self) -> Select:
+        """Return a selection of most of the requests that are probably in the batch, in any order."""
+        names = list(self.left) or ["r0"]
+        kept = [name for name in names if self.choices.chance(75)] or names
+        order = sorted(kept, key=lambda name: self.choices.integer(0, 3))
+        self.left = {name: steps for name, steps in self.left.items() if name in order}
+        return Select(tuple(order))
+
+    def reorder(self) -> Reorder:
+        """Return beams: rows are exchanged, or take over another row."""
+        names = list(self.left) or ["r0"]
+        if self.choices.chance(50):
+            shift = self.choices.integer(1, max(len(names) - 1, 1))
+            return Reorder(dict(zip(names, names[shift:] + names[:shift], strict=True)))
+        return Reorder({name: self.choices.pick(names) for name in names})
+
+    def crop(self) -> Crop:
+        """Return a crop of a few tokens."""
+        return Crop(self.choices.integer(1, 4))
+
+    def repeat(self) -> Repeat:
+        """Return two or three of each row."""
+        times = self.choices.integer(2, 3)
+        batch = repeated(list(self.left), times, self.config.max_num_seqs, set())
+        self.left |= {name: self.left[source] for name, (source, _) in batch.items()}
+        return Repeat(times)
+
+    def dummy_run(self) -> DummyRun:
+        """Return a dummy run, as of an idle data-parallel rank."""
+        return DummyRun(self.choices.integer(1, self.config.max_num_seqs), self.choices.chance(85))
+
+
+def draw_trace(
+    capabilities: Capabilities,
+    seed: int,
+    index: int,
+    overrides: Mapping[str, object] | None = None,
+    supports: Callable[[Config], str] = lambda config: "",
+    avoid: Sequence[Circumstances] = (),
+) -> Trace:
+    """Return trace `index` of a campaign with this seed: a pure function of its arguments.
+
+    Most traces to which circumstances in `avoid` apply are drawn again (`avoid`).
+    """
     trace = _draw(RandomChoices(seed, index), capabilities, overrides, supports, f"seed {seed}, trace {index}")
     if not any(each.apply_to(trace) for each in avoid):
         return trace
@@ -348,12 +596,13 @@ def draw_trace(
 
 def _draw(
     choices: Choices,
+    configured_by: Choices,
     capabilities: Capabilities,
     overrides: Mapping[str, object] | None,
     supports: Callable[[Config], str],
     origin: str,
 ) -> Trace:
-    config = draw_valid_config(choices, supports, capabilities, overrides or {})
+    config = draw_valid_config(configured_by, supports, capabilities, overrides or {})
     grammar = Grammar(config, capabilities, choices)
     count = choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
     events: tuple[AnyEvent, ...] = tuple(grammar.next_event() for _ in range(count))
