@@ -71,12 +71,13 @@ class Sorter:
             if counted.name not in store.findings:  # merged into another one meanwhile
                 return None
             found = causes(evidence, store)
-            if found and (into := found[0]) in store.findings:
+            if found and found[0] in store.findings:
+                into = next(name for name in store.findings if name in found)  # the oldest keeps its name
                 finding = store.sort(counted.name, counted.violation.signature, into)
                 learn(store, into, evidence, trace)
                 state.judge(into)
                 claim = None
-                gone = self._link(into, [name for name in found[1:] if name in store.findings])
+                gone = self._link(into, [name for name in found if name in store.findings and name != into])
             elif found or founds(evidence):
                 finding = store.split(counted.name, violation, counted.index, trace, state.known(violation.signature))
                 claim = Claim(finding, None)

@@ -53,8 +53,9 @@ class Spectrum:
     def places(self) -> tuple[Place, ...]:
         """Return the most suspicious functions; none without passing neighbours."""
         best: dict[tuple[str, str], tuple[float, int, int]] = {}
-        for ((file, function, before, line), _), (score, order) in self._scores().items():
-            rank = (-score, order, line if before != RETURN else 0)
+        for ((file, function, before, line), there), (score, order) in self._scores().items():
+            # A missing arc is a branch not taken: the place is the line of the branch.
+            rank = (-score, order, 0 if before == RETURN else line if there else before)
             if (self._count and (file, function) not in best) or rank < best.get((file, function), rank):
                 best[file, function] = rank
         ranked = sorted(best.items(), key=lambda each: each[1])[:PLACES]

@@ -11,6 +11,7 @@ from hybridfuzz.harness.events import Finding, Summary
 from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.findings import store as module
 from hybridfuzz.harness.findings.store import FindingStore, file_name, read_state, trace_path
+from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.trace import Trace, TraceError
@@ -165,3 +166,67 @@ def test_names_of_files_are_harmless() -> None:
         name = file_name(signature)
         assert "/" not in name and "\x00" not in name and len(name) <= 120
     assert json.loads(json.dumps(file_name("M4-step"))) == "M4-step"
+
+
+def evidence_of(signature: str) -> FindingEvidence:
+    return FindingEvidence([Evidence(signature)])
+
+
+def test_a_trace_counts_unsorted_until_it_is_sorted(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.claim(VIOLATION, 0, trace(3))
+    counted = store.count(VIOLATION)
+    assert counted and (counted.count, counted.unsorted) == (2, 1)
+    own = store.split(counted.id, VIOLATION, 1, trace(2))
+    assert own.id == f"{SIGNATURE}.2"
+    assert [(one.count, one.unsorted, dict(one.symptoms)) for one in store.findings.values()] == [
+        (1, 0, {SIGNATURE: 1}),
+        (1, 0, {SIGNATURE: 1}),
+    ]
+    assert store.count(VIOLATION)
+    moved = store.sort(SIGNATURE, SIGNATURE, own.id)
+    assert (moved.count, store.findings[SIGNATURE].count, store.findings[SIGNATURE].unsorted) == (2, 1, 0)
+
+
+def test_merged_findings_lose_no_count_and_leave_no_file(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.claim(VIOLATION, 0, trace(3))
+    other = msgspec.structs.replace(VIOLATION, field="other")
+    store.claim(other, 1, trace(2))
+    store.learn(other.signature, evidence_of(other.signature))
+    store.add_trace(other.signature, trace(4))
+    gone, kept = store.merge(other.signature, SIGNATURE)
+    store.save_state(summary(*store.findings.values()))
+    store.remove(gone)
+    assert (kept.count, dict(kept.symptoms)) == (2, {SIGNATURE: 1, other.signature: 1})
+    assert {path.name for path in (tmp_path / "findings").iterdir()} == {f"{SIGNATURE}.json", f"{SIGNATURE}.txt"}
+    assert store.count(other), "its symptom counts for the finding that is left"
+
+
+def test_a_later_campaign_gives_the_same_cause_the_same_name(tmp_path: Path) -> None:
+    first = open_store(tmp_path)
+    first.claim(VIOLATION, 0, trace(3))
+    first.learn(SIGNATURE, evidence_of(SIGNATURE))
+    later = FindingStore(tmp_path, "hybrid")
+    assert later.evidence[SIGNATURE].evidence[0].signature == SIGNATURE
+    claimed, _ = later.claim(VIOLATION, 0, trace(5))
+    assert claimed.id == f"{SIGNATURE}.2", "until its evidence is there it may be another cause"
+    gone, kept = later.merge(claimed.id, SIGNATURE)
+    later.remove(gone)
+    assert (kept.id, kept.events) == (SIGNATURE, 3)
+    assert not list((tmp_path / "findings").glob("*.2.*"))
+
+
+def test_further_traces_are_read_back_and_cannot_name_other_files(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.claim(VIOLATION, 0, trace(3))
+    finding = store.add_trace(SIGNATURE, trace(2))
+    assert [Path(extra).name for extra in finding.extras] == [f"{SIGNATURE}.also-1.json"]
+    store.save_state(summary(finding))
+    state = read_state(tmp_path)
+    assert state and list(state.findings[0].extras) == list(finding.extras)
+    (tmp_path / "campaign.json").write_bytes(
+        msgspec.json.encode(summary(msgspec.structs.replace(finding, extras=["findings/other.json"])))
+    )
+    with pytest.raises(TraceError, match="is not a trace in findings/"):
+        read_state(tmp_path)

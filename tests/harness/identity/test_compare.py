@@ -1,6 +1,6 @@
 """Failures with one cause are like each other, whatever invariant broke first."""
 
-from hybridfuzz.harness.identity.compare import SAME, learned, likeness, same_cause
+from hybridfuzz.harness.identity.compare import SAME, founds, learned, likeness, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 
 PADDED = Evidence(
@@ -25,11 +25,12 @@ def test_the_same_signature_is_not_the_same_cause() -> None:
     assert likeness(PADDED, other) < SAME
 
 
-def test_without_lines_the_symptom_has_to_agree() -> None:
+def test_without_lines_the_symptom_counts() -> None:
     bare = variant(parting=())
     assert likeness(bare, bare) == 1.0
-    assert likeness(bare, variant(parting=(), signature="M4-step")) == 0.0
-    assert likeness(PADDED, variant(parting=(), relation="another")) == 0.0
+    assert likeness(bare, variant(parting=(), signature="M4-step")) == 0.5
+    assert likeness(PADDED, variant(parting=(), relation="another")) == 0.5
+    assert founds(PADDED) and not founds(bare) and not founds(variant(complete=False))
 
 
 def test_a_trace_that_is_like_two_findings_links_them() -> None:

@@ -16,7 +16,7 @@ FAR = (Executed("engine/sched.py", "schedule", ((0, 10, 1), (10, 11, 2), (11, 12
 
 def test_the_first_place_comes_before_its_consequences() -> None:
     first, second = Spectrum(FAILING, [NEAR]).places()
-    assert (first.file, first.function, first.line, first.score) == ("engine/sched.py", "schedule", 11, 1.0)
+    assert (first.file, first.function, first.line, first.score) == ("engine/sched.py", "schedule", 10, 1.0)
     assert second.function == "execute"
 
 
