@@ -50,7 +50,7 @@ from ..findings.triage import (
     save_bug_history,
 )
 from ..findings.triage import merge as merge_history
-from ..identity.compare import best_match, learned, likeness_to
+from ..identity.compare import learned, likeness_to, same_cause
 from ..identity.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
 from ..traces.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
 from ..units import shard as parse_shard
@@ -305,8 +305,8 @@ def _group_of(one: _Saved, groups: Mapping[str, _Group]) -> str:
     evidence = one.evidence.evidence if one.evidence else ()
     if evidence:
         known = {name: group.evidence for name, group in groups.items() if group.evidence}
-        if match := best_match(evidence[0], known):
-            return match
+        if same := same_cause(evidence[0], known):
+            return same[0]
     showing = [name for name, group in groups.items() if signature in group.symptoms]
     if showing and not (evidence and evidence[0].complete):
         return max(showing, key=lambda name: groups[name].symptoms[signature])

@@ -293,9 +293,9 @@ class Client:
             copies.setdefault(source, []).append((name, rank))
         for row in self.batch:
             own: list[tuple[str | None, int]] = [*copies.get(row.name or "", [(None, 0)] * times)]
-            for name, rank in own:
+            for new, rank in own:
                 copy = row.copy_of(row, rank)
-                copy.name, copy.session = name, row.session and not rank
+                copy.name, copy.session = new, row.session and not rank
                 after.append(copy)
         return ([do.Repeat(times)] if order else []), after
 
