@@ -12,7 +12,7 @@ It uses what is known about hybrid caches, and nothing about single bugs:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ...reference.batch import repeated
 from ...targets.base.protocol import Capabilities
@@ -42,6 +42,7 @@ from ...targets.base.trace import (
     Truncate,
     Wake,
 )
+from .avoid import AVOID_PERCENT, REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
 
@@ -313,10 +314,6 @@ class Grammar:
         self.left |= {name: self.left[source] for name, (source, _) in batch.items()}
         return Repeat(times)
 
-    def crop(self) -> Crop:
-        """Return a crop of all rows."""
-        return Crop(self.choices.integer(1, 4))
-
     def dummy_run(self) -> DummyRun:
         """Return a dummy run, as of an idle data-parallel rank."""
         return DummyRun(self.choices.integer(1, self.config.max_num_seqs), self.choices.chance(85))
@@ -328,11 +325,36 @@ def draw_trace(
     index: int,
     overrides: Mapping[str, object] | None = None,
     supports: Callable[[Config], str] = lambda config: "",
+    avoid: Sequence[Circumstances] = (),
 ) -> Trace:
-    """Return trace `index` of a campaign with this seed: a pure function of its arguments."""
-    choices = RandomChoices(seed, index)
+    """Return trace `index` of a campaign with this seed: a pure function of its arguments.
+
+    Most traces to which circumstances in `avoid` apply are drawn again (`avoid`).
+    """
+    trace = _draw(RandomChoices(seed, index), capabilities, overrides, supports, f"seed {seed}, trace {index}")
+    if not any(each.apply_to(trace) for each in avoid):
+        return trace
+    choices = RandomChoices(seed, f"{index}/avoid")
+    if not choices.chance(AVOID_PERCENT):
+        return trace
+    for number in range(1, REDRAWS_MAX + 1):
+        again = RandomChoices(seed, f"{index}/{number}")
+        origin = f"seed {seed}, trace {index}, drawn again ({number})"
+        trace = _draw(again, capabilities, overrides, supports, origin)
+        if not any(each.apply_to(trace) for each in avoid):
+            break
+    return trace
+
+
+def _draw(
+    choices: Choices,
+    capabilities: Capabilities,
+    overrides: Mapping[str, object] | None,
+    supports: Callable[[Config], str],
+    origin: str,
+) -> Trace:
     config = draw_valid_config(choices, supports, capabilities, overrides or {})
     grammar = Grammar(config, capabilities, choices)
     count = choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
     events: tuple[AnyEvent, ...] = tuple(grammar.next_event() for _ in range(count))
-    return Trace(config, events, origin=f"seed {seed}, trace {index}")
+    return Trace(config, events, origin=origin)
