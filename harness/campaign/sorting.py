@@ -84,7 +84,7 @@ class Sorter:
             state.save_locked()
             for one in gone:
                 store.remove(one)
-        state.emit(Found(finding) if claim else Improved(finding))
+        state.emit(Found(finding, self._worker.node) if claim else Improved(finding))
         for one in gone:
             state.emit(Merged(one.id, store.findings[into]))
         return claim

@@ -20,9 +20,11 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
 from ..events import CampaignEvent, Canary, Finding, Found, Improved, NodeLeft, Notice, Reason, Summary
+from ..findings.fixes import Fixes
 from ..findings.known import Known, reason_for
 from ..findings.store import FindingStore, OutputError
 from ..findings.triage import BugHistory
+from ..findings.watch import KnownBugs
 from ..generate.overrides import check_overrides
 from ..identity.symptom import UNEXPLAINED
 from ..lockstep.state_catalogue import required_oracles, required_states
@@ -53,6 +55,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     earlier           the last state of this very campaign if it was killed or interrupted
     left_behind       findings of another, earlier campaign in this folder
     known             acknowledged bugs
+    fixes             known bugs for this target, with those whose patch is in effect
+    last              the last state of another, earlier campaign in this folder
     shard             share of the seed's traces to run; `traces` is a limit of the whole
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
     """
@@ -75,6 +79,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     earlier: Summary | None = None
     left_behind: Sequence[Finding] = ()
     known: Sequence[Known] = ()
+    fixes: Fixes | None = None
+    last: Summary | None = None
     history: BugHistory = {}
     shard: Shard = WHOLE
 
@@ -106,6 +112,7 @@ class CampaignState:
         self.events: SimpleQueue[CampaignEvent | Exception] = SimpleQueue()
         self.store = FindingStore(settings.out, settings.target)
         self.corpus = CampaignCorpus(settings.out)
+        self.known_bugs = KnownBugs(settings.fixes, settings.last)
         self.reason: Reason | None = None
         self.canary: Canary | None = None
         self.nodes = NodeTotals(settings.earlier)
@@ -314,4 +321,5 @@ class CampaignState:
             beyond=sorted(progress.beyond),
             shard="" if settings.shard.of == 1 else str(settings.shard),
             nodes=self.nodes.totals(),
+            known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
         )

@@ -173,24 +173,24 @@ class WorkerLoop:
         state = self._state
         if isinstance(taken, Claim):
             state.emit(Found(taken.finding, self.worker.node))
-            self._investigate_or_leave(taken, violation, trace)
+            self._investigate(taken, violation, trace)
         elif isinstance(taken, Unsorted):
             self.busy = True
             self._announce(f"sorting {violation.signature}")
             if claim := Sorter(state, self.worker).sort(taken):
-                self._investigate_or_leave(claim, violation, load_trace(claim.finding.trace))
+                self._investigate(claim, violation, load_trace(claim.finding.trace))
             self.busy = False
             self._announce("fuzzing")
 
-    def _investigate_or_leave(self, claim: Claim, violation: Violation, trace: Trace) -> None:
-        """Investigate a finding; if its node is lost meanwhile, leave the rest to another worker."""
+    def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
+        """Confirm, reduce and sort a finding. If the node is lost meanwhile, another worker starts again."""
         try:
-            self._investigate(claim, violation, trace)
+            self._confirm(claim, violation, trace)
         except NodeLost:
             self._schedule.put(partial(WorkerLoop.reduce_again, finding=claim.finding))
             raise
 
-    def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
+    def _confirm(self, claim: Claim, violation: Violation, trace: Trace) -> None:
         state = self._state
         self.busy = True
         self._announce(f"reducing {claim.finding.id}")

@@ -1,14 +1,15 @@
 """Unites the folders of independent campaigns on one target: shards of one seed, or campaigns with different seeds.
 
     ALL/campaign.json      the totals, as one campaign would have them
-    ALL/parts/NAME.json    the state of each campaign that was merged
     ALL/findings, corpus, triage.json    as in the folder of a campaign
+    ALL/parts/NAME/        each campaign that was merged: state, findings with their evidence, bug history
 
-Everything is computed from the parts and from the files of all folders, in an order that depends on their content
-alone: merging in any order, in several steps, or twice gives the same files. ALL counts as one of the folders if it
-exists. A folder that comes again replaces what it reported before.
+Everything is computed from the parts, in an order that depends on their content alone: merging in any order, in several
+steps, or twice gives the same files. If ALL is the result of an earlier merge, its parts count, too. A campaign that
+comes again replaces what it reported before.
 
-Times of first and last sight come from the bug histories of the folders.
+Findings of different parts are one if the evidence says that they have one cause (`identity.compare`); without
+evidence, if they have one signature. They are taken in the order of their first traces, as one campaign meets them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ...targets.base.trace import TraceError
 from ..events import Canary, Finding, Node, Summary
 from ..findings.known import Known, reason_for
 from ..findings.store import (
+    EXTRA_SUFFIX,
     FINDINGS_FOLDER,
     HISTORY_SUFFIX,
     STATE_FILE,
@@ -33,25 +35,35 @@ from ..findings.store import (
     OutputError,
     file_name,
     make_folder,
+    names_for,
     read_state,
     replay_command,
 )
-from ..findings.triage import Bug, BugHistory, bug_key, judged, load_bug_history, run_name, save_bug_history
-from ..traces.files import (
-    STATE_BYTES_MAX,
-    TRACE_BYTES_MAX,
-    encode_trace,
-    load_trace,
-    read_json,
-    read_regular,
-    write_atomically,
+from ..findings.triage import (
+    BUG_HISTORY_FILE,
+    Bug,
+    BugHistory,
+    bug_key,
+    judged,
+    load_bug_history,
+    run_name,
+    save_bug_history,
 )
+from ..findings.triage import merge as merge_history
+from ..identity.compare import best_match, learned, likeness_to
+from ..identity.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
+from ..traces.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
 from ..units import shard as parse_shard
 
 PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"
+EVIDENCE_MAX = 5
+"""Traces of a finding whose evidence is kept, as in a campaign."""
+DIFFERENT = 0.7
+"""Evidence is kept beside other evidence if it is less like it than this, as in a campaign."""
 _WORST_FIRST = ("error", None, "interrupted", "steps", "time", "traces")
 _CANARY_FIRST = ("silent", "found", "unfinished", "none")
+_TRACE = ".json"
 
 
 class Merged(NamedTuple):
@@ -62,27 +74,59 @@ class Merged(NamedTuple):
 
 
 class _Saved(Struct, frozen=True):
-    """A finding with its files, read completely."""
+    """A finding of one part, and the content of its files by suffix."""
 
+    part: str
     finding: Finding
-    trace: bytes
-    text: bytes
-    history: bytes
+    files: Mapping[str, bytes]
+    evidence: FindingEvidence | None
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Order in which findings are grouped: that of their first traces."""
+        return (self.finding.index < 0, self.finding.index, self.part, self.finding.id)
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Order of preference: the lowest is kept."""
-        finding = self.finding
-        return (not finding.reproduced, not finding.reduced, finding.events, len(self.trace), self.trace, self.text)
+        """Order of preference for the trace of a group: the lowest is shown."""
+        finding, trace = self.finding, self.files[_TRACE]
+        return (not finding.reproduced, not finding.reduced, finding.events, len(trace), trace, self.order)
 
 
-class _Folder(Struct, frozen=True):
-    """What a folder holds."""
+class _Part(Struct, frozen=True):
+    """A campaign. Paths in its summary and its history are relative to its folder."""
 
-    parts: Sequence[Summary]
+    summary: Summary
     saved: Sequence[_Saved]
     history: BugHistory
-    corpus: Mapping[str, bytes]
+    old: Mapping[str, bytes]
+    """Traces of bugs that it did not meet, by name of the file."""
+
+    @property
+    def name(self) -> str:
+        """Its name, also in the bug history."""
+        return run_name(self.summary)
+
+
+class _Group(NamedTuple):
+    """Findings with one cause."""
+
+    name: str
+    saved: list[_Saved]
+    evidence: FindingEvidence | None
+
+    @property
+    def best(self) -> _Saved:
+        """The finding whose trace is shown."""
+        return min(self.saved, key=lambda one: one.rank)
+
+    @property
+    def symptoms(self) -> Counter[str]:
+        """Failing traces by signature."""
+        total = Counter[str]()
+        for one in self.saved:
+            total.update(one.finding.symptoms or {one.finding.signature: one.finding.count})
+        return total
 
 
 def merge_folders(folders: Sequence[Path], out: Path, known: Sequence[Known], now: str) -> Merged:
@@ -93,87 +137,118 @@ def merge_folders(folders: Sequence[Path], out: Path, known: Sequence[Known], no
     if (state := read_json(out / STATE_FILE, Summary, "a state file")) and not state.merged:
         raise TraceError(f"{out}: a campaign ran in this folder; choose another one for the result")
     sources = {folder.resolve(): folder for folder in [*folders, *([out] if state else [])]}
-    read = [_read(folder) for folder in sources.values()]
-    parts = _distinct(part for one in read for part in one.parts)
-    _check(parts)
-    make_folder(out, FINDINGS_FOLDER)
-    for name in (PARTS_FOLDER, CORPUS_FOLDER):
-        make_folder(out, name)
+    read = [part for folder in sources.values() for part in _read(folder, now)]
+    _check([part.summary for part in read])
+    parts = _distinct(read)
+    corpus = {name: data for folder in sources.values() for name, data in _corpus(folder).items()}
     try:
-        for part in parts:
-            data = msgspec.json.format(msgspec.json.encode(part), indent=1)
-            write_atomically(out / PARTS_FOLDER / f"{file_name(run_name(part))}.json", data)
-        for one in read:
-            for name, data in one.corpus.items():
-                write_atomically(out / CORPUS_FOLDER / name, data)
-        best = _best(read)
-        findings = _findings(parts, best, known, out)
-        for finding in findings:
-            _write(best[finding.signature], finding, parts[0].target)
-        history = _history([one.history for one in read], parts, findings, known, now)
-        _copy_traces(history, [one.history for one in read], out)
-        save_bug_history(out, {key: _at(bug, out) for key, bug in sorted(history.items())})
-        summary = _summary(parts, findings)
-        write_atomically(out / STATE_FILE, msgspec.json.format(msgspec.json.encode(summary), indent=1))
+        return _write(parts, corpus, out, known)
     except OSError as error:
         raise OutputError(f"cannot write to {out}: {error.strerror}; choose another with -o") from error
-    return Merged(summary, _missing(parts))
 
 
-def _read(folder: Path) -> _Folder:
-    """Read everything of a folder. Raises TraceError if no campaign ran there, or if a file cannot be used."""
+def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known: Sequence[Known]) -> Merged:
+    for name in (FINDINGS_FOLDER, CORPUS_FOLDER, PARTS_FOLDER):
+        make_folder(out, name)
+    for part in parts:
+        _copy(part, out / PARTS_FOLDER / file_name(part.name))
+    for name, data in corpus.items():
+        write_atomically(out / CORPUS_FOLDER / name, data)
+    groups = _grouped([one for part in parts for one in part.saved])
+    target = parts[0].summary.target
+    findings = [_finding(group, out, known, target) for group in groups]
+    for path in (out / FINDINGS_FOLDER).iterdir():  # of an earlier merge, where a group had another name or trace
+        path.unlink()
+    for group, finding in zip(groups, findings, strict=True):
+        _write_finding(group, finding, target)
+    summary = _summary([part.summary for part in parts], findings)
+    history = _history(parts, groups, findings, known, out)
+    _write_old(parts, history, out)
+    save_bug_history(out, history)
+    write_atomically(out / STATE_FILE, _json(summary))
+    return Merged(summary, _missing([part.summary for part in parts]))
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)
+
+
+def _read(folder: Path, now: str) -> list[_Part]:
+    """Read the campaigns of a folder. Raises TraceError if there is none, or if a file cannot be used."""
     state = read_state(folder)
     if state is None:
         raise TraceError(f"{folder}: no campaign ran in this folder ({STATE_FILE} is missing)")
-    parts: list[Summary] = []
-    for path in sorted((folder / PARTS_FOLDER).glob("*.json")):
-        if part := read_json(path, Summary, "a part of a merged campaign"):
-            parts.append(part)
-    if not state.merged:
-        inside = [structs.replace(one, trace=f"{FINDINGS_FOLDER}/{Path(one.trace).name}") for one in state.findings]
-        parts.append(structs.replace(state, findings=inside))
-    saved = [_saved(finding) for finding in state.findings]
-    corpus = {path.name: encode_trace(load_trace(path)) for path in sorted((folder / CORPUS_FOLDER).glob("*.json"))}
-    return _Folder(parts, saved, load_bug_history(folder), corpus)
+    if state.merged:
+        return [part for one in sorted((folder / PARTS_FOLDER).iterdir()) for part in _read(one, now)]
+    name = run_name(state)
+    saved = [_saved(name, finding) for finding in state.findings]
+    state = structs.replace(state, findings=[one.finding for one in saved])
+    history = load_bug_history(folder)
+    met = {bug_key(state.target, one.id) for one in state.findings}
+    if not met <= history.keys():  # killed before it was written
+        history = merge_history(history, state, (), now)
+    old = {}
+    for key, bug in history.items():
+        if key not in met and (trace := Path(bug.trace)).exists():
+            old[file_name(bug.id) + _TRACE] = encode_trace(load_trace(trace))
+    inside = {key: structs.replace(bug, trace=_inside(bug.trace)) for key, bug in history.items()}
+    return [_Part(state, saved, inside, old)]
 
 
-def _saved(finding: Finding) -> _Saved:
-    path = Path(finding.trace)
-    text, history = path.with_suffix(TEXT_SUFFIX), path.with_suffix(HISTORY_SUFFIX)
-    return _Saved(
-        finding,
-        read_regular(path, TRACE_BYTES_MAX, "a trace"),
-        read_regular(text, STATE_BYTES_MAX, "a text") if text.exists() else b"",
-        read_regular(history, STATE_BYTES_MAX, "a history") if history.exists() else b"",
-    )
+def _inside(path: str) -> str:
+    return f"{FINDINGS_FOLDER}/{Path(path).name}"
 
 
-def _distinct(parts: Iterable[Summary]) -> list[Summary]:
+def _saved(part: str, finding: Finding) -> _Saved:
+    """Read the files of a finding."""
+    trace = Path(finding.trace)
+    files = {_TRACE: encode_trace(load_trace(trace))}
+    for suffix in (TEXT_SUFFIX, HISTORY_SUFFIX, EVIDENCE_SUFFIX):
+        if (path := trace.with_suffix(suffix)).exists():
+            files[suffix] = read_regular(path, STATE_BYTES_MAX, "a file of a finding")
+    for number, extra in enumerate(finding.extras, 1):
+        files[EXTRA_SUFFIX.format(number)] = encode_trace(load_trace(extra))
+    evidence = None
+    if EVIDENCE_SUFFIX in files:
+        try:
+            evidence = msgspec.json.decode(files[EVIDENCE_SUFFIX], type=FindingEvidence)
+        except msgspec.DecodeError as error:
+            raise TraceError(f"{trace.with_suffix(EVIDENCE_SUFFIX)}: not evidence ({error})") from None
+    stem = file_name(finding.id)
+    extras = [f"{FINDINGS_FOLDER}/{stem}{EXTRA_SUFFIX.format(number + 1)}" for number in range(len(finding.extras))]
+    relative = structs.replace(finding, trace=f"{FINDINGS_FOLDER}/{stem}{_TRACE}", extras=extras)
+    return _Saved(part, relative, files, evidence)
+
+
+def _corpus(folder: Path) -> dict[str, bytes]:
+    return {path.name: encode_trace(load_trace(path)) for path in sorted((folder / CORPUS_FOLDER).glob("*.json"))}
+
+
+def _distinct(parts: Iterable[_Part]) -> list[_Part]:
     """Return each campaign once, in its furthest state, by name."""
-    furthest: dict[str, Summary] = {}
+    furthest: dict[str, _Part] = {}
     for part in parts:
-        name = run_name(part)
-        if name not in furthest or _progress(part) > _progress(furthest[name]):
-            furthest[name] = part
+        if part.name not in furthest or _progress(part) > _progress(furthest[part.name]):
+            furthest[part.name] = part
     return [furthest[name] for name in sorted(furthest)]
 
 
-def _progress(part: Summary) -> tuple[object, ...]:
-    return part.traces, part.seconds, part.exit_reason is not None, msgspec.json.encode(part)
+def _progress(part: _Part) -> tuple[object, ...]:
+    state = part.summary
+    return state.traces, state.seconds, state.exit_reason is not None, _json((state, part.history))
 
 
 def _check(parts: Sequence[Summary]) -> None:
     """Raise TraceError for campaigns whose totals cannot be added up."""
     first = parts[0]
-    for part in parts[1:]:
+    sizes: dict[int, Summary] = {}
+    for part in parts:
         for name in ("target", "version", "overrides"):
             if getattr(part, name) != getattr(first, name):
                 ours, theirs = getattr(first, name), getattr(part, name)
                 raise TraceError(
                     f"{run_name(first)} and {run_name(part)} cannot be merged: {name} {ours!r} and {theirs!r}"
                 )
-    sizes: dict[int, Summary] = {}
-    for part in parts:
         other = sizes.setdefault(part.seed, part)
         if _shards(part) != _shards(other):
             raise TraceError(f"{run_name(other)} and {run_name(part)} cannot be merged: they ran the same traces")
@@ -197,122 +272,168 @@ def _missing(parts: Sequence[Summary]) -> list[str]:
     return [name for name in wanted if name not in names]
 
 
-def _best(read: Sequence[_Folder]) -> dict[str, _Saved]:
-    """Return the files to keep, by signature."""
-    best: dict[str, _Saved] = {}
-    for saved in (saved for one in read for saved in one.saved):
-        signature = saved.finding.signature
-        if signature not in best or saved.rank < best[signature].rank:
-            best[signature] = saved
-    return best
+def _copy(part: _Part, folder: Path) -> None:
+    """Write a part as the folder of a campaign; the state comes last."""
+    make_folder(folder, FINDINGS_FOLDER)
+    for path in (folder / FINDINGS_FOLDER).iterdir():
+        path.unlink()
+    for name, data in part.old.items():
+        write_atomically(folder / FINDINGS_FOLDER / name, data)
+    for one in part.saved:
+        for suffix, data in one.files.items():
+            write_atomically(folder / FINDINGS_FOLDER / f"{file_name(one.finding.id)}{suffix}", data)
+    write_atomically(folder / BUG_HISTORY_FILE, _json(part.history))
+    write_atomically(folder / STATE_FILE, _json(part.summary))
 
 
-def _findings(parts: Sequence[Summary], best: Mapping[str, _Saved], known: Sequence[Known], out: Path) -> list[Finding]:
-    """Return the findings of all parts, with counts over all of them, by number of their first trace."""
-    met: dict[str, list[Finding]] = {}
-    for finding in (finding for part in parts for finding in part.findings):
-        if finding.signature in best:
-            met.setdefault(finding.signature, []).append(finding)
-    findings = [
-        structs.replace(
-            best[signature].finding,
-            trace=str(out / FINDINGS_FOLDER / f"{file_name(signature)}.json"),
-            index=min((one.index for one in several if one.index >= 0), default=-1),
-            count=sum(one.count for one in several),
-            reproduced=any(one.reproduced for one in several),
-            shown=sum(one.shown for one in several),
-            tried=sum(one.tried for one in several),
-            known=reason_for(known, signature, parts[0].target),
-        )
-        for signature, several in met.items()
-    ]
-    return sorted(findings, key=lambda finding: (finding.index, finding.signature))
+def _grouped(saved: Sequence[_Saved]) -> list[_Group]:
+    """Return findings by cause."""
+    groups: dict[str, _Group] = {}
+    for one in sorted(saved, key=lambda one: one.order):
+        name = _group_of(one, groups)
+        if name not in groups:
+            groups[name] = _Group(name, [one], one.evidence)
+        else:
+            group = groups[name]
+            groups[name] = _Group(name, [*group.saved, one], _joined(group.evidence, one.evidence))
+    return list(groups.values())
 
 
-def _write(saved: _Saved, finding: Finding, target: str) -> None:
-    """Write the files of a finding: text and history after their trace."""
-    path = Path(finding.trace)
+def _group_of(one: _Saved, groups: Mapping[str, _Group]) -> str:
+    """Return the name of the group that a finding belongs to; a new one if there is none yet."""
+    signature = one.finding.signature
+    evidence = one.evidence.evidence if one.evidence else ()
+    if evidence:
+        known = {name: group.evidence for name, group in groups.items() if group.evidence}
+        if match := best_match(evidence[0], known):
+            return match
+    showing = [name for name, group in groups.items() if signature in group.symptoms]
+    if showing and not (evidence and evidence[0].complete):
+        return max(showing, key=lambda name: groups[name].symptoms[signature])
+    bare = [name for name in showing if not groups[name].evidence]  # the first one with evidence names its cause
+    return bare[0] if bare else next(name for name in names_for(signature) if name not in groups)
+
+
+def _joined(known: FindingEvidence | None, more: FindingEvidence | None) -> FindingEvidence | None:
+    """Return the evidence of both, as a campaign would have learned it."""
+    if known is None or more is None:
+        return known or more
+    kept = list(known.evidence)
+    for evidence in more.evidence:
+        if len(kept) < EVIDENCE_MAX and likeness_to(evidence, FindingEvidence(kept)) < DIFFERENT:
+            kept.append(evidence)
+    return FindingEvidence(kept, learned(kept))
+
+
+def _finding(group: _Group, out: Path, known: Sequence[Known], target: str) -> Finding:
+    """Return a group as one finding of the merged campaign."""
+    stem, best, several = file_name(group.name), group.best, [one.finding for one in group.saved]
+    symptoms = group.symptoms
+    return structs.replace(
+        best.finding,
+        name=group.name,
+        trace=str(out / FINDINGS_FOLDER / f"{stem}{_TRACE}"),
+        extras=[
+            str(out / FINDINGS_FOLDER / f"{stem}{EXTRA_SUFFIX.format(number + 1)}")
+            for number in range(len(_extras(group)))
+        ],
+        index=min((one.index for one in several if one.index >= 0), default=-1),
+        count=symptoms.total(),
+        symptoms=dict(sorted(symptoms.items())),
+        unsorted=sum(one.unsorted for one in several),
+        reproduced=any(one.reproduced for one in several),
+        shown=sum(one.shown for one in several),
+        tried=sum(one.tried for one in several),
+        known=reason_for(known, best.finding.signature, target),
+    )
+
+
+def _extras(group: _Group) -> list[bytes]:
+    """Return further traces of a group: those of the best finding, then the other findings' own."""
+    ranked = sorted(group.saved, key=lambda one: one.rank)
+    traces = [data for suffix, data in sorted(ranked[0].files.items()) if suffix.startswith(".also-")]
+    traces += [one.files[_TRACE] for one in ranked[1:]]
+    return [data for data in dict.fromkeys(traces) if data != ranked[0].files[_TRACE]][:EXTRA_TRACES_MAX]
+
+
+def _write_finding(group: _Group, finding: Finding, target: str) -> None:
+    """Write the files of a finding."""
+    path, best = Path(finding.trace), group.best
     again = f"Replay: {replay_command(target, finding.trace)}"
-    text = re.sub(r"Replay: .*", lambda _: again, saved.text.decode("utf-8", "replace"), count=1)
-    for suffix in (TEXT_SUFFIX, HISTORY_SUFFIX):
-        path.with_suffix(suffix).unlink(missing_ok=True)
-    write_atomically(path, saved.trace)
+    text = re.sub(r"Replay: .*", lambda _: again, best.files.get(TEXT_SUFFIX, b"").decode("utf-8", "replace"), count=1)
+    write_atomically(path, best.files[_TRACE])
     write_atomically(path.with_suffix(TEXT_SUFFIX), text.encode())
-    if saved.history:
-        write_atomically(path.with_suffix(HISTORY_SUFFIX), saved.history)
+    if HISTORY_SUFFIX in best.files:
+        write_atomically(path.with_suffix(HISTORY_SUFFIX), best.files[HISTORY_SUFFIX])
+    if group.evidence:
+        write_atomically(path.with_suffix(EVIDENCE_SUFFIX), _json(group.evidence))
+    for number, data in enumerate(_extras(group), 1):
+        write_atomically(path.with_suffix(EXTRA_SUFFIX.format(number)), data)
 
 
 def _history(
-    histories: Sequence[BugHistory],
-    parts: Sequence[Summary],
-    findings: Sequence[Finding],
-    known: Sequence[Known],
-    now: str,
+    parts: Sequence[_Part], groups: Sequence[_Group], findings: Sequence[Finding], known: Sequence[Known], out: Path
 ) -> BugHistory:
     """Return the union of bug histories. Shards of one seed are one run, as in the history of one campaign."""
+    first = parts[0].summary
     merged: BugHistory = {}
-    target = parts[0].target
-    found = {bug_key(target, finding.signature): finding for finding in findings}
-    counts = _counts(parts)
-    names = {run_name(part) for part in parts} | {run_name(structs.replace(part, shard="")) for part in parts}
-    for key in sorted({*found, *(key for history in histories for key in history)}):
-        bugs = sorted((history[key] for history in histories if key in history), key=_recent)
-        runs = Counter[str]()
+    runs = {part.name for part in parts} | {_whole(part.summary) for part in parts}
+    by_name = {part.name: part for part in parts}
+    for group, finding in zip(groups, findings, strict=True):
+        bugs = [by_name[one.part].history[bug_key(first.target, one.finding.id)] for one in group.saved]
+        counts = Counter[str]()
         for bug in bugs:
-            runs |= Counter(bug.counts)
-        runs = Counter({run: count for run, count in runs.items() if run not in names}) + counts.get(key, Counter())
-        times = [*(bug.first_seen for bug in bugs), *(bug.last_seen for bug in bugs)] or [now]
-        if key in found:
-            finding = found[key]
-            bug = Bug(
-                target=target,
-                version=parts[0].version,
-                signature=finding.signature,
-                oracle=finding.oracle,
-                message=finding.message,
-                trace=finding.trace,
-                events=finding.events,
-                first_seen=min(times),
-                last_seen=max(times),
-                counts=dict(sorted(runs.items())),
-                shown=finding.shown,
-                tried=finding.tried,
-            )
-            merged[key] = judged(bug, known, seen=True)
-        else:
-            bug = structs.replace(
-                bugs[-1], first_seen=min(times), last_seen=max(times), counts=dict(sorted(runs.items()))
-            )
-            merged[key] = judged(bug, known, seen=bug.state != "fixed")
+            counts |= Counter({run: count for run, count in bug.counts.items() if run not in runs})
+        for one in group.saved:
+            counts[_whole(by_name[one.part].summary)] += one.finding.count
+        bug = Bug(
+            target=first.target,
+            version=first.version,
+            signature=finding.signature,
+            oracle=finding.oracle,
+            message=finding.message,
+            trace=finding.trace,
+            events=finding.events,
+            first_seen=min(bug.first_seen for bug in bugs),
+            last_seen=max(bug.last_seen for bug in bugs),
+            counts=dict(sorted(counts.items())),
+            shown=finding.shown,
+            tried=finding.tried,
+            name=finding.name,
+        )
+        merged[bug_key(first.target, finding.id)] = judged(bug, known, seen=True)
+    met = {bug_key(first.target, one.finding.id) for part in parts for one in part.saved}
+    for key in sorted({key for part in parts for key in part.history} - met - merged.keys()):
+        bugs = sorted((part.history[key] for part in parts if key in part.history), key=_recent)
+        latest, counts = bugs[-1], Counter[str]()
+        for bug in bugs:
+            counts |= Counter(bug.counts)
+        bug = structs.replace(
+            latest,
+            trace=str(out / FINDINGS_FOLDER / f"{file_name(latest.id)}{_TRACE}"),
+            first_seen=min(bug.first_seen for bug in bugs),
+            counts=dict(sorted(counts.items())),
+        )
+        merged[key] = judged(bug, known, seen=bug.state != "fixed")
     return merged
 
 
+def _whole(part: Summary) -> str:
+    """Return the name of the campaign of which a part is a shard."""
+    return run_name(structs.replace(part, shard=""))
+
+
 def _recent(bug: Bug) -> tuple[object, ...]:
-    return bug.last_seen, -bug.events, msgspec.json.encode(structs.replace(bug, trace=""))
+    return bug.last_seen, -bug.events, _json(bug)
 
 
-def _counts(parts: Sequence[Summary]) -> dict[str, Counter[str]]:
-    """Return the failing traces of all parts by bug, and by run."""
-    counts: dict[str, Counter[str]] = {}
-    for part in parts:
-        for finding in part.findings:
-            run = run_name(structs.replace(part, shard=""))
-            counts.setdefault(bug_key(part.target, finding.signature), Counter())[run] += finding.count
-    return counts
-
-
-def _copy_traces(history: BugHistory, histories: Sequence[BugHistory], out: Path) -> None:
-    """Copy the traces of bugs that none of the campaigns met: later campaigns test them again."""
-    for key in history:
-        path = out / FINDINGS_FOLDER / f"{file_name(history[key].signature)}.json"
-        traces = [Path(one[key].trace) for one in histories if key in one]
-        data = [read_regular(trace, TRACE_BYTES_MAX, "a trace") for trace in traces if trace.exists()]
-        if data and not path.exists():
-            write_atomically(path, min(data, key=lambda one: (len(one), one)))
-
-
-def _at(bug: Bug, out: Path) -> Bug:
-    return structs.replace(bug, trace=str(out / FINDINGS_FOLDER / f"{file_name(bug.signature)}.json"))
+def _write_old(parts: Sequence[_Part], history: BugHistory, out: Path) -> None:
+    """Write the traces of bugs that no part met: later campaigns test them again."""
+    for bug in history.values():
+        path = out / FINDINGS_FOLDER / f"{file_name(bug.id)}{_TRACE}"
+        traces = [part.old[path.name] for part in parts if path.name in part.old]
+        if traces and not path.exists():
+            write_atomically(path, min(traces, key=lambda one: (len(one), one)))
 
 
 def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:

@@ -2,7 +2,8 @@
 
 Nothing here knows how messages travel. `stop` comes from another thread than the other calls.
 
-Of clean traces, and of failing ones with a signature that this worker has reported before, only totals are reported.
+Of clean traces only totals are reported. Of failing traces with one signature the first, second, fourth, eighth and so
+on are reported by themselves, for the campaign to sort them by cause; only totals of the others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class NodeWorker:
         self._setup = unpack_setup(setup)
         self._client: WorkerClient | None = None
         self._ending = Event()
-        self._met: set[str] = set()
+        self._met = Counter[str]()
+        """Failing traces by signature."""
         self._seconds_each = CHUNK_SECONDS
 
     def start(self) -> bytes:
@@ -114,8 +116,7 @@ class NodeWorker:
         try:
             for ran in self._chunks(request, wanted, deadline):
                 violation = ran.outcome.violation
-                if violation and violation.signature not in self._met:
-                    self._met.add(violation.signature)
+                if violation and self._is_sent(violation.signature):
                     rans.append(ran)
                     break  # the campaign may want this worker for the finding
                 if ran.flaky or (ran.trace and not violation):
@@ -126,6 +127,12 @@ class NodeWorker:
         except Stopped:
             pass  # what has ended counts
         return Report(tally.counts(), rans)
+
+    def _is_sent(self, signature: str) -> bool:
+        """Count a failing trace; return True if it is reported by itself: the first, second, fourth, eighth, ..."""
+        self._met[signature] += 1
+        number = self._met[signature]
+        return number & (number - 1) == 0
 
     def _chunks(self, request: Fuzz, wanted: Counter[str], deadline: float) -> Iterator[Ran]:
         """Yield traces until all have run, or time is up: the worker process is never left with traces to run."""

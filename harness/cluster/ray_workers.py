@@ -37,6 +37,7 @@ POLL_SECONDS = 5.0
 START_POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0
 """Time that a worker has to report what it has when the campaign stops it."""
+PROBE_SECONDS = 20.0
 PLACEMENTS = 3
 """Times that an actor may die before it has started, before this is an error."""
 GPU_SHARE = 0.25
@@ -82,6 +83,7 @@ def connected(place: Place, target: str) -> Iterator[RayCluster]:
             count = int(place.address.removeprefix("local:"))
             ray.init(num_cpus=count, include_dashboard=False, _node_ip_address="127.0.0.1", **common)
         else:
+            _probe(place.address)
             ray.init(address=place.address, **common)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = one_line(str(error), REASON_LENGTH_MAX)
@@ -90,6 +92,13 @@ def connected(place: Place, target: str) -> Iterator[RayCluster]:
         yield RayCluster(ray, place, target)
     finally:
         ray.shutdown()
+
+
+def _probe(address: str) -> None:
+    """Raise OSError if nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), PROBE_SECONDS).close()
 
 
 class RayCluster:

@@ -103,7 +103,7 @@ class RemoteWorker:
         return answer.outcome, answer.history
 
     def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
-        """Run one trace and record its steps and the lines that it executed."""
+        """Run one trace and record its steps and, with `lines`, the lines executed in its first `most` events."""
         answer = self._call(Observe(trace, lines, most))
         assert isinstance(answer, Observation)
         return answer

@@ -124,7 +124,7 @@ def _on_disk(folder: Path, finding: Finding) -> Finding | None:
     return structs.replace(finding, trace=str(path), events=events)
 
 
-def _names(signature: str) -> Iterator[str]:
+def names_for(signature: str) -> Iterator[str]:
     """Yield the names that findings with this signature get, in order; each is the stem of a file name."""
     stem = file_name(signature)[: NAME_LENGTH_MAX - 10]
     yield stem
@@ -195,7 +195,7 @@ class FindingStore:
         Also returns the shorter trace that an earlier campaign left under the same name, if there is one. `known` is
         the reason for which this is not a new finding, "" for a new one.
         """
-        name = next(name for name in _names(violation.signature) if self._is_free(name))
+        name = next(name for name in names_for(violation.signature) if self._is_free(name))
         path, earlier = self._path(name), None
         with suppress(TraceError):
             earlier = load_trace(path)

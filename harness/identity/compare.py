@@ -66,6 +66,28 @@ def learned(evidence: Sequence[Evidence]) -> Condition:
         return Condition()
     common = set.intersection(*(set(each.facts) for each in evidence))
     needed = set.union(*(set(each.needed) for each in evidence))
+    traits = set.intersection(*(set(each.traits) for each in evidence))
     names = set.intersection(*(set(each.switches) for each in evidence))
     switches = {name: tuple(sorted({each.switches[name] for each in evidence})) for name in sorted(names)}
-    return Condition(switches, tuple(sorted(common & needed)))
+    return Condition(switches, tuple(sorted(common & needed)), tuple(sorted(traits & needed)))
+
+
+def holds(condition: Condition, evidence: Evidence) -> bool:
+    """Return True if a failing trace satisfies a condition. One without switches and facts holds for no trace."""
+    if not condition.switches and not condition.facts:
+        return False
+    if any(evidence.values.get(name, "") not in allowed for name, allowed in condition.switches.items()):
+        return False
+    return set(condition.facts) <= set(evidence.facts)
+
+
+def known_cause(evidence: Evidence, known: Mapping[str, FindingEvidence]) -> str:
+    """Return the name of the known bug that a failing trace shows, "" if it is a new one.
+
+    Both have to agree: the condition of the known bug holds, and the evidence is like that of its traces. When in doubt
+    the failure is new.
+    """
+    for name in same_cause(evidence, known):
+        if holds(known[name].condition, evidence):
+            return name
+    return ""

@@ -24,6 +24,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
@@ -120,7 +121,7 @@ def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
     """Return how to start a worker for a target; make the engine's environment if it is missing."""
     parsed = parse(spec)
     if parsed.name == "python":
-        return Launch(sys.executable, {})
+        return Launch(sys.executable, {}, tree=_folder_of(parsed.variant.partition(":")[0]))
     if not _has(parsed.name, "environment"):
         _check_variant(spec, parsed)
         return Launch(sys.executable, {})
@@ -226,6 +227,19 @@ def _from_module(spec: str, module: str, attribute: str) -> TargetFactory:
         kind = type(factory).__name__
         raise TargetError(f"target {spec!r}: {kind!r} is no TargetFactory (name, capabilities, supports, open)")
     return factory
+
+
+def _folder_of(module: str) -> str:
+    """Return the folder that a worker imports a user's module from, "" if it is not a plain file or package.
+
+    Nothing is imported here: the module may need what only the worker has.
+    """
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    found = PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *filter(None, inherited), *sys.path])
+    if found is None or not found.origin or not found.origin.endswith(".py"):
+        return ""
+    path = Path(found.origin)
+    return str(path.parents[1] if path.name == "__init__.py" else path.parent)
 
 
 def _path_now() -> str:

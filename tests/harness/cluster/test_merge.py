@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,16 @@ PARTS = 3
 
 def counts(summary: dict[str, Any]) -> dict[str, Any]:
     """Return what has to be the same as in one campaign."""
-    findings = {one["signature"]: (one["count"], one["index"]) for one in summary["findings"]}
-    return {**{name: summary[name] for name in COUNTED}, "findings": findings}
+    return {**{name: summary[name] for name in COUNTED}, "symptoms": symptoms(summary)}
+
+
+def symptoms(summary: dict[str, Any]) -> Counter[str]:
+    """Return the failing traces by signature. How many of them were sorted by cause depends on time."""
+    total = Counter[str]()
+    for finding in summary["findings"]:
+        assert finding["count"] == sum(finding["symptoms"].values())
+        total.update(finding["symptoms"])
+    return total
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -61,7 +70,10 @@ class TestShards:
 def history(folder: Path) -> dict[str, Any]:
     """Return the bug history without times, and without what depends on how far a reduction got."""
     bugs = json.loads((folder / "triage.json").read_text())
-    return {key: (bug["counts"], bug["state"], Path(bug["trace"]).name) for key, bug in bugs.items()}
+    total = Counter[str]()
+    for bug in bugs.values():
+        total.update(bug["counts"])
+    return {"counts": total, "states": {bug["state"] for bug in bugs.values()}}
 
 
 def test_shards_merged_are_one_campaign(hybridfuzz: Cli, tmp_path: Path) -> None:

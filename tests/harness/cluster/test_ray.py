@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,10 @@ time.sleep(600)
 
 def counts(summary: dict[str, Any]) -> dict[str, Any]:
     """Return what has to be the same as on one machine. A worker that is killed is a flaky finding of its own."""
-    steady = [finding for finding in summary["findings"] if finding["reproduced"]]
-    findings = {one["signature"]: (one["count"], one["index"], one["reduced"]) for one in steady}
-    return {**{name: summary[name] for name in COUNTED}, "findings": findings}
+    symptoms = Counter[str]()
+    for finding in summary["findings"]:
+        symptoms.update({name: times for name, times in finding["symptoms"].items() if not name.startswith("CRASH")})
+    return {**{name: summary[name] for name in COUNTED}, "symptoms": symptoms}
 
 
 class Nodes:
@@ -71,6 +73,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "HYBRIDFUZZ_CACHE": str(tmp_path_factory.mktemp("cache")),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # everything on loopback
         "RAY_health_check_period_ms": "1000",
         "RAY_health_check_failure_threshold": "3",
     }
