@@ -121,17 +121,43 @@ INNER_STATE_WITHOUT_BLOCK = (
 REPLAYED_AS_DRAFTS = (
     Edit(
         "vllm/v1/worker/gpu_input_batch.py",
+        "        self._req_ids: list[str | None] = []\n",
+        "        self._req_ids: list[str | None] = []\n"
+        "        # Where a request's prefill ends: behind its prompt, and behind output\n"
+        "        # tokens that are computed again after a preemption.\n"
+        "        self.prefill_end: dict[str, int] = {}\n",
+    ),
+    Edit(
+        "vllm/v1/worker/gpu_input_batch.py",
         "        self.num_prompt_tokens[req_index] = num_prompt_tokens\n",
         "        self.num_prompt_tokens[req_index] = num_prompt_tokens\n"
-        "        request.__dict__['known'] = request.num_tokens - 1\n",
+        "        self.prefill_end[req_id] = max(num_prompt_tokens, request.num_tokens - 1)\n",
+    ),
+    Edit(
+        "vllm/v1/worker/gpu_input_batch.py",
+        "        self._req_ids[req_index] = None\n        self.req_output_token_ids[req_index] = None\n"
+        "        self.spec_token_ids[req_index].clear()\n",
+        "        self._req_ids[req_index] = None\n        self.req_output_token_ids[req_index] = None\n"
+        "        self.spec_token_ids[req_index].clear()\n"
+        "        del self.prefill_end[req_id]\n",
     ),
     Edit(
         V1_RUNNER,
         "        is_prefilling = num_computed_tokens_cpu < num_prompt_tokens_cpu\n",
         "        is_prefilling = num_computed_tokens_cpu < num_prompt_tokens_cpu\n"
         "        for row, req_id in enumerate(self.input_batch.req_ids[:num_reqs]):\n"
-        "            known = self.requests[req_id].__dict__['known'] if req_id in self.requests else 0\n"
-        "            is_prefilling[row] |= bool(num_computed_tokens_cpu[row] < known)\n",
+        "            prefill_end = self.input_batch.prefill_end[req_id]\n"
+        "            is_prefilling[row] = bool(num_computed_tokens_cpu[row] < prefill_end)\n",
+    ),
+    Edit(
+        "vllm/v1/attention/backends/utils.py",
+        "    num_prompt_tokens_np = input_batch.num_prompt_tokens[:num_reqs]\n",
+        "    prefill_end_np = np.array(\n        [input_batch.prefill_end[id] for id in input_batch.req_ids]\n    )\n",
+    ),
+    Edit(
+        "vllm/v1/attention/backends/utils.py",
+        "    done_prefilling = num_computed_tokens_np >= num_prompt_tokens_np\n",
+        "    done_prefilling = num_computed_tokens_np >= prefill_end_np\n",
     ),
 )
 # Counts arrive in the order of the rows of their step and move with the rows: no row is looked up by its former place.

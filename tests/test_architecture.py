@@ -36,7 +36,9 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "/reports",
         "outputs",
         "detection",
+        "cluster",
         "findings",
+        "identity",
         "workers",
         "explain",
         "lockstep",
@@ -47,7 +49,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "quoting",
     ),
     "targets.hybrid": (
-        "factory | repro",
+        "factory | repro | deployment",
         "mutants",
         "numeric",
         "target",

@@ -30,5 +30,5 @@ def shipped(target: str, version: str) -> list[Known]:
     for path in sorted((PACKAGED_CORPUS / parse(target).name).glob("*--*--*.json")):
         release, cause, signature = path.stem.split("--")
         if release == version:
-            found.append(Known(signature, f"{cause} in {release}, from the packaged corpus"))
+            found.append(Known(signature=signature, reason=f"{cause} in {release}, from the packaged corpus"))
     return found

@@ -69,7 +69,7 @@ class Lockstep:
         self.engine = engine
         self.context = Context(target, target.view())
         self.oracles = [oracle() for oracle in ORACLES if oracle.needs <= observes]
-        self.reached = ReachedStates(target.layout, content="content" in observes)
+        self.reached = ReachedStates(target.layout, observes)
         self.violation: Violation | None = None
         self.steps = 0
         self.digest = 0

@@ -47,9 +47,10 @@ from ..oracles.base import Context
 class ReachedStates:
     """Counts states of one trace."""
 
-    def __init__(self, layout: Layout, *, content: bool = False) -> None:
-        """`content` is True if the target declares that it observes content."""
-        self.content = content
+    def __init__(self, layout: Layout, observes: frozenset[str] = frozenset()) -> None:
+        """`observes` is what the target declares that it observes."""
+        self._missing = set(observes)
+        """Declared observations that were not delivered yet."""
         self.counts: Counter[str] = Counter()
         self._windows = [index for index, group in enumerate(layout.groups) if group.window]
         self._drafting = [index for index, group in enumerate(layout.groups) if group.draft]
@@ -66,7 +67,8 @@ class ReachedStates:
 
     def after_record(self, record: Record, context: Context) -> None:
         """Count the states of a record. Called after the oracles accepted it and before the reference applies it."""
-        self._observed(record)
+        if self._missing:
+            self._observed(record)
         if isinstance(record, Planned):
             self._planned(record, context)
         elif isinstance(record, Forward):
@@ -79,29 +81,28 @@ class ReachedStates:
             self.counts["loaded from outside the pool"] += 1
 
     def _observed(self, record: Record) -> None:
-        """Note, once in a trace, which of the declared observations were delivered."""
-        counts = self.counts
-        if isinstance(record, Zeroed | Copied | Loaded):
-            counts["observed: device_order"] = 1
-        elif isinstance(record, Forward):
-            if any(not isinstance(access, OutOfRange) for access in record.accesses[:1]):
-                counts["observed: accesses"] = 1
-        elif isinstance(record, Numeric):
-            counts["observed: numeric"] = 1
-        elif isinstance(record, RealForward):
-            counts["observed: real_model"] = 1
-        elif isinstance(record, Planned):
+        """Note which of the declared observations were delivered, each once in a trace."""
+        if isinstance(record, Planned):
             view = record.view
-            for word, delivered in (
-                ("pool", len(view.references)),
-                ("labels", view.labels is not None),
-                ("tables", view.tables),
-                ("estimates", record.rows and record.rows[0].estimated >= 0),
-                ("leftovers", view.leftovers or view.drained),
-                ("caches", view.caches),
-            ):
-                if delivered:
-                    counts[f"observed: {word}"] = 1
+            self._deliver("pool", len(view.references) > 0)
+            self._deliver("labels", view.labels is not None)
+            self._deliver("tables", len(view.tables) > 0)
+            self._deliver("caches", len(view.caches) > 0)
+            self._deliver("leftovers", len(view.leftovers) + len(view.drained) > 0)
+            self._deliver("estimates", any(row.estimated >= 0 for row in record.rows))
+        elif isinstance(record, Forward):
+            self._deliver("accesses", any(not isinstance(access, OutOfRange) for access in record.accesses))
+        elif isinstance(record, Zeroed | Copied | Loaded):
+            self._deliver("device_order", True)
+        elif isinstance(record, Numeric):
+            self._deliver("numeric", True)
+        elif isinstance(record, RealForward):
+            self._deliver("real_model", True)
+
+    def _deliver(self, word: str, delivered: bool) -> None:
+        if delivered and word in self._missing:
+            self._missing.remove(word)
+            self.counts[f"observed: {word}"] = 1
 
     def _read_content(self, context: Context, view: View) -> None:
         """Read pages until two differ: a target that always returns the same has shown nothing."""
@@ -114,9 +115,7 @@ class ReachedStates:
             content = context.target.read(group, 0, block)
             if self._content is None:
                 self._content = content
-            elif content != self._content:
-                self.counts["observed: content"] = 1
-                return
+            self._deliver("content", content != self._content)
 
     def _planned(self, planned: Planned, context: Context) -> None:
         counts, rows, lives = self.counts, planned.rows, context.reference.lives
@@ -302,7 +301,7 @@ class ReachedStates:
         """Count the states at the end of an event. Called after the oracles checked `view`; `context.before` is the
         view before it."""
         counts, running = self.counts, context.before.running
-        if self.content and not counts["observed: content"] and not isinstance(event, Sleep):
+        if "content" in self._missing and not isinstance(event, Sleep):
             self._read_content(context, view)
         if isinstance(event, Sleep):
             counts["memory given back and taken again"] += view != context.before

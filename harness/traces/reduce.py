@@ -10,8 +10,8 @@ fixed. Passes, repeated until none helps or the time is up:
     configure  fewer features, groups, rows and blocks
     rename     requests r0, r1, ..., documents a, b, ...
 
-A candidate counts only if it fails with the same signature: otherwise a reduction could end at another bug. It keeps
-at least one event.
+A candidate counts only if it fails with the same signature, and if the caller `accepts` its violation: otherwise a
+reduction could end at another bug. It keeps at least one event.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from ...targets.base.trace import (
 )
 from ..generate.overrides import RANKS
 from .outcome import Outcome
+from .violation import Violation
 
 Run = Callable[[Trace], Outcome]
+Accepts = Callable[[Violation], bool]
 
 
 class Reducer:
@@ -53,6 +55,7 @@ class Reducer:
         run: Run,
         seconds: float,
         on_better: Callable[[Trace], None],
+        accepts: Accepts | None = None,
     ) -> None:
         self.best = trace
         self.signature = signature
@@ -60,6 +63,7 @@ class Reducer:
         self._run = run
         self._deadline = time.monotonic() + seconds
         self._on_better = on_better
+        self._accepts = accepts
 
     @property
     def out_of_time(self) -> bool:
@@ -75,10 +79,13 @@ class Reducer:
             outcome = self._run(candidate)
         except (TraceError, TargetError):
             return False
-        if outcome.violation is None or outcome.violation.signature != self.signature:
+        violation = outcome.violation
+        if violation is None or violation.signature != self.signature:
+            return False
+        if self._accepts and not self._accepts(violation):
             return False
         # Events after the failing one were never run. A violation of the whole run (DETERMINISM) has no event.
-        count = outcome.violation.event + 1 or len(candidate.events)
+        count = violation.event + 1 or len(candidate.events)
         self.best = with_events(candidate, candidate.events[:count])
         self._on_better(self.best)
         return True
@@ -94,6 +101,7 @@ class Reducer:
             self.simplify_configuration()
             if self.best == before:
                 break
+        self._accepts = None  # it may look at names
         self.attempt(renamed(self.best))
         return self.best
 
@@ -261,9 +269,10 @@ def reduce_trace(
     *,
     seconds: float,
     on_better: Callable[[Trace], None] = lambda trace: None,
+    accepts: Accepts | None = None,
 ) -> Trace:
-    """Return the smallest trace found within `seconds` that still fails with `signature`.
+    """Return the smallest trace found within `seconds` that still fails with `signature` and that `accepts` agrees to.
 
     `on_better` gets each improvement at once, so that the best so far can be kept on disk.
     """
-    return Reducer(trace, signature, run, seconds, on_better).reduce()
+    return Reducer(trace, signature, run, seconds, on_better, accepts).reduce()

@@ -53,8 +53,9 @@ class Capabilities(Struct, frozen=True):
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
                  drawn, and states of a pool are not required. "padding", "stores", "partial-hits" and "snapshots" make
                  reached states required; "chunks" makes the workload draw chunk limits for single requests
-    engine       import names of the engine's packages: an exception is the engine's if the innermost frame of engine
-                 and adapter is the engine's, else the adapter's. Without any the two cannot be told apart
+    engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an
+                 exception is the engine's if the innermost frame of engine and adapter is theirs, else the adapter's.
+                 Without any the two cannot be told apart
     lacks        what nearly every engine does and this one does not: states that need it are not required
     """
 

@@ -57,6 +57,7 @@ CAPABILITIES = Capabilities(
     traces_per_second=25.0,
     options={"connector_saves": ("no", "no", "yes"), "prefix_match_unit": ("0", "0", "2", "4")},
     features=frozenset({"block-tables", "padding", "chunks", "stores", "partial-hits"}),
+    engine=("hybridfuzz.targets.hybrid",),
 )
 
 

@@ -19,6 +19,7 @@ from hybridfuzz.targets.base.trace import (
     Abort,
     Arrive,
     DummyRun,
+    Evict,
     ExternalLoad,
     Fork,
     Group,
@@ -27,9 +28,11 @@ from hybridfuzz.targets.base.trace import (
     Preempt,
     ResetPrefixCache,
     Resume,
+    Sleep,
     Step,
     Trace,
     Truncate,
+    Wake,
 )
 from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
 
@@ -44,7 +47,11 @@ WRAPPED = make_trace(
     num_blocks=9, max_model_len=40,
 )  # fmt: skip
 
+WORDS = ("pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers")
 TRACES: dict[str, Trace] = {
+    **{f"observed: {word}": make_trace(*RESEND) for word in WORDS},
+    "memory given back and taken again": make_trace(*RESEND[:6], Sleep(), Wake()),
+    "cached block evicted by an event": make_trace(*RESEND[:6], Evict(3)),
     "chunked prefill": make_trace(arrive("r0", 20), *steps(4), max_num_batched_tokens=8),
     "first chunk of one token": make_trace(arrive("r0", 20), Step(budget=1)),
     "chunk shorter than the convolution window": make_trace(arrive("r0", 20), Step(budget=2)),
@@ -180,7 +187,7 @@ TRACES: dict[str, Trace] = {
 NOTHING = make_trace(arrive("r0", 5, new=1), groups=(Group("attention", 16),), graph_sizes=())
 
 
-ELSEWHERE = {"slots", "snapshots", *BATCH_EVENTS}
+ELSEWHERE = {"slots", "snapshots", "observes:caches", "observes:numeric", "observes:real_model", *BATCH_EVENTS}
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of
 plain caches by the toy (tests/test_toy_plain_cache.py)."""
@@ -196,7 +203,7 @@ def test_each_state_has_a_trace_that_reaches_it(state: str) -> None:
 def test_a_trace_without_anything_reaches_nothing() -> None:
     """One short prompt, one token: no state is counted by accident."""
     reached = {state for state, times in run_trace(CLEAN, NOTHING).reached.items() if times}
-    assert reached <= {"blocks zeroed"}
+    assert {state for state in reached if not state.startswith("observed: ")} <= {"blocks zeroed"}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +238,8 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
     assert "chunked prefill" in required
     assert not {"prefix hit", "aborted while running", "draft rejected", "padding rows"} & set(required)
     usual = {"chunked-prefill", "preemption", "zeroing"}
-    assert features(poor, {}) == {"arrive", "step", "none", "block-tables", "pool", "moving-rows", *usual}
+    observed = {f"observes:{word}" for word in poor.observes}
+    assert features(poor, {}) - observed == {"arrive", "step", "none", "block-tables", "pool", "moving-rows", *usual}
     assert not {"M2", "M4", "M6", "S1", "S2", "S5"} & set(required_oracles(poor))
     assert required_oracles(CLEAN.capabilities) == applicable(CLEAN.capabilities)
 
