@@ -13,11 +13,12 @@ import time
 from collections.abc import Mapping
 
 from ...targets.base.trace import Trace
-from ..events import Found, Improved, Merged
+from ..events import Finding, Found, Improved, Merged
 from ..findings.store import FindingStore
-from ..identity.compare import best_match, learned, likeness_to
+from ..identity.compare import learned, likeness_to, same_cause
 from ..identity.evidence import Evidence, FindingEvidence
 from ..identity.investigate import Investigation
+from ..traces.files import load_trace
 from ..traces.violation import Violation
 from ..workers.protocol import Worker
 from .state import CampaignState, Claim, Unsorted
@@ -41,10 +42,10 @@ def learn(store: FindingStore, name: str, evidence: Evidence, trace: Trace) -> N
         store.learn(name, FindingEvidence(kept, learned(kept)))
 
 
-def cause_of(evidence: Evidence, store: FindingStore, *, but: str = "") -> str:
-    """Return the name of the finding with the same cause, "" if there is none."""
+def causes(evidence: Evidence, store: FindingStore, *, but: str = "") -> list[str]:
+    """Return the names of findings with the same cause, the most like first."""
     others: Mapping[str, FindingEvidence] = {name: one for name, one in store.evidence.items() if name != but}
-    return best_match(evidence, others)
+    return same_cause(evidence, others)
 
 
 class Sorter:
@@ -58,29 +59,50 @@ class Sorter:
         """Find the finding that an unsorted trace belongs to. Return the claim if it is a finding of its own."""
         state, began = self._state, time.monotonic()
         try:
-            found = self._evidence(counted.trace, counted.violation, SORT_SECONDS)
+            seen = self._evidence(counted.trace, counted.violation, SORT_SECONDS)
         finally:
             state.sorted_for(time.monotonic() - began)
-        if found is None:
+        if seen is None:
             return None
-        trace, violation, evidence = found
+        trace, violation, evidence = seen
+        gone: list[Finding] = []
         with state.lock:
             store = state.store
             if counted.name not in store.findings:  # merged into another one meanwhile
                 return None
-            into = cause_of(evidence, store)
-            if into in store.findings:
+            found = causes(evidence, store)
+            if found and (into := found[0]) in store.findings:
                 finding = store.sort(counted.name, counted.violation.signature, into)
                 learn(store, into, evidence, trace)
                 claim = None
-            elif into or evidence.complete:
+                gone = self._link(into, [name for name in found[1:] if name in store.findings])
+            elif found or evidence.complete:
                 finding = store.split(counted.name, violation, counted.index, trace, state.known(violation.signature))
                 claim = Claim(finding, None)
             else:  # the time was up before the evidence was complete: too little for a finding of its own
                 return None
             state.save_locked()
+            for one in gone:
+                store.remove(one)
         state.emit(Found(finding, self._worker.node) if claim else Improved(finding))
+        for one in gone:
+            state.emit(Merged(one.id, store.findings[into]))
         return claim
+
+    def _link(self, into: str, others: list[str]) -> list[Finding]:
+        """Merge findings that a trace has shown to have one cause; return those that are gone. The caller holds the
+        lock, saves the state, and removes their files."""
+        store, gone = self._state.store, []
+        for name in others:
+            evidence = store.evidence[name]
+            traces = [load_trace(path) for path in (store.findings[name].trace, *store.findings[name].extras)]
+            merged, kept = store.merge(name, into)
+            if len(traces[0].events) < kept.events:
+                store.improve(into, traces[0], None)
+            for each, trace in zip(evidence.evidence, traces, strict=False):
+                learn(store, into, each, trace)
+            gone.append(merged)
+        return gone
 
     def settle(self, name: str, trace: Trace, seconds: float) -> None:
         """Collect the evidence of a confirmed and reduced finding; merge it into another one of the same cause."""
@@ -93,11 +115,12 @@ class Sorter:
         if evidence is None:
             return
         with state.lock:
-            into = cause_of(evidence, store, but=name)
-            if not into:
+            found = causes(evidence, store, but=name)
+            if not found:
                 learn(store, name, evidence, trace)
                 state.save_locked()
                 return
+            into = found[0]
             shorter = into not in store.findings or len(trace.events) < store.findings[into].events
             gone, finding = store.merge(name, into)
             if shorter and len(trace.events) < finding.events:

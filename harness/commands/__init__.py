@@ -10,6 +10,7 @@ merge    several campaigns as one
 report   a page of HTML
 mutants  how fast known bugs are found
 targets  lists the targets
+new_target  writes the skeleton of a target
 doctor   checks this machine and installation
 where    `--cluster`, `-o URL`: where workers run, and where output goes
 common   options, output and signals that commands share

@@ -267,10 +267,11 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 def status(summary: Summary) -> int:
     """Return the exit status. A new finding counts more than an interruption, and that more than what was missed."""
-    from ..exit_status import CLEAN, INTERRUPTED, VACUOUS, VIOLATION
+    from ..exit_status import ADAPTER, CLEAN, INTERRUPTED, VACUOUS, VIOLATION
+    from ..lockstep.target_exception import ADAPTER_ORACLES
 
-    if summary.new_findings:
-        return VIOLATION
+    if found := summary.new_findings:
+        return ADAPTER if all(one.signature.partition("-")[0] in ADAPTER_ORACLES for one in found) else VIOLATION
     if summary.exit_reason == "interrupted":
         return INTERRUPTED
     return VACUOUS if summary.blind or summary.vacuous else CLEAN

@@ -158,7 +158,7 @@ def record_activity(
     most: int | None = None,
 ) -> Observation:
     """Run a trace as `run_trace` does; also return its steps and, if wanted, the lines that it executed."""
-    tracer = LineTracer(factory.capabilities.sources) if lines else None
+    tracer = LineTracer(factory.capabilities.engine) if lines else None
     recorder = ActivityRecorder(factory, tracer, most)
     outcome = run_trace(recorder, trace, on_event)
     rank = outcome.violation.rank if outcome.violation else -1

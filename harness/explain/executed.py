@@ -2,7 +2,7 @@
 
 Pairs of lines (arcs) rather than lines: a loop that is left early and a condition on one line differ in arcs, not in
 lines. Of a returned value only its kind counts (None, False, True, zero, another number): a function may decide wrongly
-on the same lines. Only functions of the packages in `Capabilities.sources` count, and only while an event is applied:
+on the same lines. Only functions of the packages in `Capabilities.engine` count, and only while an event is applied:
 opening an engine is left out. A run takes about three times as long.
 """
 

@@ -125,10 +125,11 @@ def _on_disk(folder: Path, finding: Finding) -> Finding | None:
 
 
 def names_for(signature: str) -> Iterator[str]:
-    """Yield the names that findings with this signature get, in order."""
-    yield signature
+    """Yield the names that findings with this signature get, in order; each is the stem of a file name."""
+    stem = file_name(signature)[: NAME_LENGTH_MAX - 10]
+    yield stem
     for number in count(2):
-        yield f"{signature}.{number}"
+        yield f"{stem}.{number}"
 
 
 def load_evidence(trace: str | Path) -> FindingEvidence | None:
@@ -170,16 +171,14 @@ class FindingStore:
 
     def count(self, violation: Violation) -> Finding | None:
         """Count a violation, unsorted, for the finding that shows its signature most often; None if none does."""
-        signature = violation.signature
-        finding = self._showing(signature)
-        if finding is None:
-            return None
-        counted = self._counted(finding, signature, 1)
-        self.findings[finding.id] = finding = structs.replace(counted, unsorted=counted.unsorted + 1)
-        return finding
+        finding = self._showing(violation.signature)
+        if finding:
+            self.repeat(violation.signature, 1)
+            return self.findings[finding.id]
+        return None
 
     def _showing(self, signature: str) -> Finding | None:
-        """Return the finding that shows a signature most often."""
+        """Return the finding that shows a signature most often, None if none does."""
         showing = [one for one in self.findings.values() if signature == one.signature or signature in one.symptoms]
         return max(showing, key=lambda one: one.symptoms.get(signature, 1), default=None)
 
@@ -220,14 +219,13 @@ class FindingStore:
         return finding, earlier
 
     def repeat(self, signature: str, times: int) -> None:
-        """Count further failing traces, unsorted, of a signature that was met before."""
-        finding = self._showing(signature)
-        assert finding
-        counted = self._counted(finding, signature, times)
-        self.findings[finding.id] = structs.replace(counted, unsorted=counted.unsorted + times)
+        """Count further failing traces of a signature that was met before; they stay unsorted."""
+        if finding := self._showing(signature):
+            counted = self._counted(finding, signature, times)
+            self.findings[finding.id] = structs.replace(counted, unsorted=counted.unsorted + times)
 
     def _is_free(self, name: str) -> bool:
-        return name not in self.findings and file_name(name) not in self.evidence
+        return name not in self.findings and name not in self.evidence
 
     def remembers(self, signature: str) -> bool:
         """Return True if an earlier campaign left findings with this signature that this one has not met."""
@@ -275,7 +273,7 @@ class FindingStore:
 
     def remove(self, gone: Finding) -> None:
         """Remove the files of a finding that was merged into another; call it once the state is on disk."""
-        self.evidence.pop(file_name(gone.id), None)
+        self.evidence.pop(gone.id, None)
         for named in (*gone.extras, gone.trace):
             self._remove(Path(named))
 
@@ -293,7 +291,7 @@ class FindingStore:
 
     def learn(self, name: str, evidence: FindingEvidence) -> None:
         """Write what is known about the cause of a finding."""
-        self.evidence[file_name(name)] = evidence
+        self.evidence[name] = evidence
         path = _companion(str(self._path(name)), EVIDENCE_SUFFIX)
         self._write(path, msgspec.json.format(msgspec.json.encode(evidence), indent=1))
 

@@ -22,6 +22,7 @@ from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..explain.activity import Observation
 from ..explain.executed import Executed
+from ..generate.avoid import switch_values, traits_of
 from ..traces.outcome import Outcome
 from ..traces.reduce import Reducer, with_events
 from ..traces.violation import Violation
@@ -29,7 +30,7 @@ from .evidence import Evidence
 from .facts import facts_of
 from .spectrum import Spectrum
 from .symptom import relation, same_symptom
-from .variants import Neighbour, neighbours, switch_values, switched
+from .variants import Neighbour, neighbours, switched
 
 ROUNDS = 2
 """Rounds of reduction; a third one rarely helps and costs as much as the questions."""
@@ -119,8 +120,11 @@ class Investigation:
             events=tuple(str(event.__struct_config__.tag) for event in trace.events),
             facts=facts,
             needed=tuple(sorted(needed)),
+            traits=tuple(sorted(traits_of(trace))),
+            values=switch_values(trace.config),
             places=spectrum.places(),
-            parting=spectrum.parting()[:PARTING_MAX],
+            parting=spectrum.parting(1)[:PARTING_MAX],
+            apart=spectrum.parting(2)[:PARTING_MAX],
             runs=self.runs,
             complete=not self.out_of_time,
         )
@@ -158,4 +162,5 @@ class Investigation:
             self.runs += 1
             lines.append(seen.executed)
             needed |= facts - set(facts_of(each.trace, seen.steps, violation))
+            needed |= traits_of(trace) - traits_of(each.trace)
         return lines, needed

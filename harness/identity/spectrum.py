@@ -35,6 +35,7 @@ class Spectrum:
     def __init__(self, failing: Sequence[Executed], passing: Sequence[Sequence[Executed]]) -> None:
         self._failing = arcs_of(failing)
         runs = [arcs_of(run) for run in passing if run]
+        self._runs = sorted(runs, key=lambda run: len(run.keys() ^ self._failing.keys()))
         self._count = len(runs)
         self._executed = Counter(arc for run in runs for arc in run)
         self._reached = {(*arc[:2], arc[3]): order for arc, order in sorted(self._failing.items(), key=_by_order)}
@@ -59,14 +60,26 @@ class Spectrum:
         ranked = sorted(best.items(), key=lambda each: each[1])[:PLACES]
         return tuple(Place(file, function, line, round(-score, 3)) for (file, function), (score, _, line) in ranked)
 
-    def parting(self) -> tuple[str, ...]:
-        """Return the arcs that tell the failing run from every passing neighbour, in the order of execution."""
-        if not self._count:
+    def parting(self, nearest: int) -> tuple[str, ...]:
+        """Return the arcs that tell the failing run from each of the `nearest` passing neighbours, in the order of
+        execution: those of the failing run that no neighbour has, and those that it lacks and each neighbour has.
+
+        The nearest neighbours are those that differ in the fewest arcs. With all of them the set is often empty, since
+        a distant one may execute anything.
+        """
+        near = self._runs[:nearest]
+        if not near:
             return ()
-        apart = [(order, arc, there) for (arc, there), (score, order) in self._scores().items() if score == 1.0]
+        anywhere = set().union(*near)
+        everywhere = set(near[0]).intersection(*near[1:])
+        last = max(self._failing.values(), default=0) + 1
+        apart = [(order, True, arc) for arc, order in self._failing.items() if arc not in anywhere]
+        apart += [
+            (self._reached.get((*arc[:2], arc[2]), last), False, arc) for arc in everywhere if arc not in self._failing
+        ]
         return tuple(
             f"{'+' if there else '-'}{file}:{function}:{before}>{line}"
-            for _, (file, function, before, line), there in sorted(apart)
+            for _, there, (file, function, before, line) in sorted(apart)
         )
 
 

@@ -32,22 +32,6 @@ class Neighbour(NamedTuple):
     trace: Trace
 
 
-def switch_values(config: Config) -> dict[str, str]:
-    """Return the value of each switch of a configuration as text."""
-    values = {
-        "async_depth": str(config.async_depth),
-        "num_speculative_tokens": str(config.num_speculative_tokens),
-        "eagle_block_drop": str(config.eagle_block_drop).lower(),
-        "policy": config.policy,
-        "long_prefill_token_threshold": "0" if not config.long_prefill_token_threshold else "set",
-        "mamba_cache_mode": config.mamba_cache_mode,
-        "graph_sizes": "set" if config.graph_sizes else "none",
-        "groups": str(len(config.groups)),
-        RANKS: config.options.get(RANKS, "1"),
-    }
-    return values | dict(config.options)
-
-
 def switched(config: Config, capabilities: Capabilities) -> Iterator[Switched]:
     """Yield configurations in which one switch is simpler, or has another of the target's own values."""
     replace = structs.replace

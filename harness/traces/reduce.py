@@ -17,13 +17,26 @@ reduction could end at another bug. It keeps at least one event.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from ...reference.tokens import CONTINUATION
 from ...targets.base.protocol import TargetError
-from ...targets.base.trace import AnyEvent, Arrive, Config, Fork, Resume, Step, Trace, TraceError
+from ...targets.base.trace import (
+    AnyEvent,
+    Arrive,
+    Config,
+    Crop,
+    Fork,
+    Reorder,
+    Repeat,
+    Resume,
+    Select,
+    Step,
+    Trace,
+    TraceError,
+)
 from ..generate.overrides import RANKS
 from .outcome import Outcome
 from .violation import Violation
@@ -156,10 +169,21 @@ def renamed(trace: Trace) -> Trace:
         elif isinstance(event, Step):
             changes["chunks"] = {requests.get(name, name): limit for name, limit in event.chunks.items()}
             changes["per_request"] = {requests.get(name, name): pair for name, pair in event.per_request.items()}
+        elif isinstance(event, Select):
+            changes["names"] = tuple(_renamed(name, requests) for name in event.names)
+        elif isinstance(event, Reorder):
+            sources = event.sources.items()
+            changes["sources"] = {_renamed(name, requests): _renamed(source, requests) for name, source in sources}
         if hasattr(event, "name"):
-            changes["name"] = requests.get(event.name, event.name)
+            changes["name"] = _renamed(event.name, requests)
         events.append(msgspec.structs.replace(event, **changes))
     return with_events(trace, tuple(events))
+
+
+def _renamed(name: str, requests: Mapping[str, str]) -> str:
+    """Return the new name of a request or of a copy of it (`reference.batch.copy_name`)."""
+    original, dot, copies = name.partition(".")
+    return requests.get(name) or requests.get(original, original) + dot + copies
 
 
 def smaller_numbers(value: int, least: int) -> list[int]:
@@ -177,6 +201,13 @@ def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
         for field, least in (("drafts", 0), ("right", 0), ("budget", 1)):
             for number in smaller_numbers(getattr(event, field) or least, least):
                 yield msgspec.structs.replace(event, **{field: number})
+    if isinstance(event, Repeat | Crop):
+        field, least = ("times", 2) if isinstance(event, Repeat) else ("tokens", 1)
+        for number in smaller_numbers(getattr(event, field), least):
+            yield msgspec.structs.replace(event, **{field: number})
+    if isinstance(event, Reorder):
+        for name in event.sources:
+            yield Reorder({other: source for other, source in event.sources.items() if other != name})
     if isinstance(event, Arrive) and event.priority:
         yield msgspec.structs.replace(event, priority=0)
     if isinstance(event, Arrive) and event.session:

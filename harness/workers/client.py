@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Event
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..explain.activity import Observation
 from ..explain.history import History
+from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
 from .losses import Ran, judge_loss, lost_outcome
@@ -222,9 +223,9 @@ class WorkerClient:
                 yield structs.replace(ran, seconds=time.monotonic() - waiting)
                 first += stride
 
-    def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:
+    def draw(self, seed: int, index: int, overrides: Overrides, avoid: Sequence[Circumstances] = ()) -> Trace:
         """Return a trace of a campaign, without running it."""
-        self._send(Draw(seed, index, overrides))
+        self._send(Draw(seed, index, overrides, avoid))
         reply = self._receive(self._limit(START_SECONDS))  # no engine runs, so this cannot be a hang
         assert isinstance(reply, Drawn)
         return reply.trace
@@ -238,7 +239,7 @@ class WorkerClient:
 
     def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
         """Run the trace at which a process was lost alone, in a new one."""
-        trace = self.draw(request.seed, index, request.overrides)
+        trace = self.draw(request.seed, index, request.overrides, request.avoid)
         return judge_loss(lost, index, trace, self.run(trace))
 
     def _send(self, request: Request) -> None:

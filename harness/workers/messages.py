@@ -16,6 +16,7 @@ from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
 from ..explain.activity import Observation
 from ..explain.history import History
+from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
 
@@ -29,6 +30,7 @@ class Draw(Struct, frozen=True, tag="draw"):
     seed: int
     index: int
     overrides: Overrides
+    avoid: Sequence[Circumstances] = ()
 
 
 class Port(Struct, frozen=True, tag="port"):
@@ -68,7 +70,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     """Draw and run up to `count` traces, numbers `first`, `first + stride`, ..., ending with the first violation.
 
     Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
-    back with its result.
+    back with its result. Most traces to which circumstances in `avoid` apply are drawn again.
     """
 
     seed: int
@@ -78,6 +80,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     twice_every: int = 0
     wanted: Sequence[str] = ()
     stride: int = 1
+    avoid: Sequence[Circumstances] = ()
 
     @property
     def indexes(self) -> range:

@@ -64,7 +64,7 @@ class Worker(Protocol):
         """Run one trace and record its history."""
 
     def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
-        """Run one trace and record its steps and, with `lines`, the lines executed in its first `most` events."""
+        """Run one trace and record its steps and, with `lines`, the engine's lines in its first `most` events."""
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran | Counts]:
         """Draw and run many traces. After a violation the worker may be used otherwise before the next is fetched.

@@ -141,7 +141,7 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
 
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
-    return draw_trace(factory.capabilities, request.seed, index, request.overrides, factory.supports)
+    return draw_trace(factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid)
 
 
 def failure(error: Exception) -> Failed:

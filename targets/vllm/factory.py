@@ -39,8 +39,8 @@ class VllmFactory:
                 "graphs": ("decode", "none"),
                 "mixer": ("gdn", "mamba2"),
             },
-            features=frozenset({"padding"}),
-            sources=("vllm",),
+            features=frozenset({"block-tables", "padding"}),
+            engine=("vllm",),
         )
 
     def supports(self, config: Config) -> str:
