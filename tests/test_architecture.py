@@ -21,7 +21,13 @@ PACKAGES = ("harness", "reference", "targets", "reports", "corpus")
 
 # Each room may import those behind it. Rooms on one floor do not import each other. "/x" is a top-level package.
 FLOORS: dict[str, tuple[str, ...]] = {
-    "": ("harness", "targets.hybrid | targets.vllm | targets.sglang | targets.transformers", "targets.base", "corpus", "reference"),
+    "": (
+        "harness",
+        "targets.hybrid | targets.vllm | targets.sglang | targets.transformers",
+        "targets.base",
+        "corpus",
+        "reference",
+    ),
     "harness": (
         "cli",
         "commands | gate | machine",

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -209,15 +208,22 @@ def test_object_store_full(nodes: Nodes, environment: dict[str, str], tmp_path: 
             filler.kill()
 
 
-def test_slow_node(run: Run, whole: dict[str, Any]) -> None:
-    """A node that stands still for a while holds nothing but its own lease."""
+def test_slow_node(nodes: Nodes, environment: dict[str, str], tmp_path: Path, whole: dict[str, Any]) -> None:
+    """A node that stands still holds nothing but its own lease: the other one goes on meanwhile."""
+    run = Run(nodes, environment, tmp_path, "--timeout", "300s")
     run.wait_for("FOUND")
     [victim, *_] = processes("harness.workers.start")
     os.kill(victim, signal.SIGSTOP)
-    waking = threading.Timer(10, os.kill, (victim, signal.SIGCONT))
-    waking.start()
-    summary = run.end()
-    assert counts(summary) == whole
+    try:
+        for _ in range(200):
+            if json.loads((tmp_path / "out" / "campaign.json").read_text())["traces"] >= 30:
+                break
+            time.sleep(1)
+        else:
+            pytest.fail("the other node waits for this one")
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    assert counts(run.end()) == whole
 
 
 def test_a_node_with_another_version_is_refused(
@@ -230,7 +236,7 @@ def test_a_node_with_another_version_is_refused(
     old = nodes.add(env_vars={"PYTHONPATH": f"{tmp_path / 'old'}{os.pathsep}{environment['PYTHONPATH']}"})
     try:
         run = Run(nodes, environment, tmp_path, "--jobs", "3")
-            summary = run.end()
+        summary = run.end()
     finally:
         nodes.kill(old)
     assert counts(summary) == whole
