@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,17 @@ def counts(summary: dict[str, Any]) -> dict[str, Any]:
     return {**{name: summary[name] for name in COUNTED}, "symptoms": symptoms}
 
 
+def patiently(start: Callable[[], Any]) -> Any:
+    """Start a node; Ray gives up after 30 s, which a busy machine may need."""
+    for _ in range(4):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return start()
+
+
 class Nodes:
     """A cluster with a head that runs nothing and nodes with a CPU each."""
 
@@ -48,13 +59,17 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 0, "object_store_memory": 100 << 20, "include_dashboard": False}
-        self.cluster = Cluster(initialize_head=True, head_node_args={**head, "node_ip_address": "127.0.0.1"})
+        self.cluster = patiently(
+            lambda: Cluster(initialize_head=True, head_node_args={**head, "node_ip_address": "127.0.0.1"})
+        )
         self.address: str = self.cluster.address
         self.ray: list[Any] = []
 
     def add(self, **more: Any) -> Any:
-        one = self.cluster.add_node(
-            num_cpus=1, object_store_memory=80 << 20, node_ip_address="127.0.0.1", wait=True, **more
+        one = patiently(
+            lambda: self.cluster.add_node(
+                num_cpus=1, object_store_memory=80 << 20, node_ip_address="127.0.0.1", wait=True, **more
+            )
         )
         self.ray.append(one)
         return one
