@@ -31,6 +31,8 @@ COMMANDS = {
     "fuzz": "run random traces against a target",
     "replay": "run traces from files",
     "reduce": "shrink a failing trace",
+    "verify-fix": "test whether a patch fixes a finding, and what it breaks",
+    "known": "add, list and check known bugs",
     "bisect": "find the releases of an engine in which a trace fails",
     "repro": "write a script and a bug report for a failing trace",
     "report": "write an HTML page for a campaign or a finding",
@@ -64,10 +66,15 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name == chosen:
-            module = importlib.import_module(f".commands.{name}", __package__)
+            module = importlib.import_module(module_of(name), __package__)
             command.epilog = module.EXAMPLES
             module.add_arguments(command)
     return parser
+
+
+def module_of(command: str) -> str:
+    """Return the relative name of a command's module."""
+    return f".commands.{command.replace('-', '_')}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,7 +138,7 @@ def run_command(options: argparse.Namespace) -> int:
     from .findings.store import OutputError
     from .workers.client import InternalError
 
-    command = importlib.import_module(f".commands.{options.command}", __package__)
+    command = importlib.import_module(module_of(options.command), __package__)
     try:
         if "device" in options:
             options.target = on_device(options.target, options.device)

@@ -80,8 +80,8 @@ class Canary(Struct, frozen=True):
     silent: Sequence[str] = ()
 
 
-Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not tested"]
-"""The state of a known bug on the unpatched target (`findings.fixes`)."""
+Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not fixed by its patch", "not tested"]
+"""The state of a known bug (`findings.fixes`)."""
 
 
 class KnownBug(Struct, frozen=True):
@@ -106,7 +106,7 @@ class KnownBug(Struct, frozen=True):
     @property
     def outdated(self) -> bool:
         """True if the entry has to be removed, or its patch adapted."""
-        return self.verdict in ("fixed upstream", "patch no longer applies")
+        return self.verdict not in ("still there", "not tested")
 
 
 class Summary(Struct, frozen=True):
