@@ -1,6 +1,8 @@
 """Explains a violation, in sentences and as a timeline of blocks.
 
 recorder         runs a trace and records its history
+activity         records the rows of each step, for facts about a failing run
+executed         records the lines of the engine's code that a run executes
 history          the recorded history: plain data
 history_builder  builds a history from records and views
 tag_names        names the prefix that a tag stands for

@@ -24,6 +24,7 @@ from msgspec import Struct, structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.overlay import misfits, patched
+from ...targets.base.patches import Patch
 from ...targets.base.registry import parse
 from ...targets.base.trace import TraceError
 from ..events import KnownBug, Verdict
@@ -43,12 +44,14 @@ class Fixes(Struct, frozen=True):
     unpatched  without them; the same if there are none
     entries    all entries for this target and version
     problems   entry -> why its patch is not in effect, by title
+    patches    those in effect
     """
 
     launch: Launch
     unpatched: Launch
     entries: tuple[Known, ...] = ()
     problems: Mapping[str, str] = {}
+    patches: tuple[Patch, ...] = ()
 
     @property
     def in_effect(self) -> tuple[Known, ...]:
@@ -94,7 +97,8 @@ def apply_fixes(launch: Launch, known: Sequence[Known], target: str, today: date
     if not patches:
         return Fixes(launch, launch, entries)
     problems = misfits(launch, patches)
-    return Fixes(patched(launch, [one for one in patches if one.name not in problems]), launch, entries, problems)
+    fit = tuple(one for one in patches if one.name not in problems)
+    return Fixes(patched(launch, fit), launch, entries, problems, fit)
 
 
 def check(entries: Sequence[Known], problems: Mapping[str, str], worker: WorkerClient) -> Iterator[KnownBug]:

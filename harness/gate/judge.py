@@ -125,10 +125,10 @@ class Judge:
         Returns a description of its origin, its file, and True if the signature is new.
         """
         store = self._store = self._store or FindingStore(self.settings.out, self.settings.target)
-        claimed = store.claim(violation, index, trace)
+        claimed = None if store.count(violation) else store.claim(violation, index, trace)
         if claimed:
             case = Confirmation(store, Lock(), self._worker, lambda record: None, REDUCE_SECONDS)
-            case.investigate(violation, trace, earlier=claimed[1])
+            case.investigate(claimed[0].id, violation, trace, earlier=claimed[1])
         finding = store.findings[violation.signature]
         where = f"{len(trace.events)} events, {trace.origin}"
         if finding.reproduced:

@@ -1,7 +1,7 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · port · run · explain · testify · fuzz
-worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · failed
+coordinator  draw · port · run · explain · testify · observe · fuzz
+worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · observed · failed
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
+from ..explain.activity import Observation
 from ..explain.history import History
+from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
 
@@ -28,6 +30,7 @@ class Draw(Struct, frozen=True, tag="draw"):
     seed: int
     index: int
     overrides: Overrides
+    avoid: Sequence[Circumstances] = ()
 
 
 class Port(Struct, frozen=True, tag="port"):
@@ -55,11 +58,19 @@ class Summarize(Struct, frozen=True, tag="testify"):
     trace: Trace
 
 
+class Observe(Struct, frozen=True, tag="observe"):
+    """Run one trace and record its steps and, with `lines`, the engine's lines executed in its first `most` events."""
+
+    trace: Trace
+    lines: bool = False
+    most: int | None = None
+
+
 class Fuzz(Struct, frozen=True, tag="fuzz"):
-    """Draw and run up to `count` traces, ending with the first violation.
+    """Draw and run up to `count` traces, numbers `first`, `first + stride`, ..., ending with the first violation.
 
     Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
-    back with its result.
+    back with its result. Most traces to which circumstances in `avoid` apply are drawn again.
     """
 
     seed: int
@@ -68,6 +79,13 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     overrides: Overrides
     twice_every: int = 0
     wanted: Sequence[str] = ()
+    stride: int = 1
+    avoid: Sequence[Circumstances] = ()
+
+    @property
+    def indexes(self) -> range:
+        """Return the numbers of all traces."""
+        return range(self.first, self.first + self.count * self.stride, self.stride)
 
 
 class Ready(Struct, frozen=True, tag="ready"):
@@ -129,8 +147,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Port | Run | Explain | Summarize | Fuzz
-Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Summarized | Failed
+Request = Draw | Port | Run | Explain | Summarize | Observe | Fuzz
+Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Summarized | Observation | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

@@ -32,6 +32,7 @@ from types import ModuleType
 
 from msgspec import Struct
 
+from .declarations import check_capabilities
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
 from .repro import Failure, Script
@@ -87,7 +88,12 @@ def on_device(spec: str, device: str) -> str:
 
 def load_factory(spec: str) -> TargetFactory:
     """Return the factory of a target string. Call it in the interpreter that `prepare` returned."""
-    parsed = parse(spec)
+    factory = _load(spec, parse(spec))
+    check_capabilities(factory.capabilities, spec)
+    return factory
+
+
+def _load(spec: str, parsed: Spec) -> TargetFactory:
     if parsed.name == "python":
         return _from_module(spec, *parsed.variant.split(":"))
     module = _module(parsed.name, "factory")

@@ -39,7 +39,8 @@ class VllmFactory:
                 "graphs": ("decode", "none"),
                 "mixer": ("gdn", "mamba2"),
             },
-            features=frozenset({"padding"}),
+            features=frozenset({"block-tables", "padding"}),
+            engine=("vllm",),
         )
 
     def supports(self, config: Config) -> str:

@@ -48,7 +48,8 @@ class GpuFactory:
             },
             accepts={"dtype": ("bfloat16",)},
             traces_per_second=1.0,
-            features=frozenset({"padding"}),
+            features=frozenset({"block-tables", "padding"}),
+            engine=("vllm",),
         )
 
     def supports(self, config: Config) -> str:
