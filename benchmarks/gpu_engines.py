@@ -3,7 +3,7 @@
     python benchmarks/gpu_engines.py --device cuda --seconds 60 --seed 1 --config mixer=gdn,runner=v2 -o gdn-v2.json
     python benchmarks/gpu_engines.py --device cuda --corpus corpus/vllm -o corpus.json
 
-Needs an importable vLLM, or `--tree` for an unpacked wheel; `--fixes all` (or names of benchmarks/vllm_campaign.py)
+Needs an importable vLLM, or `--tree` for an unpacked wheel; `--fixes all` (or names in corpus/vllm/known.toml)
 uses a copy of that tree in which the known causes are fixed. A violation ends its trace, the campaign goes on.
 """
 
@@ -28,13 +28,12 @@ def tree_of(options: argparse.Namespace) -> Path | None:
     """The tree to import vLLM from; None for the one that is installed."""
     tree: Path | None = options.tree
     if tree and options.fixes:
-        from trees import edited_tree
-        from vllm_campaign import MENDS
+        from hybridfuzz.targets.base.overlay import make_overlay
+        from vllm_campaign import fixes_of
 
-        names = list(MENDS) if options.fixes == "all" else options.fixes.split(",")
-        edits = [edit for name in names for edit in MENDS[name]]
-        folder = Path(tempfile.mkdtemp(prefix="vllm-fixed-"))
-        tree = edited_tree(tree, edits, folder / "tree")
+        fixes = fixes_of("0.33.0")
+        names = list(fixes) if options.fixes == "all" else options.fixes.split(",")
+        tree = make_overlay(tree, [fixes[name] for name in names])
     if tree:
         sys.path.insert(0, str(tree))
     return tree

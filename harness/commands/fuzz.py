@@ -20,12 +20,10 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..workers.protocol import OpenWorker
 
 EXAMPLES = """\
-The same seed gives the same traces. A finding is on disk before it is reported.
-If a campaign was interrupted, the same command (with -o or --seed) continues it.
-A self-test fuzzes copies of the built-in target with planted bugs: a campaign
-that detects none is "blind", one that missed a required state is "vacuous".
-Exit: 0 clean, 1 violation, 2 usage, 3 vacuous, blind or a known bug is outdated,
-4 internal, 5 interrupted.
+The same seed gives the same traces; an interrupted campaign goes on with the same command.
+A self-test fuzzes copies of the built-in target with planted bugs: a campaign that detects none
+is "blind", one that missed a required state is "vacuous". Exit: 0 clean, 1 violation, 2 usage,
+3 vacuous, blind or a known bug is outdated, 4 internal, 5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0
