@@ -291,7 +291,7 @@ def status(summary: Summary) -> int:
     from ..lockstep.target_exception import ADAPTER_ORACLES
 
     if found := summary.new_findings:
-        return ADAPTER if all(one.signature.partition("-")[0] in ADAPTER_ORACLES for one in found) else VIOLATION
+        return ADAPTER if all(one.oracle in ADAPTER_ORACLES for one in found) else VIOLATION
     if summary.exit_reason == "interrupted":
         return INTERRUPTED
     return VACUOUS if summary.blind or summary.vacuous or summary.outdated else CLEAN
