@@ -6,9 +6,8 @@
     python benchmarks/identity.py score    -o out [out ...]
 
 The truth is not known to the harness: the cause of a failing trace is the fix that silences it up to the event at which
-it failed (`truth`, for vLLM with the fixes of vllm_campaign.py; a trace that two fixes silence has both causes, and
-either is right). `mutants` does all of it for mixtures of embedded mutants: the cause of a trace is the mutant without
-which it is silent.
+it failed (`truth`, for vLLM with the packaged fixes; a trace that two fixes silence has both causes, and
+either is right).
 
 Every step can be cut off and continued. `score` replays the campaign's own decisions (`campaign/sorting.py`) on the
 saved evidence, in the order of the traces, and puts the grouping by signature beside it.
@@ -19,7 +18,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,19 +87,14 @@ def silenced(worker: WorkerClient, path: Path) -> bool:
 
 def truth(target: str, folder: Path) -> None:
     """Note for each trace the first fix that silences it. Fixes run one after another, on what is left."""
-    from trees import edited_tree
-    from vllm_campaign import FIXES, unpacked
+    from hybridfuzz.targets.base.overlay import patched
+    from vllm_campaign import fixes_of
 
-    source = unpacked(target)
+    launch = prepare(target, print)
     found = load_truth(folder)
-    for name, edits in FIXES.items():
+    for name, patch in fixes_of(launch.version).items():
         left = [path for path in failing(folder) if path.stem not in found]
-        try:
-            spec = f"vllm@{edited_tree(source, list(edits), source.parent / 'identity-benchmark' / name)}"
-        except (ValueError, FileNotFoundError) as error:
-            print(f"{name} does not apply: {error}", file=sys.stderr)
-            continue
-        with WorkerClient(spec, prepare(spec, lambda *_: None), trace_seconds=300) as worker:
+        with WorkerClient(target, patched(launch, [patch]), trace_seconds=300) as worker:
             worker.start()
             found |= {path.stem: name for path in left if silenced(worker, path)}
         (folder / "truth.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
