@@ -39,6 +39,9 @@ from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 from msgspec import Struct
 
+UNSORTED = "unsorted"
+"""Traces whose evidence was cut off by the time limit and that are like no finding."""
+
 
 class Sorted(Struct):
     """Evidence of one trace, and what it cost: seconds of the worker's CPU and of the wall clock, and runs."""
@@ -152,6 +155,9 @@ def grouped(seen: Mapping[str, Evidence]) -> dict[str, str]:
     where: dict[str, str] = {}
     for trace, one in seen.items():
         names = same_cause(one, findings)
+        if not names and not one.complete:
+            where[trace] = UNSORTED
+            continue
         into = names[0] if names else next(name for name in _names(one.signature) if name not in findings)
         known = list(findings[into].evidence) if into in findings else []
         for other in names[1:]:
@@ -172,6 +178,8 @@ def _names(signature: str) -> Iterator[str]:
 def verdict(where: Mapping[str, str], causes: Mapping[str, str]) -> dict[str, object]:
     """Return the figures of one grouping."""
     members: dict[str, Counter[str]] = {}
+    unsorted = sum(name == UNSORTED for name in where.values())
+    where = {trace: name for trace, name in where.items() if name != UNSORTED}
     for trace, name in where.items():
         members.setdefault(name, Counter())[causes[trace]] += 1
     majority = {name: counts.most_common(1)[0][0] for name, counts in members.items()}
@@ -179,6 +187,7 @@ def verdict(where: Mapping[str, str], causes: Mapping[str, str]) -> dict[str, ob
     met, own = {causes[trace] for trace in where}, Counter(majority.values())
     return {
         "traces": len(where),
+        "unsorted": unsorted,
         "findings": len(members),
         "in a finding of another cause": wrong,
         "causes met": len(met),

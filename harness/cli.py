@@ -36,6 +36,7 @@ COMMANDS = {
     "known": "add, list and check known bugs",
     "bisect": "find the releases of an engine in which a trace fails",
     "repro": "write a script and a bug report for a failing trace",
+    "confirm": "run a finding on a real model, with and without a fix",
     "merge": "unite the folders of independent campaigns",
     "report": "write an HTML page for a campaign or a finding",
     "mutants": "measure how fast each known bug is found (mutants of a target)",

@@ -89,6 +89,8 @@ def connected(place: Place, target: str) -> Iterator[RayCluster]:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = one_line(str(error), REASON_LENGTH_MAX)
         raise TargetError(f"the Ray cluster {place.address!r} cannot be used: {reason}") from error
+    # Ray would print its own lines about lost nodes on standard output, where the last line may be JSON.
+    ray._private.worker._worker_logs_enabled = False
     try:
         yield RayCluster(ray, place, target)
     finally:

@@ -18,6 +18,7 @@ import torch
 
 from ...reference.tokens import EMPTY, mix, next_token, window_of
 from ..base.observe import Access, Content, SlotContent, SlotRead, SlotWrite, StateContent, StateRead, StateWrite
+from ..base.protocol import EngineError
 from ..base.shadow import POISON, combine
 from . import operations as do
 from .caches import Batch
@@ -170,14 +171,17 @@ class TagLayers:
 def _attended(shown: torch.Tensor | None, tags: torch.Tensor, row: int, column: int, count: int) -> list[int]:
     """Return the tags that a column attends to, oldest first.
 
-    Without a mask `scaled_dot_product_attention` is called with `is_causal` if there is more than one column, which
-    counts both columns and slots from the first on; else without any mask.
+    A mask of one column is broadcast over all slots, as the library's addition does. Without a mask
+    `scaled_dot_product_attention` is called with `is_causal` if there is more than one column, which counts both
+    columns and slots from the first on; else without any mask.
     """
     if shown is None:
         return [*tags[row, : column + 1 if count > 1 else None].tolist()]
     one = shown[row if shown.shape[0] > 1 else 0, 0, column]
-    visible = one if one.dtype == torch.bool else one >= 0
-    return [*tags[row][visible[: tags.shape[1]]].tolist()]
+    visible = (one if one.dtype == torch.bool else one >= 0)[: tags.shape[1]]
+    if len(visible) not in (1, tags.shape[1]):
+        raise EngineError(f"the mask has {len(visible)} columns, but the cache returned {tags.shape[1]} slots")
+    return [*tags[row][visible.expand(tags.shape[1])].tolist()]
 
 
 def _first(states: torch.Tensor, row: int) -> int:
