@@ -181,12 +181,6 @@ def run_campaign(
     return status(ended.summary)
 
 
-def suffix_of(options: argparse.Namespace) -> str:
-    """Return the part of the default folder's name that tells shards of one seed apart."""
-    shard = options.shard
-    return f"-{shard.number}-of-{shard.of}" if shard and shard.of > 1 else ""
-
-
 def folder_of(options: argparse.Namespace) -> Path | None:
     """Return the output folder, None if its name is not settled before a seed is drawn."""
     from .common import output_folder
@@ -297,7 +291,7 @@ def status(summary: Summary) -> int:
     from ..lockstep.target_exception import ADAPTER_ORACLES
 
     if found := summary.new_findings:
-        return ADAPTER if all(one.signature.partition("-")[0] in ADAPTER_ORACLES for one in found) else VIOLATION
+        return ADAPTER if all(one.oracle in ADAPTER_ORACLES for one in found) else VIOLATION
     if summary.exit_reason == "interrupted":
         return INTERRUPTED
     return VACUOUS if summary.blind or summary.vacuous or summary.outdated else CLEAN
