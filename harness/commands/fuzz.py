@@ -181,6 +181,11 @@ def run_campaign(
     return status(ended.summary)
 
 
+def suffix_of(options: argparse.Namespace) -> str:
+    """Return the end of the name of a shard's output folder."""
+    return f"-{options.shard.number}-of-{options.shard.of}" if options.shard and options.shard.of > 1 else ""
+
+
 def folder_of(options: argparse.Namespace) -> Path | None:
     """Return the output folder, None if its name is not settled before a seed is drawn."""
     from .common import output_folder
