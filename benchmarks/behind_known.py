@@ -1,4 +1,4 @@
-"""New bugs behind known ones: vLLM 0.33.0 with one line broken, its nine known causes fixed (`--fixes builtin`).
+"""New bugs behind known ones: vLLM 0.33.0 with one line broken, its known causes fixed (`--fixes builtin`).
 
     python benchmarks/behind_known.py [--only SLUG,...] [--results FILE] [--page benchmarks/behind_known.md]
 
@@ -110,7 +110,7 @@ def page(ran: list[Result]) -> str:
     lines = [
         "# New bugs behind known ones",
         "",
-        f"`python benchmarks/behind_known.py`: vLLM {RELEASE} with its nine known causes fixed (`--fixes builtin`)",
+        f"`python benchmarks/behind_known.py`: vLLM {RELEASE} with its known causes fixed (`--fixes builtin`)",
         f"and one line broken. {len(right)} of {len(ran)} campaigns end with exit status 1 and a new finding whose",
         "signature a known bug has, too. With signatures alone each would be reported as that bug, and exit status 0.",
         "The clock runs from the first worker's start, on a machine that was busy with other work.",

@@ -27,7 +27,6 @@ from msgspec.structs import replace
 from vllm_campaign import fixes_of
 
 ROOT = Path(__file__).parents[1]
-"""The release that the mends were written for; older findings are silent in it."""
 ROOM = 8
 PAGE = ROOT / "docs/reference/reproducers.md"
 HEAD = """\

@@ -351,7 +351,7 @@ class CampaignState:
             canary=self.canary,
             done=progress.done,
             beyond=sorted(progress.beyond),
-            known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
             shard="" if settings.shard.of == 1 else str(settings.shard),
             nodes=self.nodes.totals(),
+            known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
         )

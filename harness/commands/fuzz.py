@@ -181,14 +181,19 @@ def run_campaign(
     return status(ended.summary)
 
 
+def suffix_of(options: argparse.Namespace) -> str:
+    """Return the end of the name of a shard's output folder."""
+    return f"-{options.shard.number}-of-{options.shard.of}" if options.shard and options.shard.of > 1 else ""
+
+
 def folder_of(options: argparse.Namespace) -> Path | None:
     """Return the output folder, None if its name is not settled before a seed is drawn."""
     from .common import output_folder
 
     if options.out:
         return Path(options.out)
-    suffix = f"-{options.shard.number}-of-{options.shard.of}" if options.shard and options.shard.of > 1 else ""
-    return output_folder(f"{options.target}-{options.seed}{suffix}") if options.seed is not None else None
+    seed = options.seed
+    return output_folder(f"{options.target}-{seed}{suffix_of(options)}") if seed is not None else None
 
 
 def known_bugs(wanted: Path | None, folder: Path | None) -> tuple[Known, ...]:
@@ -257,7 +262,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         seed = state.seed
     elif seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
-    out = folder or output_folder(f"{options.target}-{seed}")
+    out = folder or output_folder(f"{options.target}-{seed}{suffix_of(options)}")
     history = load_bug_history(out)
     unlimited = options.time is None and options.steps is None and options.traces is None
     workers = options.jobs or min(cores(), options.traces or cores())

@@ -279,3 +279,25 @@ def test_the_night_searches_anew_and_all_processes_alike(pytester: pytest.Pytest
         [seed] = {path.read_text() for path in pytester.path.glob("seed-gw?")}
         seeds.append(seed)
     assert seeds[0] != seeds[1]
+
+
+def test_behind_known_bugs_with_a_patch(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate runs with the patch; whether the bug is still there is an item of its own, which fails if it is not."""
+    monkeypatch.setenv("HYBRIDFUZZ_CACHE", str(pytester.path / "cache"))
+    engine = (
+        "from hybridfuzz.targets.base.registry import load_factory\nBUG = True\nNAME = 'hybrid:null-as-state-slot'\n"
+    )
+    pytester.makepyfile(mine=f"{engine}FACTORY = load_factory(NAME if BUG else 'hybrid')\n")
+    folder = pytester.mkdir("fixes")
+    (folder / "one.patch").write_text("--- a/mine.py\n+++ b/mine.py\n@@ -2 +2 @@\n-BUG = True\n+BUG = False\n")
+    (folder / "one.json").write_bytes((PACKAGED_CORPUS / f"{SHOWS}.json").read_bytes())
+    entry = 'name = "one"\nreason = "issue 1"\npatch = "one.patch"\ntraces = ["one.json"]\nsignature = "M4-*"\n'
+    (folder / "known.toml").write_text(f"[[known]]\n{entry}")
+    line = ("--hybridfuzz-target=python:mine:FACTORY", FIVE, "-v", "-k", "known or search")
+    assert "FAILED" in states(pytester.runpytest_subprocess(*line)).values()
+    fixed = states(pytester.runpytest_subprocess(*line, "--hybridfuzz-fixes=fixes"))
+    assert fixed["hybridfuzz::known/one"] == "PASSED" and "FAILED" not in fixed.values()
+    (pytester.path / "mine.py").write_text(f"{engine.replace('True', 'False')}FACTORY = load_factory('hybrid')\n")
+    late = pytester.runpytest_subprocess(*line, "--hybridfuzz-fixes=fixes")
+    assert states(late)["hybridfuzz::known/one"] == "FAILED"
+    late.stdout.fnmatch_lines(["known bug one (issue 1): fixed upstream: none of its traces fails; remove the entry*"])

@@ -1,0 +1,47 @@
+"""The packaged fixes of vLLM apply together, and silence the traces of their causes.
+
+A trace of the corpus fails on its release as it is (test_release.py), and runs clean with all fixes of the release.
+"""
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hybridfuzz.harness.findings.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.registry import prepare
+
+pytestmark = pytest.mark.engine
+TARGET = "vllm@0.33.0"
+DATA = Path(__file__).parents[2] / "data"
+
+
+@pytest.fixture(scope="module")
+def fixes() -> Fixes:
+    known = read_fixes(BUILTIN, TARGET)
+    return apply_fixes(prepare(TARGET, print), known, TARGET, datetime.date.today())
+
+
+@pytest.fixture(scope="module")
+def worker(fixes: Fixes) -> Iterator[WorkerClient]:
+    with WorkerClient(TARGET, fixes.launch, 300.0) as worker:
+        worker.start()
+        yield worker
+
+
+def test_all_apply_together(fixes: Fixes) -> None:
+    assert fixes.problems == {} and len(fixes.in_effect) == 10
+    assert fixes.launch.version == "0.33.0 + 10 fixes"
+
+
+def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient) -> None:
+    for entry in fixes.in_effect:
+        for name, trace in zip(entry.traces, entry.read_traces(), strict=True):
+            assert worker.run(trace).violation is None, name
+
+
+def test_decodes_behind_tokens_that_are_computed_again(worker: WorkerClient) -> None:
+    """Trace 413 of seed 303, reduced: an earlier fix of cause 8 let a decode run as prefill."""
+    assert worker.run(load_trace(DATA / "vllm-decode-behind-replayed-tokens.json")).violation is None
