@@ -80,7 +80,8 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert 'File "repro.py", line' in report, "no path of this machine"
     for part in ("## Scenario", "## Expected and observed", "## Reproduction", "## What happens", "## Environment"):
         assert part in report
-    assert report.startswith("# A padding or dummy row writes into cache memory in a data-parallel dummy run (hybrid model)\n")
+    title = "A padding or dummy row writes into cache memory in a data-parallel dummy run (hybrid model)"
+    assert report.startswith(f"# {title}\n")
     assert "Where to look" not in report, "nothing is guessed"
     assert "policy=fcfs" not in report, "settings with their default are left out"
     assert "prefix hit" not in report, "symbols that do not occur are left out of the legend"
