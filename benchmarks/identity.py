@@ -27,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 from hybridfuzz.harness.campaign.sorting import DIFFERENT, EVIDENCE_MAX
-from hybridfuzz.harness.identity.compare import learned, likeness_to, same_cause
+from hybridfuzz.harness.identity.compare import founds, learned, likeness_to, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.identity.investigate import Investigation
 from hybridfuzz.harness.traces.files import load_trace, save_trace
@@ -155,7 +155,7 @@ def grouped(seen: Mapping[str, Evidence]) -> dict[str, str]:
     where: dict[str, str] = {}
     for trace, one in seen.items():
         names = same_cause(one, findings)
-        if not names and not one.complete:
+        if not names and not founds(one) and any(_shows(finding, one.signature) for finding in findings.values()):
             where[trace] = UNSORTED
             continue
         into = names[0] if names else next(name for name in _names(one.signature) if name not in findings)
@@ -168,6 +168,10 @@ def grouped(seen: Mapping[str, Evidence]) -> dict[str, str]:
         findings[into] = FindingEvidence(known, learned(known))
         where[trace] = into
     return where
+
+
+def _shows(finding: FindingEvidence, signature: str) -> bool:
+    return any(one.signature == signature for one in finding.evidence)
 
 
 def _names(signature: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ The likeness of two failures is a weighted mean of three kinds of evidence:
 Lines alone never put two causes together on vLLM's traces, but split one cause where a neighbour takes another path;
 facts and switches alone do both. Signatures decide nothing where there are lines: one cause breaks several invariants,
 and several causes break the same one. Without lines (a target that names no packages, a lost process, no passing
-neighbour) two failures can only have one cause if their symptoms agree as well.
+neighbour) the symptom counts instead, and a trace is no reason for a further finding behind a signature.
 
 Weights and thresholds were chosen on 121 failing traces of vLLM 0.33.0 (seed 31, the first 38 of seed 77, and its
 corpus), from a coarse grid; figures on other traces are in benchmarks/identity.md. Tried and rejected: Ochiai weights
@@ -25,6 +25,8 @@ from .evidence import Condition, Evidence, FindingEvidence
 
 LINES, FACTS, NOW, SWITCHES = 0.5, 0.4, 0.4, 0.4
 """Weights: lines, all facts, those of the violating step alone, switches."""
+WITHOUT_LINES = 0.5
+"""Factor for two failures of different symptoms of which one has no lines: facts and switches alone are weak."""
 SAME = 0.38
 """Likeness from which a trace belongs to a finding."""
 LINK = 0.48
@@ -38,9 +40,13 @@ def likeness(one: Evidence, other: Evidence) -> float:
     if (one.parting or one.apart) and (other.parting or other.apart):
         lines = max(_overlap(one.parting, other.parting), _overlap(one.apart, other.apart))
         return (LINES * lines + facts + SWITCHES * switches) / (LINES + FACTS + NOW + SWITCHES)
-    if (one.signature, one.relation) != (other.signature, other.relation):
-        return 0.0
-    return (facts + SWITCHES * switches) / (FACTS + NOW + SWITCHES)
+    certain = 1.0 if (one.signature, one.relation) == (other.signature, other.relation) else WITHOUT_LINES
+    return certain * (facts + SWITCHES * switches) / (FACTS + NOW + SWITCHES)
+
+
+def founds(evidence: Evidence) -> bool:
+    """Return True if evidence is good enough to tell a further cause behind a signature that was met before."""
+    return evidence.complete and bool(evidence.parting or evidence.apart)
 
 
 def _now(evidence: Evidence) -> list[str]:

@@ -21,7 +21,7 @@ from ..base.observe import Access, Content, SlotContent, SlotRead, SlotWrite, St
 from ..base.protocol import EngineError
 from ..base.shadow import POISON, combine
 from . import operations as do
-from .caches import Batch
+from .caches import Batch, part_of, states_of
 from .families import CONV_WIDTH, Family
 
 PADDING = mix(EMPTY, 0)
@@ -104,8 +104,8 @@ class TagLayers:
         cache = self.batch.cache
         if not self.family.conv:
             return None, cache.get_linear_cache(index)
-        windows = cache.get_conv_state(index, state_idx=0)
-        return windows, cache.get_recurrent_state(index, state_idx=0) if self.family.recurrent else None
+        windows, states = states_of(cache, index)
+        return windows, states if self.family.recurrent else None
 
     def _store(self, index: int, windows: torch.Tensor | None, inputs: torch.Tensor, after: torch.Tensor) -> None:
         cache = self.batch.cache
@@ -163,8 +163,8 @@ class TagLayers:
         if not self.family.conv:
             return StateContent(_first(cache.linear_cache[index], row), ())
         held = cache.layers[index]
-        temporal = _first(held.recurrent_states[0], row) if self.family.recurrent else None
-        windows = held.conv_states[0]
+        temporal = _first(part_of(held.recurrent_states), row) if self.family.recurrent else None
+        windows = part_of(held.conv_states)
         return StateContent(temporal, _inputs(windows[row]) if row < len(windows) else ())
 
 

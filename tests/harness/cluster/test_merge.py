@@ -15,13 +15,15 @@ from hybridfuzz.harness.cluster.merge import merge_folders
 from hybridfuzz.harness.events import Finding, Summary
 from hybridfuzz.harness.findings.triage import load_bug_history
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
-from hybridfuzz.harness.traces.files import save_trace
+from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.harness.units import Shard, shard
-from hybridfuzz.targets.base.trace import Config, Step, Trace
+from hybridfuzz.targets.base.trace import Step
+from msgspec import structs
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "1", "--reduce", "1s", "--no-canary", "--json"]
 COUNTED = ("traces", "steps", "exercised", "reached", "never_exercised", "never_reached", "exit_reason")
 PARTS = 3
+SOME = load_trace(sorted((Path(__file__).parents[3] / "corpus").glob("*.json"))[0])
 
 
 def counts(summary: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +160,7 @@ def part(folder: Path, seed: int, findings: dict[str, tuple[str, FindingEvidence
     for number, (name, (signature, known)) in enumerate(findings.items()):
         trace = folder / "findings" / f"{name}.json"
         events = [Step()] * (number + seed)
-        save_trace(Trace(config=Config(num_blocks=8), events=tuple(events), origin=f"{seed} {name}"), trace)
+        save_trace(structs.replace(SOME, events=tuple(events), origin=f"{seed} {name}"), trace)
         if known:
             trace.with_suffix(".evidence").write_bytes(msgspec.json.encode(known))
         listed.append(
