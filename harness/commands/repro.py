@@ -28,8 +28,6 @@ and does not fail as promised.
 example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro
 """
 
-EVIDENCE_BYTES_MAX = 1 << 20
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
@@ -127,16 +125,10 @@ def implementations(worker: WorkerClient, trace: Trace, deployment: Deployment) 
 
 def places(trace: Path) -> Sequence[Place]:
     """Return the suspicious functions that a campaign stored beside a finding's trace, () if there are none."""
-    import msgspec
+    from ..findings.store import load_evidence
 
-    from ..identity.evidence import EVIDENCE_SUFFIX, FindingEvidence
-    from ..traces.files import read_regular
-
-    path = trace.with_suffix(EVIDENCE_SUFFIX)
-    if not path.is_file():
-        return ()
-    found = msgspec.json.decode(read_regular(path, EVIDENCE_BYTES_MAX, "evidence"), type=FindingEvidence)
-    return found.evidence[0].places if found.evidence else ()
+    found = load_evidence(trace)
+    return found.evidence[0].places if found and found.evidence else ()
 
 
 def tried(

@@ -4,9 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from cli_process import Cli
 from hybridfuzz.harness.explain.recorder import record_history
+from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence, Place
 from hybridfuzz.harness.reproduce.folder import write_folder
 from hybridfuzz.harness.reproduce.report import ReproCase
 from hybridfuzz.harness.reproduce.script import ScriptVerdict, failure_of, run_script
@@ -78,7 +80,9 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert 'File "repro.py", line' in report, "no path of this machine"
     for part in ("## Scenario", "## Expected and observed", "## Reproduction", "## What happens", "## Environment"):
         assert part in report
-    assert report.startswith("# A padding or dummy row writes into cache memory in a data-parallel dummy run\n")
+    title = "A padding or dummy row writes into cache memory in a data-parallel dummy run (hybrid model)"
+    assert report.startswith(f"# {title}\n")
+    assert "Where to look" not in report, "nothing is guessed"
     assert "policy=fcfs" not in report, "settings with their default are left out"
     assert "prefix hit" not in report, "symbols that do not occur are left out of the legend"
     assert "reproduces the failure within a second" in report or "reproduces the failure after" in report
@@ -86,6 +90,21 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     ended = subprocess.run(tests, capture_output=True, text=True, cwd=folder, check=False)
     assert ended.returncode == 1
     assert "a padding or dummy row writes" in ended.stdout
+
+
+def test_places_come_from_the_evidence_beside_the_trace(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """Without evidence there is no such section; evidence that cannot be read is refused, not skipped."""
+    [file] = CORPUS.glob("finished-row-not-cleared--*.json")
+    (tmp_path / "t.json").write_bytes(file.read_bytes())
+    command = ("repro", "t.json", "--target", "hybrid:finished-row-not-cleared", "-o", "out")
+    evidence = FindingEvidence([Evidence("M4", places=[Place("engine/worker.py", "Worker.clear", 7, 0.75)])])
+    (tmp_path / "t.evidence").write_bytes(msgspec.json.encode(evidence))
+    assert hybridfuzz(*command).status == 0
+    report = (tmp_path / "out/REPORT.md").read_text()
+    assert "## Where to look\n" in report
+    assert "* `engine/worker.py:7` `Worker.clear`, 0.75\n" in report
+    (tmp_path / "t.evidence").write_text("{")
+    assert hybridfuzz(*command).status == 2
 
 
 def test_a_clean_trace_has_no_reproducer(hybridfuzz: Cli) -> None:
