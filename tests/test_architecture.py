@@ -50,7 +50,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "quoting",
     ),
     "targets.hybrid": (
-        "factory | repro",
+        "factory | repro | deployment",
         "mutants",
         "numeric",
         "target",

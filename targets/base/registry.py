@@ -33,6 +33,7 @@ from types import ModuleType
 from msgspec import Struct
 
 from .declarations import check_capabilities
+from .deployment import Deployment
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
 from .repro import Failure, Script
@@ -159,6 +160,24 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
     scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
     return scripts
+
+
+def describe(spec: str, trace: Trace, version: str = "") -> Deployment:
+    """Return the server that a trace stands for; little more than the engine's name if the engine offers nothing."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "deployment"):
+        return Deployment(parsed.variant if parsed.name == "python" else parsed.name)
+    device = parsed.device or (parsed.version if not _has(parsed.name, "environment") else "")
+    described: Deployment = _module(parsed.name, "deployment").deployment(parsed.variant, trace, version, device)
+    return described
+
+
+def confirmation(spec: str) -> ModuleType:
+    """Return what runs failing traces on an engine's real models (`confirmation`). TargetError if there is none."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "confirmation"):
+        raise TargetError(f"target {spec!r} has no real models")
+    return _module(parsed.name, "confirmation")
 
 
 def engines() -> list[str]:
