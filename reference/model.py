@@ -50,6 +50,8 @@ class Reference:
         """For every key that was published: the tokens of a request whose prefix it names."""
         self.published_since: dict[int, tuple[Key, int]] = {}
         """Block -> its key and the step in whose planning (or after which) it was published."""
+        self.replaced: dict[str, Truth] = {}
+        """The tokens that a row had before it took over those of another row, for messages."""
         self.handed_out: list[int] = []
         """Blocks that changed hands when the current step was entered."""
         self.batch: Sequence[str] | None = None
@@ -212,6 +214,8 @@ class Reference:
         self.batch = list(batch)
         for name, (source, rank) in batch.items():
             life = self.lives.setdefault(name, Life(name, (), 0))
+            if source != name or rank:
+                self.replaced[name] = life.truth
             life.copy_of(before[source], rank)
 
     def crop(self, rows: Sequence[str], tokens: int) -> None:

@@ -68,10 +68,11 @@ def step_clause(turn: RequestStep) -> str:
 
 def clause(mark: Mark, status: Status, history: History) -> str:
     """Return a mark in words, "" if it adds nothing. `status` is the block's status after the mark."""
-    block, who = f"block {mark.block}", mark.who
+    block, who = f"{'block' if history.num_blocks else 'cache'} {mark.block}", mark.who
     kind = history.groups[mark.group][0] if mark.group >= 0 else ""
     column = f"column {mark.column} of {kind} group {mark.group}"
-    foreign = "" if who in status.holders or mark.block == history.null_block else status.describe()
+    known = who in status.holders or mark.block == history.null_block or not history.num_blocks
+    foreign = "" if known else status.describe()
     content = _own(mark.content, who)
     differs = status.key and status.content and status.content != status.key
     holds = f" (it holds {status.content})" if differs else ""

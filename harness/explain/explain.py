@@ -145,7 +145,8 @@ def _apart(history: History, violation: Violation) -> str:
             if mark.block == last.block and mark.what in ("write", "dead write", "zero", "alloc")
         ]
         fate = f"; step {after[0].step} then {_FATES[after[0].what]} it" if after else ", and still does"
-        place = "That block held" if last.block == violation.block else f"Block {last.block} held"
+        word = "block" if history.num_blocks else "cache"
+        place = f"That {word} held" if last.block == violation.block else f"{word.capitalize()} {last.block} held"
         column = f" (column {last.column})" if last.column >= 0 else ""
         parts.append(f"{place} {history.wanted}{column} after step {last.step}{fate}.")
     elif history.wanted:

@@ -231,6 +231,9 @@ def name_tag(context: Context, tag: int | None, part: str = "") -> str:
     for key, truth in context.reference.truths.items():
         if tag in truth.tags:
             return _in_prefix(f"the cached prefix of depth {key.depth}", truth.tags.index(tag), part)
+    for name, truth in context.reference.replaced.items():
+        if tag in truth.tags[1:]:
+            return _in_prefix(f"the tokens that {name} had before", truth.tags.index(tag), part)
     return "content that matches no known prefix" if part else "a state that matches no known prefix"
 
 

@@ -87,8 +87,8 @@ class Rows(Oracle):
         return self.violation(
             context,
             field,
-            f"{life.name} has computed {depth} tokens, but layer {layer} of {group.kind} group {index} in its cache "
-            f"(id {cache}) holds at {where}: {seen}",
+            f"{life.name} has computed {depth} token{'s' * (depth != 1)}, but layer {layer} of {group.kind} group "
+            f"{index} in its cache (id {cache}) holds at {where}: {seen}",
             expected=wanted,
             observed=seen,
             request=life.name,

@@ -17,7 +17,7 @@ class TargetError(Exception):
     """A target is not available or does not support a configuration; the message is one line with the remedy."""
 
 
-class EngineError(Exception):
+class EngineError(RuntimeError):
     """A stand-in of an adapter, such as an interpreter of kernels, found the engine's own code at fault: a store out of
     bounds, say. It counts as an exception of the engine, although the adapter raises it."""
 

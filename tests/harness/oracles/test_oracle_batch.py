@@ -104,7 +104,7 @@ def test_the_rows_are_those_that_the_event_leaves(batch: Sequence[str] | None, f
     ],
 )
 def test_each_running_request_has_a_cache_of_its_own(caches: Mapping[str, int], field: str) -> None:
-    """A name that the reference does not know (an ended request) is nobody's."""
+    """A name that the reference does not know (an ended request) does not count."""
     view = view_of(["r0", "r1"], caches)
     context = Context(cast(Target, Caches(ATTENTION, {0: SlotContent(SLOTS), 1: SlotContent(SLOTS)})), view)
     context.reference.lives = {name: life_of(name, 5) for name in ("r0", "r1")}
