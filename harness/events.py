@@ -80,30 +80,8 @@ class Canary(Struct, frozen=True):
     silent: Sequence[str] = ()
 
 
-class Node(Struct, frozen=True):
-    """A machine of a cluster, or one part of a merged campaign.
-
-    workers    workers on it now
-    lost       worker processes that were lost and replaced
-    state      "up"; "lost": its workers went on elsewhere; "refused": its engine or hybridfuzz has another version
-    """
-
-    name: str
-    workers: int = 0
-    traces: int = 0
-    steps: int = 0
-    lost: int = 0
-    seconds: float = 0.0
-    state: Literal["up", "lost", "refused"] = "up"
-
-    @property
-    def traces_per_second(self) -> float:
-        """Traces per second since its first worker was ready."""
-        return self.traces / self.seconds if self.seconds else 0.0
-
-
-Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not tested"]
-"""The state of a known bug on the unpatched target (`findings.fixes`)."""
+Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not fixed by its patch", "not tested"]
+"""The state of a known bug (`findings.fixes`)."""
 
 
 class KnownBug(Struct, frozen=True):
@@ -128,7 +106,29 @@ class KnownBug(Struct, frozen=True):
     @property
     def outdated(self) -> bool:
         """True if the entry has to be removed, or its patch adapted."""
-        return self.verdict in ("fixed upstream", "patch no longer applies")
+        return self.verdict not in ("still there", "not tested")
+
+
+class Node(Struct, frozen=True):
+    """A machine of a cluster, or one part of a merged campaign.
+
+    workers    workers on it now
+    lost       worker processes that were lost and replaced
+    state      "up"; "lost": its workers went on elsewhere; "refused": its engine or hybridfuzz has another version
+    """
+
+    name: str
+    workers: int = 0
+    traces: int = 0
+    steps: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+    state: Literal["up", "lost", "refused"] = "up"
+
+    @property
+    def traces_per_second(self) -> float:
+        """Traces per second since its first worker was ready."""
+        return self.traces / self.seconds if self.seconds else 0.0
 
 
 class Summary(Struct, frozen=True):
@@ -162,10 +162,10 @@ class Summary(Struct, frozen=True):
     canary: Canary | None = None
     done: int = 0
     beyond: Sequence[int] = ()
+    known_bugs: Sequence[KnownBug] = ()
     shard: str = ""
     nodes: Sequence[Node] = ()
     merged: Sequence[str] = ()
-    known_bugs: Sequence[KnownBug] = ()
 
     @property
     def outdated(self) -> Sequence[KnownBug]:

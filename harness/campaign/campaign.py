@@ -2,9 +2,9 @@
 
 One thread for each worker (`worker_loop`), which is a process here or on a node of a cluster: it takes the next few
 trace numbers, has them run, and when it meets a new signature, saves, confirms and reduces that finding itself before
-it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. After the
-last trace, bugs of earlier campaigns that this one did not meet are tested again. Beside the traces run the self-test
-and the traces of known bugs, these on the unpatched target.
+it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. Beside
+them run the self-test and, on the unpatched target, the traces of known bugs. After the last trace, bugs of earlier
+campaigns that this one did not meet are tested again.
 
 Whatever ends a campaign short of SIGKILL, `CampaignEnded` is its last event: outputs rely on that.
 """
@@ -64,9 +64,9 @@ class Campaign:
         self._state = CampaignState(settings)
         self._loops: list[WorkerLoop] = []
         self._canary_run = CanaryRun(settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds))
+        self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
         unpatched = settings.fixes.unpatched if settings.fixes else settings.launch
         self._known_worker = WorkerClient(settings.target, unpatched, settings.trace_seconds, settings.memory_limit)
-        self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
 
     def _open_here(self, _: object) -> WorkerClient:
         """Return a worker process on this machine."""

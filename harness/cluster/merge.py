@@ -50,7 +50,7 @@ from ..findings.triage import (
     save_bug_history,
 )
 from ..findings.triage import merge as merge_history
-from ..identity.compare import best_match, learned, likeness_to
+from ..identity.compare import learned, likeness_to, same_cause
 from ..identity.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
 from ..traces.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
 from ..units import shard as parse_shard
@@ -287,31 +287,32 @@ def _copy(part: _Part, folder: Path) -> None:
 
 
 def _grouped(saved: Sequence[_Saved]) -> list[_Group]:
-    """Return findings by cause."""
+    """Return findings by cause. One that is like several groups shows that these have one cause."""
     groups: dict[str, _Group] = {}
     for one in sorted(saved, key=lambda one: one.order):
-        name = _group_of(one, groups)
-        if name not in groups:
-            groups[name] = _Group(name, [one], one.evidence)
-        else:
-            group = groups[name]
-            groups[name] = _Group(name, [*group.saved, one], _joined(group.evidence, one.evidence))
+        name, *others = _groups_of(one, groups)
+        group = groups.get(name, _Group(name, [], None))
+        members, evidence = [*group.saved, one], _joined(group.evidence, one.evidence)
+        for other in others:
+            gone = groups.pop(other)
+            members, evidence = [*members, *gone.saved], _joined(evidence, gone.evidence)
+        groups[name] = _Group(name, members, evidence)
     return list(groups.values())
 
 
-def _group_of(one: _Saved, groups: Mapping[str, _Group]) -> str:
-    """Return the name of the group that a finding belongs to; a new one if there is none yet."""
+def _groups_of(one: _Saved, groups: Mapping[str, _Group]) -> list[str]:
+    """Return the names of the groups that a finding belongs to, the oldest first; a new one if there is none yet."""
     signature = one.finding.signature
     evidence = one.evidence.evidence if one.evidence else ()
-    if evidence:
-        known = {name: group.evidence for name, group in groups.items() if group.evidence}
-        if match := best_match(evidence[0], known):
-            return match
+    known = {name: group.evidence for name, group in groups.items() if group.evidence}
+    alike = {name for each in evidence for name in same_cause(each, known)}
+    if alike:
+        return [name for name in groups if name in alike]
     showing = [name for name, group in groups.items() if signature in group.symptoms]
     if showing and not (evidence and evidence[0].complete):
-        return max(showing, key=lambda name: groups[name].symptoms[signature])
+        return [max(showing, key=lambda name: groups[name].symptoms[signature])]
     bare = [name for name in showing if not groups[name].evidence]  # the first one with evidence names its cause
-    return bare[0] if bare else next(name for name in names_for(signature) if name not in groups)
+    return bare[:1] or [next(name for name in names_for(signature) if name not in groups)]
 
 
 def _joined(known: FindingEvidence | None, more: FindingEvidence | None) -> FindingEvidence | None:

@@ -20,12 +20,10 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..workers.protocol import OpenWorker
 
 EXAMPLES = """\
-The same seed gives the same traces. A finding is on disk before it is reported.
-If a campaign was interrupted, the same command (with -o or --seed) continues it.
-A campaign is "blind" if its self-test (bugs planted in the built-in target) detects
-none, and "vacuous" if a required oracle never ran or a required state never occurred.
-Exit status: 0 clean, 1 violation found, 2 usage or environment, 3 vacuous, blind
-or a known bug is outdated, 4 internal error, 5 interrupted.
+The same seed gives the same traces; an interrupted campaign goes on with the same command.
+A self-test fuzzes copies of the built-in target with planted bugs: a campaign that detects none
+is "blind", one that missed a required state is "vacuous". Exit: 0 clean, 1 violation, 2 usage,
+3 vacuous, blind or a known bug is outdated, 4 internal, 5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0
@@ -140,7 +138,7 @@ def run(options: argparse.Namespace) -> int:
             from .against import fuzz_against
 
             return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
-        known_bugs(options, folder_of(options))  # a broken file is reported before an environment is made
+        known_and_fixes(options)  # a broken file is reported before an environment is made
         settings = settings_of(options)
         with workers_of(options, settings) as (settings, open_worker):
             return run_campaign(options, settings, open_worker, publish)
@@ -183,34 +181,34 @@ def run_campaign(
     return status(ended.summary)
 
 
-def suffix_of(options: argparse.Namespace) -> str:
-    """Return the part of the default folder's name that tells shards of one seed apart."""
-    shard = options.shard
-    return f"-{shard.number}-of-{shard.of}" if shard and shard.of > 1 else ""
-
-
 def folder_of(options: argparse.Namespace) -> Path | None:
     """Return the output folder, None if its name is not settled before a seed is drawn."""
     from .common import output_folder
 
     if options.out:
         return Path(options.out)
-    seed = options.seed
-    return output_folder(f"{options.target}-{seed}{suffix_of(options)}") if seed is not None else None
+    suffix = f"-{options.shard.number}-of-{options.shard.of}" if options.shard and options.shard.of > 1 else ""
+    return output_folder(f"{options.target}-{options.seed}{suffix}") if options.seed is not None else None
 
 
-def known_bugs(options: argparse.Namespace, folder: Path | None) -> tuple[Known, ...]:
-    """Return known bugs: of --known, else of the output folder's own file, if it has one, and of all --fixes.
+def known_bugs(wanted: Path | None, folder: Path | None) -> tuple[Known, ...]:
+    """Return known bugs: of the file that was asked for, else of the output folder's own, if it has one.
 
     Raises TraceError for a file that cannot be used.
     """
-    from ..findings.fixes import KNOWN_FILE, read_fixes
+    from ..findings.fixes import KNOWN_FILE
     from ..findings.known import load_known
 
-    path: Path | None = options.known
-    if path is None and folder and (folder / KNOWN_FILE).exists():
-        path = folder / KNOWN_FILE
-    known = load_known(path) if path else ()
+    if wanted is None and folder and (folder / KNOWN_FILE).exists():
+        wanted = folder / KNOWN_FILE
+    return load_known(wanted) if wanted else ()
+
+
+def known_and_fixes(options: argparse.Namespace) -> tuple[Known, ...]:
+    """Return known bugs of --known or the output folder, and those of all --fixes. Raises TraceError likewise."""
+    from ..findings.fixes import read_fixes
+
+    known = known_bugs(options.known, folder_of(options))
     return (*known, *(entry for where in options.fixes for entry in read_fixes(where, options.target)))
 
 
@@ -246,7 +244,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     seed, state, continued = options.seed, None, False
     share = "" if shard.of == 1 else str(shard)
     folder = folder_of(options)
-    known = known_bugs(options, folder)
+    known = known_and_fixes(options)
     if folder:
         state = read_state(folder)
         load_bug_history(folder)
@@ -259,7 +257,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         seed = state.seed
     elif seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
-    out = folder or output_folder(f"{options.target}-{seed}{suffix_of(options)}")
+    out = folder or output_folder(f"{options.target}-{seed}")
     history = load_bug_history(out)
     unlimited = options.time is None and options.steps is None and options.traces is None
     workers = options.jobs or min(cores(), options.traces or cores())
@@ -293,7 +291,7 @@ def status(summary: Summary) -> int:
     from ..lockstep.target_exception import ADAPTER_ORACLES
 
     if found := summary.new_findings:
-        return ADAPTER if all(one.signature.partition("-")[0] in ADAPTER_ORACLES for one in found) else VIOLATION
+        return ADAPTER if all(one.oracle in ADAPTER_ORACLES for one in found) else VIOLATION
     if summary.exit_reason == "interrupted":
         return INTERRUPTED
     return VACUOUS if summary.blind or summary.vacuous or summary.outdated else CLEAN

@@ -117,14 +117,11 @@ def implementations(worker: WorkerClient, trace: Trace, deployment: Deployment) 
         options = {**trace.config.options, **one.options}
         chosen = structs.replace(trace.config, options=options)
         current = all(trace.config.options.get(name) == value for name, value in one.options.items())
-        if current:
-            result = "fails"
-        else:
-            try:
-                violation = worker.run(structs.replace(trace, config=chosen)).violation
-                result = f"fails ({violation.signature})" if violation else "passes"
-            except (TargetError, TraceError) as error:
-                result = f"not applicable: {error}"
+        try:
+            violation = worker.run(structs.replace(trace, config=chosen)).violation
+            result = f"fails ({violation.signature})" if violation else "passes"
+        except (TargetError, TraceError) as error:
+            result = f"not applicable: {error}"
         yield OtherRun(one.title, one.default, current, result)
 
 

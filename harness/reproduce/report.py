@@ -39,11 +39,12 @@ EVENTS_SHOWN = 24
 """A longer scenario is collapsed."""
 TOKENS_SHOWN = 12
 PLACES_SHOWN = 5
+ISSUE = re.compile(r"\\#(?=\d)")
 _STATE = re.compile(r"state@(\d+)")
 
 
 class OtherRun(Struct, frozen=True):
-    """The trace on one implementation of several. `result` is "passes", "fails" or the reason why it cannot run."""
+    """The trace on one implementation of several. `result`: "passes", "fails (SIGNATURE)" or why it cannot run."""
 
     title: str
     default: bool
@@ -92,7 +93,8 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
     symptom = symptom_of(case.trace, case.history, case.violation, case.answers.rows)
     current = next((run for run in case.runs if run.current), None)
-    yield f"# {markdown_text(symptom.title + (f', {current.title}' if current else ''))}\n"
+    on = f", {current.title}" if current and any(run.result == "passes" for run in case.runs) else ""
+    yield f"# {markdown_text(symptom.title + on)}\n"
     yield OWNER
     yield f"{markdown_text(symptom.impact)}\n"
     yield f"**First deviation:** {markdown_text(_sentence(case.violation))}.\n"
@@ -135,11 +137,14 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         return
     default = next((run for run in case.runs if run.default), None)
     if default:
-        state = {"fails": "**fails, too**", "passes": "**passes**"}.get(default.result, markdown_text(default.result))
+        name, result = markdown_text(default.title), markdown_text(default.result)
         if default.current:
-            yield f"**Reproduced on the default: {markdown_text(default.title)}.**\n"
+            yield f"**Reproduced on the default: {name}.**\n"
+        elif default.result.startswith("fails"):
+            yield f"**The default fails, too:** on {name} the same trace {result}.\n"
         else:
-            yield f"**Not the default:** on the default, {markdown_text(default.title)}, the same trace {state}.\n"
+            result = "**passes**" if default.result == "passes" else result
+            yield f"**Not the default:** on the default, {name}, the same trace {result}.\n"
     yield "| implementation | default | this trace |\n| --- | --- | --- |"
     for run in sorted(case.runs, key=lambda run: not run.default):
         result = "**fails** (this report)" if run.current else markdown_text(run.result)
@@ -308,7 +313,8 @@ def _environment(case: ReproCase) -> Iterator[str]:
 
 
 def _related(case: ReproCase, title: str) -> Iterator[str]:
-    yield from (f"* {markdown_text(reason)}" for reason in case.related)
+    # Numbers of issues become links in the repository where the report is filed.
+    yield from (f"* {re.sub(ISSUE, '#', markdown_text(reason))}" for reason in case.related)
     if case.related:
         yield "\nThat list may be old: search again before filing."
     else:

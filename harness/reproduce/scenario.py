@@ -12,6 +12,7 @@ from ...targets.base.trace import (
     Arrive,
     CaptureGraphs,
     Config,
+    Crop,
     DummyRun,
     Event,
     Evict,
@@ -19,13 +20,14 @@ from ...targets.base.trace import (
     Fork,
     MoveTier,
     Park,
-    Permute,
     Preempt,
     Prompt,
+    Reorder,
+    Repeat,
+    Reset,
     ResetPrefixCache,
-    Restore,
     Resume,
-    Save,
+    Select,
     Sleep,
     Step,
     Trace,
@@ -176,12 +178,17 @@ def _other(event: Event) -> str:
             return f"Session {event.name} is cut to its first {plural(event.length, 'token')}"
         case Park():
             return f"The client ends the turn of {event.name} early; the session keeps its cache"
-        case Permute():
-            return f"The rows of the batch are reordered: {', '.join(event.order)} first"
-        case Save():
-            return f"The caches of {event.name} are written out to slot {event.slot}"
-        case Restore():
-            return f"The caches of {event.name} are read back from slot {event.slot}"
+        case Select():
+            return f"The batch keeps the rows of {', '.join(event.names)}, in this order; the others end"
+        case Reorder():
+            moved = (f"{name} goes on as {source}" for name, source in event.sources.items())
+            return f"Beam search reorders the batch: {', '.join(moved)}"
+        case Repeat():
+            return f"Each row is repeated {event.times} times"
+        case Crop():
+            return f"The last {plural(event.tokens, 'token')} of each row are cropped and computed again"
+        case Reset():
+            return "The caches of the batch are emptied; its requests start again"
         case MoveTier():
             return f"The cached content of {event.name} moves to tier {event.tier}"
         case _:

@@ -20,8 +20,8 @@ from .scenario import requests_of, steps_of
 CONSEQUENCES = {
     "M1": ("Cache blocks are miscounted", "Blocks leak, or are freed or handed out while they are in use."),
     "M2": (
-        "The prefix cache publishes blocks without the content that their keys name",
-        "A later request with that prefix continues from wrong content.",
+        "The prefix cache publishes blocks that do not hold what their keys name",
+        "A later request with that prefix continues from {content}.",
     ),
     "M3": (
         "The worker uses a cache block that is not the scheduler's",
@@ -46,16 +46,16 @@ CONSEQUENCES = {
     "M8": ("Requests stall", "A request waits although it could be served."),
     "M9": ("Cache memory leaks", "Memory is not returned: a long-running server loses capacity."),
     "S1": (
-        "A prefix-cache entry holds the wrong content",
-        "A later request with that prefix continues from another prefix's state or KV.",
+        "A prefix-cache entry holds {content}",
+        "A later request with that prefix continues from {content}.",
     ),
     "S2": (
-        "A request resumes from the wrong content",
-        "All of its following tokens are computed from a wrong state or wrong KV.",
+        "A request resumes from {content}",
+        "All of its following tokens are computed from it.",
     ),
     "S3": (
-        "A request continues from the wrong content",
-        "All of its following tokens are computed from a wrong state or wrong KV.",
+        "A request continues from {content}",
+        "All of its following tokens are computed from it.",
     ),
     "S4": (
         "A request reads cache memory that was never written for it",
@@ -76,7 +76,8 @@ CONSEQUENCES = {
     ),
     "D1": ("Two implementations behave differently", "At least one of them is wrong."),
 }
-"""Oracle -> (what happens, what follows from it)."""
+"""Oracle -> (what happens, what follows from it). `{content}` is what the violation's cache group holds."""
+CONTENTS = {"mamba": "a wrong recurrent state", "attention": "wrong KV"}
 _OWNER = re.compile(r"\b(?:the state|the \w+ of position \d+) of (\S+)")
 
 
@@ -117,7 +118,9 @@ def _consequence(violation: Violation) -> tuple[str, str]:
         return f"The engine crashes with {kind}{place}", "All running requests are lost."
     if violation.oracle == "M8" and violation.field in ("hit", "unpublished"):
         return "Cached prefixes are not found", "They are computed again: throughput is lost, no wrong token by itself."
-    return CONSEQUENCES.get(violation.oracle, (f"Invariant {violation.oracle} is violated", ""))
+    what, follows = CONSEQUENCES.get(violation.oracle, (f"Invariant {violation.oracle} is violated", ""))
+    content = CONTENTS.get(violation.group_kind, "wrong content")
+    return what.replace("{content}", content), follows.replace("{content}", content)
 
 
 def _seen(answers: Sequence[Answer]) -> Iterator[str]:
@@ -192,6 +195,8 @@ def _has(steps: Sequence[RequestStep], number: int) -> bool:
 
 def _settings(trace: Trace) -> Iterator[str]:
     config = trace.config
+    if any(group.kind == "mamba" for group in config.groups):
+        yield "hybrid model"
     if config.num_speculative_tokens:
         yield "speculative decoding"
     if config.async_depth:

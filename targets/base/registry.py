@@ -172,6 +172,14 @@ def describe(spec: str, trace: Trace, version: str = "") -> Deployment:
     return described
 
 
+def confirmation(spec: str) -> ModuleType:
+    """Return what runs failing traces on an engine's real models (`confirmation`). TargetError if there is none."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "confirmation"):
+        raise TargetError(f"target {spec!r} has no real models")
+    return _module(parsed.name, "confirmation")
+
+
 def engines() -> list[str]:
     """Return the names of all engines."""
     return [

@@ -7,14 +7,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cli_process import MUTANT, Cli
 from hybridfuzz.harness.campaign.trace_counts import Progress
+from hybridfuzz.harness.cluster.merge import merge_folders
+from hybridfuzz.harness.events import Finding, Summary
+from hybridfuzz.harness.findings.triage import load_bug_history
+from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
+from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.harness.units import Shard, shard
+from hybridfuzz.targets.base.trace import Step
+from msgspec import structs
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "1", "--reduce", "1s", "--no-canary", "--json"]
 COUNTED = ("traces", "steps", "exercised", "reached", "never_exercised", "never_reached", "exit_reason")
 PARTS = 3
+SOME = load_trace(sorted((Path(__file__).parents[3] / "corpus").glob("*.json"))[0])
 
 
 def counts(summary: dict[str, Any]) -> dict[str, Any]:
@@ -137,3 +146,52 @@ def test_a_resumed_shard_counts_as_one(hybridfuzz: Cli, tmp_path: Path) -> None:
         assert hybridfuzz("merge", *order, "-o", out, "--json").json["traces"] == 6
     again = hybridfuzz(*few, "-o", "cut")
     assert "continuing a campaign" in again.err, "the same command resumes a shard"
+
+
+def evidence(*parting: str, signature: str = "S3-x") -> FindingEvidence:
+    """Return the evidence of one trace whose run parts from its neighbours on these arcs."""
+    return FindingEvidence([Evidence(signature=signature, parting=parting, facts=parting, switches={})])
+
+
+def part(folder: Path, seed: int, findings: dict[str, tuple[str, FindingEvidence | None]]) -> Path:
+    """Write the folder of a campaign with findings: name -> signature and evidence."""
+    (folder / "findings").mkdir(parents=True)
+    listed = []
+    for number, (name, (signature, known)) in enumerate(findings.items()):
+        trace = folder / "findings" / f"{name}.json"
+        events = [Step()] * (number + seed)
+        save_trace(structs.replace(SOME, events=tuple(events), origin=f"{seed} {name}"), trace)
+        if known:
+            trace.with_suffix(".evidence").write_bytes(msgspec.json.encode(known))
+        listed.append(
+            Finding(
+                signature, signature[:2], "broken", 1, 1, len(events), str(trace), number, 2, reduced=True, name=name,
+                symptoms={signature: 2},
+            )
+        )  # fmt: skip
+    summary = Summary("hybrid", "", seed, {}, "time", 10, 100, 1.0, listed, {}, {}, [], [])
+    (folder / "campaign.json").write_bytes(msgspec.json.encode(summary))
+    return folder
+
+
+def test_findings_are_grouped_by_cause(tmp_path: Path) -> None:
+    """One cause under two names is one finding; two causes under one signature, and name, are two."""
+    first = part(tmp_path / "1", 1, {"S3-x": ("S3-x", evidence("a", "b")), "M1-y": ("M1-y", None)})
+    second = part(
+        tmp_path / "2",
+        2,
+        {"S3-x": ("S3-x", evidence("c", "d")), "S3-x.2": ("S3-x", evidence("a", "b")), "M1-y": ("M1-y", None)},
+    )
+    third = part(tmp_path / "3", 3, {"M2-z": ("M2-z", evidence("c", "d", signature="M2-z"))})
+    results = []
+    for number, order in enumerate(itertools.permutations((first, second, third))):
+        merged = merge_folders(order, tmp_path / f"all-{number}", (), "now")
+        results.append({one.name: (one.count, dict(one.symptoms), one.events) for one in merged.summary.findings})
+        history = load_bug_history(tmp_path / f"all-{number}")
+        assert {bug.id: bug.count for bug in history.values()} == {name: one[0] for name, one in results[-1].items()}
+    assert results == [results[0]] * len(results)
+    assert results[0] == {
+        "S3-x": (4, {"S3-x": 4}, 1),
+        "S3-x.2": (4, {"M2-z": 2, "S3-x": 2}, 2),
+        "M1-y": (4, {"M1-y": 4}, 2),
+    }

@@ -183,7 +183,7 @@ def test_a_report_fits_into_an_issue() -> None:
 
 def test_the_default_implementation_is_named_first() -> None:
     case = case_of("accepted-count-zero")
-    old, new = OtherRun("V1 runner", False, True, "fails"), OtherRun("V2 runner", True, False, "passes")
+    old, new = OtherRun("V1 runner", False, True, "fails (S3)"), OtherRun("V2 runner", True, False, "passes")
     text = report(structs.replace(case, runs=(old, new)))
     assert "**Not the default:** on the default, V2 runner, the same trace **passes**." in text
     assert text.index("| V2 runner | yes | passes |") < text.index("| V1 runner | no | **fails** (this report) |")
@@ -207,7 +207,7 @@ def test_known_reports_are_listed_and_a_search_is_named() -> None:
     case = case_of("finished-row-not-cleared")
     tracked = structs.replace(case, deployment=Deployment("engine", tracker="https://example.org/issues"))
     assert "`mamba dummy run data parallel`" in report(tracked)
-    assert "* engine #123\n" in report(structs.replace(case, related=["engine #123"])).replace("\\#", "#")
+    assert "* engine #123, not \\#abc\n" in report(structs.replace(case, related=["engine #123, not #abc"]))
 
 
 def test_the_server_command_is_one_shell_command() -> None:
