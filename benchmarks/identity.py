@@ -27,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 from hybridfuzz.harness.campaign.sorting import DIFFERENT, EVIDENCE_MAX
-from hybridfuzz.harness.identity.compare import learned, likeness_to, same_cause
+from hybridfuzz.harness.identity.compare import founds, learned, likeness_to, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.identity.investigate import Investigation
 from hybridfuzz.harness.traces.files import load_trace, save_trace
@@ -38,6 +38,9 @@ from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 from msgspec import Struct
+
+UNSORTED = "unsorted"
+"""Traces whose evidence was cut off by the time limit and that are like no finding."""
 
 
 class Sorted(Struct):
@@ -152,6 +155,9 @@ def grouped(seen: Mapping[str, Evidence]) -> dict[str, str]:
     where: dict[str, str] = {}
     for trace, one in seen.items():
         names = same_cause(one, findings)
+        if not names and not founds(one) and any(_shows(finding, one.signature) for finding in findings.values()):
+            where[trace] = UNSORTED
+            continue
         into = names[0] if names else next(name for name in _names(one.signature) if name not in findings)
         known = list(findings[into].evidence) if into in findings else []
         for other in names[1:]:
@@ -164,6 +170,10 @@ def grouped(seen: Mapping[str, Evidence]) -> dict[str, str]:
     return where
 
 
+def _shows(finding: FindingEvidence, signature: str) -> bool:
+    return any(one.signature == signature for one in finding.evidence)
+
+
 def _names(signature: str) -> Iterator[str]:
     yield signature
     yield from (f"{signature}.{number}" for number in range(2, 10_000))
@@ -172,6 +182,8 @@ def _names(signature: str) -> Iterator[str]:
 def verdict(where: Mapping[str, str], causes: Mapping[str, str]) -> dict[str, object]:
     """Return the figures of one grouping."""
     members: dict[str, Counter[str]] = {}
+    unsorted = sum(name == UNSORTED for name in where.values())
+    where = {trace: name for trace, name in where.items() if name != UNSORTED}
     for trace, name in where.items():
         members.setdefault(name, Counter())[causes[trace]] += 1
     majority = {name: counts.most_common(1)[0][0] for name, counts in members.items()}
@@ -179,6 +191,7 @@ def verdict(where: Mapping[str, str], causes: Mapping[str, str]) -> dict[str, ob
     met, own = {causes[trace] for trace in where}, Counter(majority.values())
     return {
         "traces": len(where),
+        "unsorted": unsorted,
         "findings": len(members),
         "in a finding of another cause": wrong,
         "causes met": len(met),

@@ -32,8 +32,11 @@ COMMANDS = {
     "fuzz": "run random traces against a target",
     "replay": "run traces from files",
     "reduce": "shrink a failing trace",
+    "verify-fix": "test whether a patch fixes a finding, and what it breaks",
+    "known": "add, list and check known bugs",
     "bisect": "find the releases of an engine in which a trace fails",
     "repro": "write a script and a bug report for a failing trace",
+    "confirm": "run a finding on a real model, with and without a fix",
     "merge": "unite the folders of independent campaigns",
     "report": "write an HTML page for a campaign or a finding",
     "mutants": "measure how fast each known bug is found (mutants of a target)",
@@ -76,6 +79,11 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
             command.epilog = module.EXAMPLES
             module.add_arguments(command)
     return parser
+
+
+def module_of(command: str) -> str:
+    """Return the relative name of a command's module."""
+    return f".commands.{command.replace('-', '_')}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -80,6 +80,35 @@ class Canary(Struct, frozen=True):
     silent: Sequence[str] = ()
 
 
+Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not fixed by its patch", "not tested"]
+"""The state of a known bug (`findings.fixes`)."""
+
+
+class KnownBug(Struct, frozen=True):
+    """One entry of known.toml as a campaign met it. The verdict comes from its traces on the unpatched target.
+
+    patched   True if the campaign ran with its patch: no failure is this bug
+    failed, traces    how many of its traces failed unpatched, and how many ran
+    covered   number of failing traces of the campaign that it acknowledged
+    warning   a reason not to rely on the entry, "" if there is none
+    """
+
+    name: str
+    reason: str
+    verdict: Verdict = "not tested"
+    detail: str = ""
+    patched: bool = False
+    failed: int = 0
+    traces: int = 0
+    covered: int = 0
+    warning: str = ""
+
+    @property
+    def outdated(self) -> bool:
+        """True if the entry has to be removed, or its patch adapted."""
+        return self.verdict not in ("still there", "not tested")
+
+
 class Node(Struct, frozen=True):
     """A machine of a cluster, or one part of a merged campaign.
 
@@ -113,6 +142,7 @@ class Summary(Struct, frozen=True):
     shard                             "I/N" if the campaign ran a share of its seed's traces
     nodes                             machines of a cluster, or parts of a merged campaign
     merged                            names of the campaigns that were merged; empty for a campaign that ran
+    known_bugs                        the entries of known.toml for this target
     """
 
     target: str
@@ -132,9 +162,15 @@ class Summary(Struct, frozen=True):
     canary: Canary | None = None
     done: int = 0
     beyond: Sequence[int] = ()
+    known_bugs: Sequence[KnownBug] = ()
     shard: str = ""
     nodes: Sequence[Node] = ()
     merged: Sequence[str] = ()
+
+    @property
+    def outdated(self) -> Sequence[KnownBug]:
+        """Known bugs that have to be removed from known.toml, or whose patch has to be adapted."""
+        return [bug for bug in self.known_bugs if bug.outdated]
 
     @property
     def blind(self) -> bool:
@@ -243,6 +279,12 @@ class CanaryDone(Struct, frozen=True):
     canary: Canary
 
 
+class KnownChecked(Struct, frozen=True):
+    """The traces of a known bug ran on the unpatched target."""
+
+    bug: KnownBug
+
+
 class Retested(Struct, frozen=True):
     """The trace of a bug that this campaign did not meet ran again: `shown` of `tried` runs failed."""
 
@@ -287,6 +329,7 @@ CampaignEvent = (
     | WorkerLost
     | NodeLeft
     | CanaryDone
+    | KnownChecked
     | Retested
     | Notice
     | Tick

@@ -36,7 +36,10 @@ from hybridfuzz.targets.hybrid.mutants import titles as mutant_titles
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
+REPORTS = ROOT / "docs/examples"
+"""Reports as `hybridfuzz repro` writes them: no pages of ours (tests/harness/reproduce/test_examples.py)."""
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+PAGES = [page for page in PAGES if page.parent != REPORTS]
 FENCE = re.compile(r"^( *)```([\w-]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (test|not run)(?:: ([^>]*?))? -->\s*\Z")
 FOLDERS = ("harness", "targets", "reference", "reports", "corpus", "tests", "benchmarks", "docs")

@@ -2,8 +2,9 @@
 
 One thread for each worker (`worker_loop`), which is a process here or on a node of a cluster: it takes the next few
 trace numbers, has them run, and when it meets a new signature, saves, confirms and reduces that finding itself before
-it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. After the
-last trace, bugs of earlier campaigns that this one did not meet are tested again.
+it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. Beside
+them run the self-test and, on the unpatched target, the traces of known bugs. After the last trace, bugs of earlier
+campaigns that this one did not meet are tested again.
 
 Whatever ends a campaign short of SIGKILL, `CampaignEnded` is its last event: outputs rely on that.
 """
@@ -17,6 +18,7 @@ from queue import Empty
 from threading import Thread
 
 from ...targets.base.protocol import TargetError
+from ...targets.base.trace import TraceError
 from ..detection.canary import CanaryRun, share
 from ..events import (
     CampaignEnded,
@@ -25,6 +27,7 @@ from ..events import (
     CanaryDone,
     Found,
     Improved,
+    KnownChecked,
     Notice,
     Reason,
     Summary,
@@ -62,6 +65,8 @@ class Campaign:
         self._loops: list[WorkerLoop] = []
         self._canary_run = CanaryRun(settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds))
         self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
+        unpatched = settings.fixes.unpatched if settings.fixes else settings.launch
+        self._known_worker = WorkerClient(settings.target, unpatched, settings.trace_seconds, settings.memory_limit)
 
     def _open_here(self, _: object) -> WorkerClient:
         """Return a worker process on this machine."""
@@ -104,6 +109,8 @@ class Campaign:
         threads = [Thread(target=loop.work, daemon=True) for loop in self._loops]
         if settings.canaries and (state.canary is None or state.canary.state == "unfinished"):
             threads.append(Thread(target=self._run_canary, daemon=True))
+        if settings.fixes:
+            threads.append(Thread(target=self._check_known_bugs, daemon=True))
         for thread in threads:
             thread.start()
         try:
@@ -180,6 +187,7 @@ class Campaign:
         self._state.stopping.set()
         if everything:
             self._canary_run.stop()
+            self._known_worker.stop()
         for loop in self._loops:
             if everything or not loop.busy:
                 loop.worker.stop()
@@ -194,3 +202,22 @@ class Campaign:
             self._state.emit(CanaryDone(canary))
         except Exception as error:
             self._state.events.put(InternalError(f"the self-test failed: {error}", traceback.format_exc()))
+
+    def _check_known_bugs(self) -> None:
+        """Run the traces of known bugs: the body of a thread. It begins when the first worker is ready."""
+        state = self._state
+        while not state.started.wait(TICK_SECONDS):
+            if state.stopping.is_set():
+                return
+        for notice in state.known_bugs.notices:
+            state.emit(Notice(notice))
+        try:
+            with self._known_worker as worker:
+                for bug in state.known_bugs.check(worker):
+                    state.emit(KnownChecked(bug))
+        except Stopped:
+            return
+        except (TargetError, TraceError) as error:
+            state.emit(Notice(f"known bugs were not tested: {error}"))
+        except Exception as error:
+            state.events.put(InternalError(f"the check of known bugs failed: {error}", traceback.format_exc()))

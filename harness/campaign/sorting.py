@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from ...targets.base.trace import Trace
 from ..events import Finding, Found, Improved, Merged
 from ..findings.store import FindingStore
-from ..identity.compare import learned, likeness_to, same_cause
+from ..identity.compare import founds, learned, likeness_to, same_cause
 from ..identity.evidence import Evidence, FindingEvidence
 from ..identity.investigate import Investigation
 from ..traces.files import load_trace
@@ -74,12 +74,13 @@ class Sorter:
             if found and (into := found[0]) in store.findings:
                 finding = store.sort(counted.name, counted.violation.signature, into)
                 learn(store, into, evidence, trace)
+                state.judge(into)
                 claim = None
                 gone = self._link(into, [name for name in found[1:] if name in store.findings])
-            elif found or evidence.complete:
+            elif found or founds(evidence):
                 finding = store.split(counted.name, violation, counted.index, trace, state.known(violation.signature))
                 claim = Claim(finding, None)
-            else:  # the time was up before the evidence was complete: too little for a finding of its own
+            else:  # too little evidence for a finding of its own
                 return None
             state.save_locked()
             for one in gone:
@@ -118,6 +119,7 @@ class Sorter:
             found = causes(evidence, store, but=name)
             if not found:
                 learn(store, name, evidence, trace)
+                state.judge(name)
                 state.save_locked()
                 return
             into = found[0]
@@ -126,6 +128,7 @@ class Sorter:
             if shorter and len(trace.events) < finding.events:
                 finding = store.improve(into, trace, None)
             learn(store, into, evidence, trace)
+            state.judge(into)
             finding = store.findings[into]
             state.save_locked()
             store.remove(gone)

@@ -20,10 +20,14 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
 from ..events import CampaignEvent, Canary, Finding, Found, Improved, NodeLeft, Notice, Reason, Summary
+from ..findings.fixes import Fixes
 from ..findings.known import Known, reason_for
 from ..findings.store import FindingStore, OutputError
 from ..findings.triage import BugHistory
+from ..findings.watch import KnownBugs
 from ..generate.overrides import check_overrides
+from ..identity.compare import best_match, known_cause
+from ..identity.evidence import FindingEvidence
 from ..identity.symptom import UNEXPLAINED
 from ..lockstep.state_catalogue import required_oracles, required_states
 from ..oracles import applicable
@@ -53,6 +57,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     earlier           the last state of this very campaign if it was killed or interrupted
     left_behind       findings of another, earlier campaign in this folder
     known             acknowledged bugs
+    fixes             known bugs for this target, with those whose patch is in effect
+    last              the last state of another, earlier campaign in this folder
     shard             share of the seed's traces to run; `traces` is a limit of the whole
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
     """
@@ -75,6 +81,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     earlier: Summary | None = None
     left_behind: Sequence[Finding] = ()
     known: Sequence[Known] = ()
+    fixes: Fixes | None = None
+    last: Summary | None = None
     history: BugHistory = {}
     shard: Shard = WHOLE
 
@@ -106,6 +114,7 @@ class CampaignState:
         self.events: SimpleQueue[CampaignEvent | Exception] = SimpleQueue()
         self.store = FindingStore(settings.out, settings.target)
         self.corpus = CampaignCorpus(settings.out)
+        self.known_bugs = KnownBugs(settings.fixes, settings.last)
         self.reason: Reason | None = None
         self.canary: Canary | None = None
         self.nodes = NodeTotals(settings.earlier)
@@ -113,6 +122,12 @@ class CampaignState:
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
         self._keeping = True
+        self._known_causes: dict[str, FindingEvidence] = {}
+        self._known_reasons: dict[str, str] = {}
+        """Known bugs that go by their condition, by title."""
+        self._avoid = [
+            entry.condition.circumstances for entry in settings.known if entry.condition and entry.condition.traits
+        ]
         self._sorting = 0.0
         """Seconds that workers have spent on sorting."""
         if settings.earlier:
@@ -171,7 +186,9 @@ class CampaignState:
         if not batch:
             return None
         first, count = shard.trace(batch.start), len(batch)
-        return Fuzz(settings.seed, first, count, settings.overrides, settings.twice_every, wanted, shard.of)
+        return Fuzz(
+            settings.seed, first, count, settings.overrides, settings.twice_every, wanted, shard.of, self._avoid
+        )
 
     def has_traces(self) -> bool:
         """Return True if there are trace numbers that no worker was given yet."""
@@ -244,6 +261,28 @@ class CampaignState:
         """Return the reason in known.toml for which a signature is no new finding, "" for a new one."""
         return reason_for(self.settings.known, signature, self.settings.target)
 
+    def learn_known(self, entry: Known, evidence: FindingEvidence) -> None:
+        """Take the evidence of a known bug, and judge all findings again."""
+        with self.lock:
+            self._known_causes[entry.title] = evidence
+            self._known_reasons[entry.title] = entry.reason
+            for name in self.store.findings:
+                self.judge(name)
+
+    def judge(self, name: str) -> None:
+        """Note if a finding is a known bug that goes by its condition; the caller holds the lock.
+
+        Each kept trace must be like one of the known bug's, and its condition must hold for one of them.
+        """
+        finding, known = self.store.findings[name], self.store.evidence.get(name)
+        if known is None or not known.evidence or not self._known_causes:
+            return
+        titles = [known_cause(each, self._known_causes) for each in known.evidence]
+        title = next(filter(None, titles), "")
+        alike = title and all(best_match(each, {title: self._known_causes[title]}) for each in known.evidence)
+        reason = self.known(finding.signature) or (self._known_reasons[title] if alike else "")
+        self.store.findings[name] = structs.replace(finding, known=reason)
+
     def save_locked(self) -> None:
         """Write the state to disk; the caller holds the lock."""
         self.store.save_state(self._summary())
@@ -312,6 +351,7 @@ class CampaignState:
             canary=self.canary,
             done=progress.done,
             beyond=sorted(progress.beyond),
+            known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
             shard="" if settings.shard.of == 1 else str(settings.shard),
             nodes=self.nodes.totals(),
         )

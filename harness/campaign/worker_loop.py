@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..events import Finding, Found, Notice, TraceDone, TracesDone, WorkerLost, WorkerState
+from ..findings.known import Known
 from ..findings.store import OutputError
+from ..identity.evidence import Evidence, FindingEvidence
+from ..identity.investigate import Investigation
 from ..identity.symptom import UNEXPLAINED
 from ..traces.files import load_trace
 from ..traces.violation import Violation
@@ -24,7 +28,7 @@ from ..workers.messages import Fuzz
 from ..workers.protocol import NodeLost, NodeRefused, Worker
 from .confirm import Confirmation
 from .schedule import Schedule
-from .sorting import Sorter
+from .sorting import SORT_SECONDS, Sorter
 from .state import CampaignState, Claim, Unsorted
 
 Chore = Callable[["WorkerLoop"], None]
@@ -37,7 +41,11 @@ CORPUS_INDEX = -1
 
 def plan_chores(state: CampaignState) -> list[Chore]:
     """Return the chores of a campaign."""
-    chores: list[Chore] = []
+    chores: list[Chore] = [
+        partial(WorkerLoop.learn_known, entry=entry)
+        for entry in state.settings.known
+        if entry.condition and entry.traces and fnmatchcase(state.settings.target, entry.target)
+    ]
     for finding in state.store.findings.values():
         if finding.reproduced and not finding.reduced:
             chores.append(partial(WorkerLoop.reduce_again, finding=finding))
@@ -125,6 +133,19 @@ class WorkerLoop:
         finally:
             if left:
                 self._state.give_back(left)
+
+    def learn_known(self, entry: Known) -> None:
+        """Collect the evidence of a known bug that goes by its condition, from the traces of its entry."""
+        seen: list[Evidence] = []
+        try:
+            for trace in entry.read_traces():
+                investigation = Investigation(self.worker, self._state.capabilities, SORT_SECONDS)
+                if evidence := investigation.evidence(trace):
+                    seen.append(evidence)
+        except TraceError as error:  # another version has other configurations
+            self._state.emit(Notice(f"known bug {entry.title}: {error}"))
+        if entry.condition and seen:
+            self._state.learn_known(entry, FindingEvidence(seen, entry.condition))
 
     def reduce_again(self, finding: Finding) -> None:
         """Continue a reduction that was cut off."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from ...targets.base.patches import Patch
 from ..explain.activity import Observation
 from ..workers.losses import Counts, Ran
 from ..workers.messages import Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
@@ -26,12 +27,14 @@ class Setup(Struct, frozen=True):
     target                 target string
     hybridfuzz, version    of the campaign; a node that has others is refused
     memory_limit           bytes of the worker process, 0 for none
+    patches                of known bugs, applied to the node's copy of the engine
     """
 
     target: str
     hybridfuzz: str
     version: str
     memory_limit: int = 0
+    patches: tuple[Patch, ...] = ()
 
 
 class Call(Struct, frozen=True):

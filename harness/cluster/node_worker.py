@@ -18,6 +18,7 @@ from threading import Event
 from msgspec import structs
 
 from ...targets.base.launch import Launch
+from ...targets.base.overlay import patched
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.trace import TraceError
@@ -79,7 +80,7 @@ class NodeWorker:
         if (ours := version_of("hybridfuzz")) != setup.hybridfuzz:
             return Refused(f"it has hybridfuzz {ours}, the campaign {setup.hybridfuzz}")
         try:
-            launch = prepare(setup.target, lambda _: None)
+            launch = patched(prepare(setup.target, lambda _: None), setup.patches)
         except TargetError as error:
             return Refused(str(error))
         if launch.version != setup.version:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version as version_of
 from threading import Event, Lock
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ...targets.base.patches import Patch
 from ...targets.base.protocol import TargetError
 from ..quoting import one_line
 from ..workers.client import InternalError, Stopped
@@ -175,10 +176,16 @@ class NodeActor(NodeWorker):
 
 
 def make_opener(
-    cluster: RayCluster, target: str, engine_version: str, *, memory_limit: int, trace_seconds: float
+    cluster: RayCluster,
+    target: str,
+    engine_version: str,
+    *,
+    memory_limit: int,
+    trace_seconds: float,
+    patches: Sequence[Patch] = (),
 ) -> OpenWorker:
     """Return what opens a worker for a campaign."""
-    setup = Setup(target, version_of("hybridfuzz"), engine_version, memory_limit)
+    setup = Setup(target, version_of("hybridfuzz"), engine_version, memory_limit, tuple(patches))
     return lambda has_work: RemoteWorker(ActorSeat(cluster, setup, has_work), trace_seconds)
 
 

@@ -5,6 +5,8 @@ against  `--against`: two targets on the same traces
 replay   traces from files
 reduce   cuts a failing trace down
 bisect   the releases that show a failure
+known    known bugs: added, listed, checked
+verify_fix  whether a patch fixes a finding
 repro    a folder that makes a failure run elsewhere
 merge    several campaigns as one
 report   a page of HTML

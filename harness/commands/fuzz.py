@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib
 import random
 from importlib.metadata import entry_points
@@ -19,15 +20,13 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..workers.protocol import OpenWorker
 
 EXAMPLES = """\
-The same seed gives the same traces. A finding is on disk before it is reported.
-If a campaign was interrupted, the same command (with -o or --seed) continues it.
-A self-test fuzzes copies of the built-in target with planted bugs: a campaign
-that detects none is "blind", one that missed a required state is "vacuous".
-Exit: 0 clean, 1 violation, 2 usage, 3 vacuous or blind, 4 internal, 5 interrupted.
-example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m
+The same seed gives the same traces; an interrupted campaign goes on with the same command.
+A self-test fuzzes copies of the built-in target with planted bugs: a campaign that detects none
+is "blind", one that missed a required state is "vacuous". Exit: 0 clean, 1 violation, 2 usage,
+3 vacuous, blind or a known bug is outdated, 4 internal, 5 interrupted.
+example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0
-KNOWN_FILE = "known.toml"
 ENTRY_POINTS = "hybridfuzz.handlers"
 """Other packages register handler modules under this entry point group."""
 
@@ -70,7 +69,7 @@ def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from ..units import count, duration, settings, shard
-    from .common import AGAINST_HELP, add_ranks, add_target, jobs
+    from .common import AGAINST_HELP, FIXES_HELP, add_ranks, add_target, jobs
     from .where import folder, place
 
     add_target(parser)
@@ -115,12 +114,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder or URL for findings (default: hybridfuzz-out/TARGET-SEED)",
     )
-    parser.add_argument(
-        "--known",
-        type=Path,
-        metavar="FILE",
-        help="list of known bugs, which do not make it fail (default: DIR/known.toml)",
-    )
+    parser.add_argument("--known", type=Path, metavar="FILE", help="known bugs (default: DIR/known.toml)")
+    parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
     parser.add_argument("--fresh", action="store_true", help="start over instead of continuing an unfinished campaign")
     for output in OUTPUTS:
         if output.is_switch:
@@ -143,7 +138,7 @@ def run(options: argparse.Namespace) -> int:
             from .against import fuzz_against
 
             return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
-        known_bugs(options.known, options.out or Path())  # a broken file is reported before an environment is made
+        known_and_fixes(options)  # a broken file is reported before an environment is made
         settings = settings_of(options)
         with workers_of(options, settings) as (settings, open_worker):
             return run_campaign(options, settings, open_worker, publish)
@@ -186,16 +181,35 @@ def run_campaign(
     return status(ended.summary)
 
 
-def known_bugs(wanted: Path | None, folder: Path) -> tuple[Known, ...]:
-    """Return acknowledged bugs: of the file that was asked for, else of the output folder's own, if it has one.
+def folder_of(options: argparse.Namespace) -> Path | None:
+    """Return the output folder, None if its name is not settled before a seed is drawn."""
+    from .common import output_folder
+
+    if options.out:
+        return Path(options.out)
+    suffix = f"-{options.shard.number}-of-{options.shard.of}" if options.shard and options.shard.of > 1 else ""
+    return output_folder(f"{options.target}-{options.seed}{suffix}") if options.seed is not None else None
+
+
+def known_bugs(wanted: Path | None, folder: Path | None) -> tuple[Known, ...]:
+    """Return known bugs: of the file that was asked for, else of the output folder's own, if it has one.
 
     Raises TraceError for a file that cannot be used.
     """
+    from ..findings.fixes import KNOWN_FILE
     from ..findings.known import load_known
 
-    if wanted is None and not (folder / KNOWN_FILE).exists():
-        return ()
-    return load_known(wanted or folder / KNOWN_FILE)
+    if wanted is None and folder and (folder / KNOWN_FILE).exists():
+        wanted = folder / KNOWN_FILE
+    return load_known(wanted) if wanted else ()
+
+
+def known_and_fixes(options: argparse.Namespace) -> tuple[Known, ...]:
+    """Return known bugs of --known or the output folder, and those of all --fixes. Raises TraceError likewise."""
+    from ..findings.fixes import read_fixes
+
+    known = known_bugs(options.known, folder_of(options))
+    return (*known, *(entry for where in options.fixes for entry in read_fixes(where, options.target)))
 
 
 def overrides_of(options: argparse.Namespace) -> dict[str, object]:
@@ -218,6 +232,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     from ..campaign.resume import unfinished
     from ..campaign.state import Settings
     from ..detection.canary import canaries
+    from ..findings.fixes import apply_fixes, fixes_in
     from ..findings.store import read_state
     from ..findings.triage import load_bug_history
     from ..units import WHOLE
@@ -228,19 +243,22 @@ def settings_of(options: argparse.Namespace) -> Settings:
         raise TraceError("--shard needs --seed: all shards draw from one seed")
     seed, state, continued = options.seed, None, False
     share = "" if shard.of == 1 else str(shard)
-    suffix = f"-{shard.number}-of-{shard.of}" if share else ""
-    if options.out or seed is not None:
-        folder = options.out or output_folder(f"{options.target}-{seed}{suffix}")
+    folder = folder_of(options)
+    known = known_and_fixes(options)
+    if folder:
         state = read_state(folder)
         load_bug_history(folder)
     launch = launch_target(options.target)
+    fixes = apply_fixes(launch, known, options.target, datetime.date.today())
+    launch = fixes.launch
     if not options.fresh:
         continued = unfinished(state, options.target, launch.version, overrides, seed, share)
     if state and continued:
         seed = state.seed
     elif seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
-    out = options.out or output_folder(f"{options.target}-{seed}{suffix}")
+    out = folder or output_folder(f"{options.target}-{seed}")
+    history = load_bug_history(out)
     unlimited = options.time is None and options.steps is None and options.traces is None
     workers = options.jobs or min(cores(), options.traces or cores())
     return Settings(
@@ -259,8 +277,10 @@ def settings_of(options: argparse.Namespace) -> Settings:
         canaries=() if options.no_canary else canaries(seed),
         earlier=state if continued else None,
         left_behind=state.findings if state and not continued else (),
-        known=known_bugs(options.known, out),
-        history=load_bug_history(out),
+        known=fixes.acknowledged,
+        fixes=fixes,
+        last=state if state and not continued else None,
+        history={key: bug for key, bug in history.items() if fixes_in(bug.version) == fixes_in(launch.version)},
         shard=shard,
     )
 
@@ -271,7 +291,7 @@ def status(summary: Summary) -> int:
     from ..lockstep.target_exception import ADAPTER_ORACLES
 
     if found := summary.new_findings:
-        return ADAPTER if all(one.signature.partition("-")[0] in ADAPTER_ORACLES for one in found) else VIOLATION
+        return ADAPTER if all(one.oracle in ADAPTER_ORACLES for one in found) else VIOLATION
     if summary.exit_reason == "interrupted":
         return INTERRUPTED
-    return VACUOUS if summary.blind or summary.vacuous else CLEAN
+    return VACUOUS if summary.blind or summary.vacuous or summary.outdated else CLEAN

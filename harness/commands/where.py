@@ -63,5 +63,6 @@ def workers_of(options: argparse.Namespace, settings: Settings) -> Iterator[tupl
             settings.launch.version,
             memory_limit=memory,
             trace_seconds=settings.trace_seconds,
+            patches=settings.fixes.patches if settings.fixes else (),
         )
         yield settings, opener

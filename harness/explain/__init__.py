@@ -9,5 +9,6 @@ tag_names        names the prefix that a tag stands for
 clauses          one clause for each mark of a block
 explain          the sentences
 timeline         the table of blocks and steps
+answers          tokens that clients receive if the trace runs on
 terminal         both for a terminal or a text file
 """

@@ -331,7 +331,13 @@ def draw_trace(
 
     Most traces to which circumstances in `avoid` apply are drawn again (`avoid`).
     """
-    trace = _draw(RandomChoices(seed, index), capabilities, overrides, supports, f"seed {seed}, trace {index}")
+    shared = capabilities.traces_per_configuration
+
+    def draw(choices: RandomChoices, origin: str) -> Trace:
+        configured_by = choices if shared == 1 else RandomChoices(seed, -1 - index // shared)
+        return _draw(choices, configured_by, capabilities, overrides, supports, origin)
+
+    trace = draw(RandomChoices(seed, index), f"seed {seed}, trace {index}")
     if not any(each.apply_to(trace) for each in avoid):
         return trace
     choices = RandomChoices(seed, f"{index}/avoid")
@@ -339,8 +345,7 @@ def draw_trace(
         return trace
     for number in range(1, REDRAWS_MAX + 1):
         again = RandomChoices(seed, f"{index}/{number}")
-        origin = f"seed {seed}, trace {index}, drawn again ({number})"
-        trace = _draw(again, capabilities, overrides, supports, origin)
+        trace = draw(again, f"seed {seed}, trace {index}, drawn again ({number})")
         if not any(each.apply_to(trace) for each in avoid):
             break
     return trace
@@ -348,12 +353,13 @@ def draw_trace(
 
 def _draw(
     choices: Choices,
+    configured_by: Choices,
     capabilities: Capabilities,
     overrides: Mapping[str, object] | None,
     supports: Callable[[Config], str],
     origin: str,
 ) -> Trace:
-    config = draw_valid_config(choices, supports, capabilities, overrides or {})
+    config = draw_valid_config(configured_by, supports, capabilities, overrides or {})
     grammar = Grammar(config, capabilities, choices)
     count = choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
     events: tuple[AnyEvent, ...] = tuple(grammar.next_event() for _ in range(count))

@@ -3,17 +3,18 @@
 The likeness of two failures is a weighted mean of three kinds of evidence:
 
     lines     the arcs on which each parts from its nearest passing neighbours, as overlap of the two sets
-    facts     the facts of the two runs at the violation, as overlap
+    facts     the facts of the two runs at the violation, as overlap: all, and those of the violating step alone
     switches  the configuration switches that are necessary, as overlap
 
 Lines alone never put two causes together on vLLM's traces, but split one cause where a neighbour takes another path;
 facts and switches alone do both. Signatures decide nothing where there are lines: one cause breaks several invariants,
 and several causes break the same one. Without lines (a target that names no packages, a lost process, no passing
-neighbour) two failures can only have one cause if their symptoms agree as well.
+neighbour) the symptom counts instead, and a trace is no reason for a further finding behind a signature.
 
-Weights and threshold were chosen on 61 failing traces of vLLM 0.33.0 (seed 31) and on its corpus; the figures on other
-seeds, releases, engines and mutants are in benchmarks/identity.md. Tried and rejected: Ochiai weights instead of sets
-of arcs (one distant neighbour hides the place), and functions instead of arcs (a scheduler is one function).
+Weights and thresholds were chosen on 121 failing traces of vLLM 0.33.0 (seed 31, the first 38 of seed 77, and its
+corpus), from a coarse grid; figures on other traces are in benchmarks/identity.md. Tried and rejected: Ochiai weights
+instead of sets of arcs (one distant neighbour hides the place), functions instead of arcs (a scheduler is one
+function), equality of symptoms as a fourth kind (it added nothing).
 """
 
 from __future__ import annotations
@@ -22,22 +23,35 @@ from collections.abc import Collection, Mapping, Sequence
 
 from .evidence import Condition, Evidence, FindingEvidence
 
-LINES, FACTS, SWITCHES = 0.5, 0.7, 0.4
-"""Weights of the three kinds of evidence."""
-SAME = 0.47
-"""Likeness from which two failures count as one cause."""
+LINES, FACTS, NOW, SWITCHES = 0.5, 0.4, 0.4, 0.4
+"""Weights: lines, all facts, those of the violating step alone, switches."""
+WITHOUT_LINES = 0.5
+"""Factor for two failures of different symptoms of which one has no lines: facts and switches alone are weak."""
+SAME = 0.38
+"""Likeness from which a trace belongs to a finding."""
+LINK = 0.48
+"""Likeness from which a trace that belongs to a finding makes another one part of it: a mistake costs more here."""
 
 
 def likeness(one: Evidence, other: Evidence) -> float:
     """Return how like the causes of two failures are, 0 to 1."""
-    facts = _overlap(one.facts, other.facts)
+    facts = FACTS * _overlap(one.facts, other.facts) + NOW * _overlap(_now(one), _now(other))
     switches = _overlap(one.switches, other.switches)
     if (one.parting or one.apart) and (other.parting or other.apart):
         lines = max(_overlap(one.parting, other.parting), _overlap(one.apart, other.apart))
-        return (LINES * lines + FACTS * facts + SWITCHES * switches) / (LINES + FACTS + SWITCHES)
-    if (one.signature, one.relation) != (other.signature, other.relation):
-        return 0.0
-    return (FACTS * facts + SWITCHES * switches) / (FACTS + SWITCHES)
+        return (LINES * lines + facts + SWITCHES * switches) / (LINES + FACTS + NOW + SWITCHES)
+    certain = 1.0 if (one.signature, one.relation) == (other.signature, other.relation) else WITHOUT_LINES
+    return certain * (facts + SWITCHES * switches) / (FACTS + NOW + SWITCHES)
+
+
+def founds(evidence: Evidence) -> bool:
+    """Return True if evidence is good enough to tell a further cause behind a signature that was met before."""
+    return evidence.complete and bool(evidence.parting or evidence.apart)
+
+
+def _now(evidence: Evidence) -> list[str]:
+    """Return the facts of the violating step alone."""
+    return [fact for fact in evidence.facts if "before" not in fact.split()[:2]]
 
 
 def _overlap(one: Collection[str], other: Collection[str]) -> float:
@@ -57,7 +71,15 @@ def same_cause(evidence: Evidence, findings: Mapping[str, FindingEvidence]) -> l
     More than one means that these findings have one cause, too: the trace is the link between them.
     """
     scores = {name: likeness_to(evidence, finding) for name, finding in findings.items()}
-    return sorted((name for name in scores if scores[name] >= SAME), key=lambda name: -scores[name])
+    first, *others = sorted(scores, key=lambda name: -scores[name]) or [""]
+    if not first or scores[first] < SAME:
+        return []
+    return [first, *(name for name in others if scores[name] >= LINK)]
+
+
+def best_match(evidence: Evidence, findings: Mapping[str, FindingEvidence]) -> str:
+    """Return the name of the finding that has the same cause and is most like it, "" if there is none."""
+    return next(iter(same_cause(evidence, findings)), "")
 
 
 def learned(evidence: Sequence[Evidence]) -> Condition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console as RichConsole
@@ -23,6 +24,8 @@ from ..events import (
     Finding,
     Found,
     Improved,
+    KnownBug,
+    KnownChecked,
     Merged,
     Node,
     NodeLeft,
@@ -120,6 +123,8 @@ class Console:
             case CanaryDone(canary):
                 self._self_tested = True
                 self.line(canary_line(canary), "" if canary.found else "yellow")
+            case KnownChecked(bug) if bug.outdated:
+                self.line(f"warning: {known_line(bug)}", "yellow")
             case Retested() if event.fixed:
                 self.line(f"fixed: {event.signature}: its trace runs clean now")
             case Tick():
@@ -328,6 +333,11 @@ def canary_line(canary: Canary) -> str:
             return f"self-test: interrupted before the planted bug was detected{silent}"
 
 
+def known_line(bug: KnownBug) -> str:
+    """Return the verdict on a known bug in one line."""
+    return f"known bug {bug.name}: {bug.verdict}: {bug.detail}"
+
+
 def verdict(summary: Summary) -> Text:
     """Return the last line of the report."""
     done = (
@@ -351,6 +361,16 @@ def verdict(summary: Summary) -> Text:
 
 def notes(summary: Summary) -> Iterator[str]:
     """Yield what follows the report: which findings are known or flaky, and whether any is new."""
+    verdicts = Counter(bug.verdict for bug in summary.known_bugs)
+    if behind := sum(bug.patched for bug in summary.known_bugs):
+        yield f"ran behind {plural(behind, 'known bug')}, fixed in a copy of the engine"
+    if verdicts:
+        yield f"known bugs: {', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}"
+    for bug in summary.known_bugs:
+        if bug.outdated:
+            yield known_line(bug)
+        if bug.warning and bug.covered:
+            yield f"warning: known bug {bug.name} covered {plural(bug.covered, 'failing trace')}; {bug.warning}"
     for finding in summary.findings:
         if finding.known:
             yield f"known: {finding.id} ({finding.known})"

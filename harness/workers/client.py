@@ -13,6 +13,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..explain.activity import Observation
+from ..explain.answers import Answers
 from ..explain.history import History
 from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
@@ -35,6 +36,8 @@ from .messages import (
     Reply,
     Request,
     Run,
+    Serve,
+    Served,
     Summarize,
     Summarized,
 )
@@ -188,6 +191,17 @@ class WorkerClient:
             outcome = lost_outcome(lost, trace, event)
             self.start()
             return Observation(outcome)
+
+    def serve(self, trace: Trace, request: str = "") -> Answers:
+        """Run one trace to its end and return what its clients receive; no answers if the process is lost."""
+        try:
+            self._send(Serve(trace, request))
+            reply = self._receive(self._trace_limit(twice=True))  # the prompts are sent twice
+            assert isinstance(reply, Served)
+            return reply.answers
+        except Lost:
+            self.start()
+            return Answers()
 
     def run_summarized(self, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
         """Run one trace and summarize each event; a lost process leaves only its violation."""

@@ -1,7 +1,7 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · port · run · explain · testify · observe · fuzz
-worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · observed · failed
+coordinator  draw · port · run · explain · serve · testify · observe · fuzz
+worker       ready (once, unasked) · began · done · drawn · ported · explained · served · testified · observed · failed
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from msgspec import Struct
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
 from ..explain.activity import Observation
+from ..explain.answers import Answers
 from ..explain.history import History
 from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
@@ -50,6 +51,13 @@ class Explain(Struct, frozen=True, tag="explain"):
     """Run one trace and record its history."""
 
     trace: Trace
+
+
+class Serve(Struct, frozen=True, tag="serve"):
+    """Run one trace to its end, without oracles, and return what its clients receive; `request` is the violation's."""
+
+    trace: Trace
+    request: str = ""
 
 
 class Summarize(Struct, frozen=True, tag="testify"):
@@ -132,6 +140,12 @@ class Explained(Struct, frozen=True, tag="explained"):
     history: History
 
 
+class Served(Struct, frozen=True, tag="served"):
+    """Answer to `serve`."""
+
+    answers: Answers
+
+
 class Summarized(Struct, frozen=True, tag="testified"):
     """Answer to `testify`."""
 
@@ -147,8 +161,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Port | Run | Explain | Summarize | Observe | Fuzz
-Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Summarized | Observation | Failed
+Request = Draw | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
+Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Served | Summarized | Observation | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

@@ -23,6 +23,7 @@ from ...targets.base.protocol import TargetError, TargetFactory
 from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
 from ..explain.activity import record_activity
+from ..explain.answers import collect_answers
 from ..explain.recorder import record_history
 from ..generate.grammar import draw_trace
 from ..lockstep.differential import run_summarized
@@ -50,6 +51,8 @@ from .messages import (
     Reply,
     Request,
     Run,
+    Serve,
+    Served,
     Summarize,
     Summarized,
     decode_request,
@@ -114,6 +117,8 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
         outcome, history = record_history(factory, request.trace, lambda index: send(EventStarted(index)))
         violation = outcome.violation and cleaned(outcome.violation)
         send(Explained(structs.replace(outcome, violation=violation), structs.replace(history, violation=violation)))
+    elif isinstance(request, Serve):
+        send(Served(collect_answers(factory, request.trace, request.request)))
     elif isinstance(request, Summarize):
         outcome, summaries = run_summarized(factory, request.trace)
         violation = outcome.violation and cleaned(outcome.violation)

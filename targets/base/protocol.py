@@ -49,6 +49,8 @@ class Capabilities(Struct, frozen=True):
     accepts      further values of switches: a trace may have them, but they are not drawn
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
                  same on every machine
+    traces_per_configuration  consecutive traces that share a configuration: for engines that are expensive to build and
+                 are reset between traces
     features     what else the target has. "block-tables": all groups draw blocks from one pool and name them in tables;
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
                  drawn, and states of a pool are not required. "padding", "stores", "partial-hits" and "snapshots" make
@@ -78,6 +80,7 @@ class Capabilities(Struct, frozen=True):
     options: dict[str, tuple[str, ...]] = {}
     accepts: dict[str, tuple[str, ...]] = {}
     traces_per_second: float = 4.0
+    traces_per_configuration: int = 1
     features: frozenset[str] = frozenset()
     lacks: frozenset[Usual] = frozenset()
     engine: tuple[str, ...] = ()

@@ -292,10 +292,10 @@ class Client:
         for name, (source, rank) in order.items():
             copies.setdefault(source, []).append((name, rank))
         for row in self.batch:
-            own: list[tuple[str | None, int]] = [*copies.get(row.name or "", [(None, 0)] * times)]
-            for name, rank in own:
+            names: list[tuple[str | None, int]] = [*copies.get(row.name or "", [(None, 0)] * times)]
+            for copied, rank in names:
                 copy = row.copy_of(row, rank)
-                copy.name, copy.session = name, row.session and not rank
+                copy.name, copy.session = copied, row.session and not rank
                 after.append(copy)
         return ([do.Repeat(times)] if order else []), after
 

@@ -38,43 +38,12 @@ class TransformersFactory:
         from .model import Models
 
         self.name = name
-        self.family = family
-        families = (family,) if family else OPTIONS["family"]
         self.models = Models()
-        self.capabilities = Capabilities(
-            events=EVENTS,
-            modes=("none",),
-            observes=frozenset({"accesses", "content", "caches", "leftovers", "real_model"}),
-            block_sizes=((4, 1), (8, 1)),
-            group_counts=((1, 1),),
-            max_speculative_tokens=DRAFTS,
-            speculative_modes=("none",),
-            options={**OPTIONS, "family": families},
-            features=frozenset({"chunks"}),
-            lacks=frozenset({"preemption", "zeroing"}),
-            traces_per_second=2.0,
-        )
+        self.capabilities = capabilities(family)
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
-        family = FAMILIES.get(config.options.get("family", ""))
-        if family is None:
-            return "it needs an option family"
-        static = config.options.get("cache") == "static"
-        records = config.num_speculative_tokens or config.options.get("record") == "yes"
-        if config.mamba_cache_mode != "none":
-            return "it has no prefix cache: use mamba_cache_mode=none"
-        if config.conv_width != 4:
-            return "conv_width is 4"
-        if config.num_speculative_tokens and family.recurrent:
-            return f"{family.model_type} has recurrent states, with which transformers refuses assisted decoding"
-        if static and (not family.conv or not family.count("attention")):
-            return f"{family.model_type} has no static cache"
-        if static and records:
-            return "a static cache does not record past states"
-        if records and not family.conv:
-            return f"the cache of {family.model_type} does not record past states"
-        return ""
+        return refusal(config)
 
     def open(self, config: Config) -> Target:
         """Build a client for one trace."""
@@ -83,6 +52,46 @@ class TransformersFactory:
         from .target import TransformersTarget
 
         return TransformersTarget(config, self.models)
+
+
+def capabilities(family: str = "") -> Capabilities:
+    """Return the capabilities, with a family for all traces or with all families."""
+    return Capabilities(
+        events=EVENTS,
+        modes=("none",),
+        observes=frozenset({"accesses", "caches", "leftovers", "real_model"}),
+        block_sizes=((4, 1), (8, 1)),
+        group_counts=((1, 1),),
+        max_speculative_tokens=DRAFTS,
+        speculative_modes=("none",),
+        options={**OPTIONS, "family": (family,) if family else OPTIONS["family"]},
+        features=frozenset({"chunks"}),
+        lacks=frozenset({"preemption", "zeroing"}),
+        engine=("transformers",),
+        traces_per_second=2.0,
+    )
+
+
+def refusal(config: Config) -> str:
+    """Return "", or the reason why a configuration is not supported."""
+    family = FAMILIES.get(config.options.get("family", ""))
+    if family is None:
+        return "it needs an option family"
+    static = config.options.get("cache") == "static"
+    records = config.num_speculative_tokens or config.options.get("record") == "yes"
+    if config.mamba_cache_mode != "none":
+        return "it has no prefix cache: use mamba_cache_mode=none"
+    if config.conv_width != 4:
+        return "conv_width is 4"
+    if config.num_speculative_tokens and family.recurrent:
+        return f"{family.model_type} has recurrent states, with which transformers refuses assisted decoding"
+    if static and (not family.conv or not family.count("attention")):
+        return f"{family.model_type} has no static cache"
+    if static and records:
+        return "a static cache does not record past states"
+    if records and not family.conv:
+        return f"the cache of {family.model_type} does not record past states"
+    return ""
 
 
 def variants() -> dict[str, str]:

@@ -120,6 +120,13 @@ FAMILIES: Mapping[str, Family] = {
         ("attention", "state", "attention"),
         conv=False,
     ),
+    "minimax-linear-first": Family(
+        "minimax",
+        {**_SIZES, **_EXPERTS, "num_hidden_layers": 3, "head_dim": 16, "block_size": 4,
+         "layer_types": ["linear_attention", "linear_attention", "full_attention"]},
+        ("state", "state", "attention"),
+        conv=False,
+    ),
     "nemotron-h": Family(
         "nemotron_h",
         {**_SIZES, "num_hidden_layers": 4, "hybrid_override_pattern": "M*-M", "mamba_num_heads": 4,

@@ -33,10 +33,6 @@ from .families import FAMILIES, WEIGHTS, Family
 STEPS_AFTER = 8
 """Steps after the violation, in which wrong content in a cache becomes a wrong number."""
 PROMISE = "differ from the same tokens alone"
-PLACES = (
-    "transformers/cache_utils.py: the layer classes of the cache",
-    "transformers/masking_utils.py: create_recurrent_attention_mask, create_causal_mask",
-)
 OPENING = '''\
 """{message}
 
@@ -103,8 +99,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     events = [*failure.events, *(Step() for _ in range(STEPS_AFTER))]
     calls = _Script(trace.config, family).lines(events)
     text = "\n".join([opening, *calls, 'print("passed: the bug is not here")', ""])
-    places = (f"transformers/models/{family.model_type}/modeling_{family.model_type}.py: forward", *PLACES)
-    return [Script(text, promise, "transformers", places)]
+    return [Script(text, promise, "transformers")]
 
 
 class _Script:

@@ -18,9 +18,10 @@ import torch
 
 from ...reference.tokens import EMPTY, mix, next_token, window_of
 from ..base.observe import Access, Content, SlotContent, SlotRead, SlotWrite, StateContent, StateRead, StateWrite
+from ..base.protocol import EngineError
 from ..base.shadow import POISON, combine
 from . import operations as do
-from .caches import Batch
+from .caches import Batch, part_of, states_of
 from .families import CONV_WIDTH, Family
 
 PADDING = mix(EMPTY, 0)
@@ -103,8 +104,8 @@ class TagLayers:
         cache = self.batch.cache
         if not self.family.conv:
             return None, cache.get_linear_cache(index)
-        windows = cache.get_conv_state(index, state_idx=0)
-        return windows, cache.get_recurrent_state(index, state_idx=0) if self.family.recurrent else None
+        windows, states = states_of(cache, index)
+        return windows, states if self.family.recurrent else None
 
     def _store(self, index: int, windows: torch.Tensor | None, inputs: torch.Tensor, after: torch.Tensor) -> None:
         cache = self.batch.cache
@@ -162,22 +163,25 @@ class TagLayers:
         if not self.family.conv:
             return StateContent(_first(cache.linear_cache[index], row), ())
         held = cache.layers[index]
-        temporal = _first(held.recurrent_states[0], row) if self.family.recurrent else None
-        windows = held.conv_states[0]
+        temporal = _first(part_of(held.recurrent_states), row) if self.family.recurrent else None
+        windows = part_of(held.conv_states)
         return StateContent(temporal, _inputs(windows[row]) if row < len(windows) else ())
 
 
 def _attended(shown: torch.Tensor | None, tags: torch.Tensor, row: int, column: int, count: int) -> list[int]:
     """Return the tags that a column attends to, oldest first.
 
-    Without a mask `scaled_dot_product_attention` is called with `is_causal` if there is more than one column, which
-    counts both columns and slots from the first on; else without any mask.
+    A mask of one column is broadcast over all slots, as the library's addition does. Without a mask
+    `scaled_dot_product_attention` is called with `is_causal` if there is more than one column, which counts both
+    columns and slots from the first on; else without any mask.
     """
     if shown is None:
         return [*tags[row, : column + 1 if count > 1 else None].tolist()]
     one = shown[row if shown.shape[0] > 1 else 0, 0, column]
-    visible = one if one.dtype == torch.bool else one >= 0
-    return [*tags[row][visible[: tags.shape[1]]].tolist()]
+    visible = (one if one.dtype == torch.bool else one >= 0)[: tags.shape[1]]
+    if len(visible) not in (1, tags.shape[1]):
+        raise EngineError(f"the mask has {len(visible)} columns, but the cache returned {tags.shape[1]} slots")
+    return [*tags[row][visible.expand(tags.shape[1])].tolist()]
 
 
 def _first(states: torch.Tensor, row: int) -> int:

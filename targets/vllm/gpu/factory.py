@@ -48,6 +48,7 @@ class GpuFactory:
             },
             accepts={"dtype": ("bfloat16",)},
             traces_per_second=1.0,
+            traces_per_configuration=24,
             features=frozenset({"block-tables", "padding"}),
             engine=("vllm",),
         )
