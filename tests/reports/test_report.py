@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from hybridfuzz.harness.detection.statistics import Detection, summarise
-from hybridfuzz.harness.events import CampaignEnded, Canary, Finding, Summary, Tick
+from hybridfuzz.harness.events import CampaignEnded, Canary, Finding, Node, Summary, Tick
 from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.findings.known import Known
@@ -120,6 +120,22 @@ def test_a_campaign(tmp_path: Path) -> None:
     assert page.index("New findings") < page.index("Known: acknowledged") < page.index("vLLM #44175")
     assert "reproduced 3/3" in page
     assert "first seen 2026-01-02 03:04" in page
+
+
+def test_nodes(tmp_path: Path) -> None:
+    """A table of the nodes of a cluster, with their losses; none for a campaign on one machine."""
+    summary = Summary("hybrid", "", 7, {}, "traces", 300, 500, 10.0, [], {}, {}, [], [], shard="2/3")
+    (tmp_path / STATE_FILE).write_bytes(msgspec.json.encode(summary))
+    assert "Nodes" not in (page := render(load_folder(tmp_path)))
+    assert "--traces 900 --shard 2/3" in page, "the command that runs the same traces again"
+    nodes = [Node("alpha", 0, 200, 400, 3, 10.0), Node(NASTY, 0, 100, 100, 0, 10.0, "lost")]
+    (tmp_path / STATE_FILE).write_bytes(msgspec.json.encode(msgspec.structs.replace(summary, nodes=nodes)))
+    page = render(load_folder(tmp_path))
+    outline = Outline(page)
+    assert "nodes" in outline.ids
+    assert NASTY not in page
+    assert re.search(r">alpha</td><td[^>]*>200</td><td[^>]*>20.0</td><td[^>]*>400</td><td[^>]*>3</td>", page)
+    assert re.search(r'class="warn">lost</td>', page)
 
 
 def test_nothing_runs_and_nothing_is_loaded(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """What a campaign prints, in terminals of any width."""
 
 import io
+import re
 
 import pytest
-from hybridfuzz.harness.outputs.console import Terminal, counts
+from hybridfuzz.harness.events import CampaignStarted, Node, NodeLeft, Summary, Tick
+from hybridfuzz.harness.outputs.console import NODES_SHOWN, Dashboard, Terminal, counts
 from rich.console import Console
 from rich.text import Text
 
@@ -26,3 +28,22 @@ def test_no_control_sequence_reaches_the_terminal() -> None:
     console.print("\x1b[31mtext", markup=False)
     assert not set("\x1b\x07\x9b") & set(out.getvalue())
     assert r"a\x1b]0;owned" in out.getvalue()
+
+
+def test_the_dashboard_shows_nodes_the_lost_and_the_slow_ones_first() -> None:
+    """Of hundreds of nodes as many as there is room for; a node that leaves is a warning."""
+    nodes = [Node(f"node-{number:03}", 8, 10 * number, 100 * number, 0, 10.0) for number in range(1, 200)]
+    nodes += [Node("gone", 0, 500, 5000, 2, 10.0, "lost")]
+    summary = Summary("hybrid", "", 1, {}, None, 9, 9, 10.0, [], {}, {}, [], [], nodes=nodes)
+    dashboard = Dashboard(Terminal(file=(out := io.StringIO()), force_terminal=True, width=100, height=40))
+    dashboard._live.auto_refresh = False
+    dashboard.handle_event(CampaignStarted("hybrid", "", 1, 1600, "out", []))
+    dashboard.handle_event(NodeLeft("gone", "lost", "the node died"))
+    dashboard.rich.print(dashboard._panel(Tick(summary, None)))
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).splitlines()]
+    assert "warning: node gone lost: the node died" in lines
+    shown = [line for line in lines if re.match(r"(gone|node-\d+)  ", line)]
+    assert len(shown) == NODES_SHOWN
+    assert shown[0] == "gone  lost  500 traces (50.0/s), 2 workers lost"
+    assert shown[1] == "node-001  8 workers  10 traces (1.0/s)"
+    assert f"and {200 - NODES_SHOWN} faster nodes" in lines
