@@ -7,7 +7,7 @@
 
 `--proof` runs traces on new engines, then twice more in other orders on engines that are reset between traces, and
 compares every bit of what the target reports. `--clock` reports where the time goes. Needs an importable vLLM, or
-`--tree` for an unpacked wheel; `--fixes all` (or names of benchmarks/vllm_campaign.py) uses a copy of it in which
+`--tree` for an unpacked wheel; `--fixes all` (or names in corpus/vllm/known.toml) uses a copy of it in which
 the known causes are fixed. A violation ends its trace, the campaign goes on.
 """
 
@@ -34,13 +34,12 @@ def tree_of(options: argparse.Namespace) -> Path | None:
     """The tree to import vLLM from; None for the one that is installed."""
     tree: Path | None = options.tree
     if tree and options.fixes:
-        from trees import edited_tree
-        from vllm_campaign import FIXES
+        from hybridfuzz.targets.base.overlay import make_overlay
+        from vllm_campaign import fixes_of
 
-        names = list(FIXES) if options.fixes == "all" else options.fixes.split(",")
-        edits = [edit for name in names for edit in FIXES[name]]
-        folder = Path(tempfile.mkdtemp(prefix="vllm-fixed-"))
-        tree = edited_tree(tree, edits, folder / "tree")
+        fixes = fixes_of("0.33.0")
+        names = list(fixes) if options.fixes == "all" else options.fixes.split(",")
+        tree = make_overlay(tree, [fixes[name] for name in names])
     if tree:
         sys.path.insert(0, str(tree))
     return tree

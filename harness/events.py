@@ -80,8 +80,8 @@ class Canary(Struct, frozen=True):
     silent: Sequence[str] = ()
 
 
-Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not tested"]
-"""The state of a known bug on the unpatched target (`findings.fixes`)."""
+Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not fixed by its patch", "not tested"]
+"""The state of a known bug (`findings.fixes`)."""
 
 
 class KnownBug(Struct, frozen=True):
@@ -106,7 +106,29 @@ class KnownBug(Struct, frozen=True):
     @property
     def outdated(self) -> bool:
         """True if the entry has to be removed, or its patch adapted."""
-        return self.verdict in ("fixed upstream", "patch no longer applies")
+        return self.verdict not in ("still there", "not tested")
+
+
+class Node(Struct, frozen=True):
+    """A machine of a cluster, or one part of a merged campaign.
+
+    workers    workers on it now
+    lost       worker processes that were lost and replaced
+    state      "up"; "lost": its workers went on elsewhere; "refused": its engine or hybridfuzz has another version
+    """
+
+    name: str
+    workers: int = 0
+    traces: int = 0
+    steps: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+    state: Literal["up", "lost", "refused"] = "up"
+
+    @property
+    def traces_per_second(self) -> float:
+        """Traces per second since its first worker was ready."""
+        return self.traces / self.seconds if self.seconds else 0.0
 
 
 class Summary(Struct, frozen=True):
@@ -115,7 +137,11 @@ class Summary(Struct, frozen=True):
     exercised, reached                counts for every applicable oracle and required state, zeros included
     never_exercised, never_reached    those with a count of 0: not empty means vacuous
     canary                            None without a self-test, or while it is running
-    done, beyond                      trace numbers that are counted: all below `done`, and those in `beyond`
+    done, beyond                      trace numbers that are counted: all below `done`, and those in `beyond`; with
+                                      `shard`, positions in that share of the numbers
+    shard                             "I/N" if the campaign ran a share of its seed's traces
+    nodes                             machines of a cluster, or parts of a merged campaign
+    merged                            names of the campaigns that were merged; empty for a campaign that ran
     known_bugs                        the entries of known.toml for this target
     """
 
@@ -137,6 +163,9 @@ class Summary(Struct, frozen=True):
     done: int = 0
     beyond: Sequence[int] = ()
     known_bugs: Sequence[KnownBug] = ()
+    shard: str = ""
+    nodes: Sequence[Node] = ()
+    merged: Sequence[str] = ()
 
     @property
     def outdated(self) -> Sequence[KnownBug]:
@@ -181,10 +210,11 @@ class CampaignStarted(Struct, frozen=True):
 
 
 class WorkerState(Struct, frozen=True):
-    """The current activity of a worker, in a word or two."""
+    """The current activity of a worker, in a word or two. `node` is "" on this machine, here and below."""
 
     worker: int
     state: str
+    node: str = ""
 
 
 class TraceDone(Struct, frozen=True):
@@ -194,12 +224,23 @@ class TraceDone(Struct, frozen=True):
     index: int
     steps: int
     signature: str = ""
+    node: str = ""
+
+
+class TracesDone(Struct, frozen=True):
+    """Traces of a node of a cluster have ended; only their totals are reported."""
+
+    worker: int
+    traces: int
+    steps: int
+    node: str = ""
 
 
 class Found(Struct, frozen=True):
     """The first failure with a new signature; its trace is on disk."""
 
     finding: Finding
+    node: str = ""
 
 
 class Improved(Struct, frozen=True):
@@ -208,11 +249,27 @@ class Improved(Struct, frozen=True):
     finding: Finding
 
 
+class Merged(Struct, frozen=True):
+    """A finding turned out to have the same cause as another one, `finding`, and is part of it now."""
+
+    name: str
+    finding: Finding
+
+
 class WorkerLost(Struct, frozen=True):
     """A worker crashed, hung or reached its memory limit, and its trace ran clean in a new worker."""
 
     worker: int
     index: int
+    reason: str
+    node: str = ""
+
+
+class NodeLeft(Struct, frozen=True):
+    """A node of the cluster was lost or refused. Its workers go on elsewhere; what they had not reported runs again."""
+
+    node: str
+    state: Literal["lost", "refused"]
     reason: str
 
 
@@ -265,9 +322,12 @@ CampaignEvent = (
     CampaignStarted
     | WorkerState
     | TraceDone
+    | TracesDone
     | Found
     | Improved
+    | Merged
     | WorkerLost
+    | NodeLeft
     | CanaryDone
     | KnownChecked
     | Retested

@@ -1,10 +1,10 @@
 """A campaign: many traces on several workers for a budget. Yields events; prints nothing.
 
-One thread for each worker process (`worker_loop`): it takes the next few trace numbers, runs them, and when it meets a
-new signature, saves, confirms and reduces that finding itself before it goes on. Everything shared is in `state`,
-behind one lock. The first worker that is ready starts the clock. Beside them run the self-test and the traces of known
-bugs, on the unpatched target. After the last trace, bugs of earlier campaigns that
-this one did not meet are tested again.
+One thread for each worker (`worker_loop`), which is a process here or on a node of a cluster: it takes the next few
+trace numbers, has them run, and when it meets a new signature, saves, confirms and reduces that finding itself before
+it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. Beside
+them run the self-test and, on the unpatched target, the traces of known bugs. After the last trace, bugs of earlier
+campaigns that this one did not meet are tested again.
 
 Whatever ends a campaign short of SIGKILL, `CampaignEnded` is its last event: outputs rely on that.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from queue import Empty
 from threading import Thread
 
@@ -25,6 +25,8 @@ from ..events import (
     CampaignEvent,
     CampaignStarted,
     CanaryDone,
+    Found,
+    Improved,
     KnownChecked,
     Notice,
     Reason,
@@ -34,7 +36,9 @@ from ..events import (
 from ..findings.retest import retest, unmet
 from ..findings.store import OutputError
 from ..workers.client import InternalError, Stopped, WorkerClient
+from ..workers.protocol import OpenWorker
 from .resume import exclusive
+from .schedule import Schedule
 from .state import CampaignState, Settings
 from .worker_loop import WorkerLoop, plan_chores
 
@@ -47,19 +51,27 @@ STATE_SECONDS = 5.0
 class Campaign:
     """Runs once.
 
-    `run` is a generator to be read to its end; `stop` may be called from a signal handler.
+    `run` is a generator to be read to its end; `stop` may be called from a signal handler. `publish` is called when
+    files have changed, before a finding is reported; it may raise OutputError.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, open_worker: OpenWorker | None = None, publish: Callable[[], None] = lambda: None
+    ) -> None:
         self.settings = settings
+        self._publish = publish
+        self._open_worker = open_worker or self._open_here
         self._state = CampaignState(settings)
         self._loops: list[WorkerLoop] = []
         self._canary_run = CanaryRun(settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds))
+        self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
         unpatched = settings.fixes.unpatched if settings.fixes else settings.launch
         self._known_worker = WorkerClient(settings.target, unpatched, settings.trace_seconds, settings.memory_limit)
-        self._retest_worker = WorkerClient(
-            settings.target, settings.launch, settings.trace_seconds, settings.memory_limit
-        )
+
+    def _open_here(self, _: object) -> WorkerClient:
+        """Return a worker process on this machine."""
+        settings = self.settings
+        return WorkerClient(settings.target, settings.launch, settings.trace_seconds, settings.memory_limit)
 
     def run(self) -> Generator[CampaignEvent]:
         """Yield all events.
@@ -91,10 +103,9 @@ class Campaign:
 
     def _run_traces(self) -> Generator[CampaignEvent]:
         settings, state = self.settings, self._state
-        chores = plan_chores(state)
+        schedule = Schedule(state, plan_chores(state))
         for number in range(settings.jobs):
-            worker = WorkerClient(settings.target, settings.launch, settings.trace_seconds, settings.memory_limit)
-            self._loops.append(WorkerLoop(number, state, worker, chores))
+            self._loops.append(WorkerLoop(number, state, self._open_worker(schedule.has_work), schedule))
         threads = [Thread(target=loop.work, daemon=True) for loop in self._loops]
         if settings.canaries and (state.canary is None or state.canary.state == "unfinished"):
             threads.append(Thread(target=self._run_canary, daemon=True))
@@ -156,6 +167,8 @@ class Campaign:
             else:
                 if isinstance(event, Exception):
                     raise event
+                if isinstance(event, Found | Improved):
+                    self._publish()
                 yield event
             now = time.monotonic()
             if state.left() == 0:
@@ -168,6 +181,7 @@ class Campaign:
             if now - saved >= STATE_SECONDS and state.began:
                 saved = now
                 state.save()
+                self._publish()
 
     def _halt(self, *, everything: bool) -> None:
         self._state.stopping.set()

@@ -7,9 +7,10 @@ traces of all entries run on the unpatched tree, too (`check`):
     still there               a trace fails
     fixed upstream            no trace fails: remove the entry
     patch no longer applies   a trace fails, or there is none, and the patch does not fit: adapt the patch
+    not fixed by its patch    a trace fails with all patches, too (`check_both`)
     not tested                there is no trace that this target takes
 
-The second and the third make an entry *outdated*: what a campaign says is then incomplete, and its exit status is 3.
+All but the first and the last make an entry *outdated*: a campaign is then incomplete, and its exit status is 3.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.overlay import misfits, patched
+from ...targets.base.patches import Patch
 from ...targets.base.registry import parse
 from ...targets.base.trace import TraceError
 from ..events import KnownBug, Verdict
@@ -32,7 +34,7 @@ from .known import Known, fitting, load_known
 BUILTIN = "builtin"
 CORPUS = Path(__file__).parents[2] / "corpus"
 KNOWN_FILE = "known.toml"
-_FIXES = re.compile(r" \+ \d+ fix(?:es)?$")
+_FIXES = re.compile(r"(?:^| )\d+ fix(?:es)?$")
 
 
 class Fixes(Struct, frozen=True):
@@ -42,12 +44,14 @@ class Fixes(Struct, frozen=True):
     unpatched  without them; the same if there are none
     entries    all entries for this target and version
     problems   entry -> why its patch is not in effect, by title
+    patches    those in effect
     """
 
     launch: Launch
     unpatched: Launch
     entries: tuple[Known, ...] = ()
     problems: Mapping[str, str] = {}
+    patches: tuple[Patch, ...] = ()
 
     @property
     def in_effect(self) -> tuple[Known, ...]:
@@ -77,7 +81,7 @@ def read_fixes(where: str, target: str) -> tuple[Known, ...]:
 def fixes_in(version: str) -> str:
     """Return the end of a version that names its fixes, "" without any: verdicts hold only for the same fixes."""
     match = _FIXES.search(version)
-    return match[0] if match else ""
+    return match[0].strip() if match else ""
 
 
 def apply_fixes(launch: Launch, known: Sequence[Known], target: str, today: datetime.date) -> Fixes:
@@ -93,7 +97,8 @@ def apply_fixes(launch: Launch, known: Sequence[Known], target: str, today: date
     if not patches:
         return Fixes(launch, launch, entries)
     problems = misfits(launch, patches)
-    return Fixes(patched(launch, [one for one in patches if one.name not in problems]), launch, entries, problems)
+    fit = tuple(one for one in patches if one.name not in problems)
+    return Fixes(patched(launch, fit), launch, entries, problems, fit)
 
 
 def check(entries: Sequence[Known], problems: Mapping[str, str], worker: WorkerClient) -> Iterator[KnownBug]:
@@ -114,15 +119,35 @@ def check(entries: Sequence[Known], problems: Mapping[str, str], worker: WorkerC
         yield verdict_on(entry, problems.get(entry.title, ""), failed=failed, ran=ran, refused=refused)
 
 
+def check_both(fixes: Fixes, unpatched: WorkerClient, patched: WorkerClient) -> Iterator[KnownBug]:
+    """Run the traces of all entries without patches, and those of entries with a patch in effect with all patches, too.
+
+    Raises what a worker raises.
+    """
+    traced = any(entry.traces for entry in fixes.entries)
+    if traced:
+        unpatched.start()
+    if traced and fixes.in_effect:
+        patched.start()
+    for entry in fixes.entries:
+        [bug] = check([entry], fixes.problems, unpatched)
+        if bug.patched and bug.failed:
+            violations = [patched.run(trace).violation for trace in entry.read_traces()]
+            failing = [violation.signature for violation in violations if violation]
+            if failing:
+                detail = f"{len(failing)} of {len(violations)} traces fail with all patches, too ({failing[0]})"
+                bug = structs.replace(bug, verdict="not fixed by its patch", detail=detail)
+        yield bug
+
+
 def verdict_on(entry: Known, problem: str, *, failed: int, ran: int, refused: str = "") -> KnownBug:
     """Return the verdict on an entry whose traces ran on the unpatched target. `problem` is that of its patch."""
     verdict: Verdict = "still there"
     detail = f"{failed} of {ran} traces fail without the patch" if entry.patch else f"{failed} of {ran} traces fail"
     if ran and not failed:
-        verdict, detail = (
-            "fixed upstream",
-            f"none of its traces fails; remove the entry{f' ({problem})' if problem else ''}",
-        )
+        verdict, detail = "fixed upstream", "none of its traces fails; remove the entry"
+        if problem:
+            detail += f" ({problem})"
     elif problem:
         verdict, detail = "patch no longer applies", problem
     elif not ran:

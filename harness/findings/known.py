@@ -35,14 +35,17 @@ from msgspec import Struct, structs
 from ...targets.base.patches import PATCH_BYTES_MAX, Patch, parse_patch
 from ...targets.base.pip import version_numbers
 from ...targets.base.trace import Trace, TraceError
-from ..identity.evidence import Condition
-from ..quoting import clean, one_line
-from ..traces.files import load_trace, read_regular
+from ..identity.evidence import EVIDENCE_SUFFIX, Condition, FindingEvidence
+from ..quoting import clean, one_line, toml_string
+from ..traces.files import load_trace, read_json, read_regular, write_atomically
+from .store import OutputError, file_name, make_folder
 
 KNOWN_BYTES_MAX = 1 << 20
 ENTRIES_MAX = 10_000
 TEXT_MAX = 500
 TRACES_MAX = 100
+FILES = "known"
+"""Folder beside known.toml for the files of entries that `append_entry` writes."""
 _WILDCARDS = "*?[]!- "
 _NAME = re.compile(r"[\w.:@+*?\[\]!, -]{1,200}")
 _RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*")
@@ -103,6 +106,17 @@ class Known(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Return the traces. Raises TraceError, in one line, if one cannot be used."""
         return [load_trace(Path(self.folder) / trace) for trace in self.traces]
 
+    def read_evidence(self) -> FindingEvidence | None:
+        """Return what is known about its cause, None without any. Raises TraceError if it cannot be used.
+
+        It lies beside the first trace, as `append_entry` writes it; the condition is that of the entry.
+        """
+        if not self.traces:
+            return None
+        path = (Path(self.folder) / self.traces[0]).with_suffix(EVIDENCE_SUFFIX)
+        evidence = read_json(path, FindingEvidence, "evidence")
+        return structs.replace(evidence, condition=self.condition) if evidence and self.condition else evidence
+
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     known: tuple[Known, ...] = ()
@@ -131,7 +145,7 @@ def _problem(entry: Known) -> str:
     """Return why an entry cannot be used; empty if it can."""
     shown = repr((entry.title or entry.reason)[:TEXT_MAX])
     if not entry.reason.strip():
-        return f"{shown} has no reason; name the issue that tracks it"
+        return f"{'signature' if entry.signatures else 'entry'} {shown} has no reason; name the issue that tracks it"
     if not (entry.patch or entry.condition or entry.signatures):
         return f"{shown} has neither a patch nor a condition nor a signature: it would cover nothing"
     for pattern in entry.signatures:
@@ -170,6 +184,72 @@ def fitting(known: Sequence[Known], target: str, version: str, today: datetime.d
         and not entry.expired(today)
         and (not entry.releases or any(fnmatchcase(wanted, release) for release in entry.releases))
     )
+
+
+def entry_for(
+    *,
+    name: str,
+    reason: str,
+    target: str,
+    signatures: Sequence[str],
+    expires: datetime.date | None,
+    patch: Path | None,
+    traces: Sequence[Path],
+) -> Known:
+    """Return an entry for a finding with the paths that `append_entry` gives to its files.
+
+    The condition is the one learned for the finding (`findings/NAME.evidence`), if there is one.
+    """
+    stem, condition = file_name(name), None
+    evidence = read_json(traces[0].with_suffix(EVIDENCE_SUFFIX), FindingEvidence, "evidence")
+    if evidence and (evidence.condition.switches or evidence.condition.facts):
+        condition = evidence.condition
+    return Known(
+        name=name,
+        reason=reason,
+        target=target,
+        signature=tuple(signatures),
+        expires=expires,
+        patch=f"{FILES}/{stem}.patch" if patch else "",
+        traces=tuple(f"{FILES}/{stem}-{number}.json" for number in range(1, len(traces) + 1)),
+        condition=condition,
+    )
+
+
+def append_entry(path: Path, entry: Known, *, patch: Path | None, traces: Sequence[Path]) -> None:
+    """Copy the files of an entry beside known.toml, and append the entry. Raises TraceError or OutputError."""
+    before = load_known(path) if path.exists() else ()
+    if any(one.title == entry.title for one in before):
+        raise TraceError(f"{path}: there is an entry {entry.title!r} already; remove it first")
+    if problem := _problem(entry):
+        raise TraceError(f"{path}: {problem}")
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = ["[[known]]", f"name = {_toml(entry.name)}", f"reason = {_toml(entry.reason)}"]
+    lines += [f"target = {_toml(entry.target)}", f"signature = {_toml(entry.signatures)}"]
+    lines += [f"patch = {_toml(entry.patch)}"] if entry.patch else []
+    lines += [f"traces = {_toml(entry.traces)}"]
+    if entry.condition:
+        switches = ", ".join(f"{_toml(key)} = {_toml(values)}" for key, values in entry.condition.switches.items())
+        lines += [f"condition = {{ switches = {{ {switches} }}, facts = {_toml(entry.condition.facts)} }}"]
+    lines += [f"expires = {entry.expires.isoformat()}"] if entry.expires else []
+    block = "\n".join(lines) + "\n"
+    make_folder(path.absolute().parent, FILES)
+    try:
+        copies = [*zip(entry.traces, traces, strict=True), *([(entry.patch, patch)] if patch else [])]
+        if (evidence := traces[0].with_suffix(EVIDENCE_SUFFIX)).exists():
+            copies.append((str(PurePosixPath(entry.traces[0]).with_suffix(EVIDENCE_SUFFIX)), evidence))
+        for name, source in copies:
+            write_atomically(path.parent / name, source.read_bytes())
+        write_atomically(path, (f"{text.rstrip()}\n\n{block}" if text.strip() else block).encode())
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _toml(value: str | Sequence[str]) -> str:
+    """Return a string or a list of strings in TOML."""
+    if isinstance(value, str):
+        return toml_string(value)
+    return f"[{', '.join(map(_toml, value))}]"
 
 
 def reason_for(known: Sequence[Known], signature: str, target: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from ..generate.avoid import Circumstances
+
 EVIDENCE_SUFFIX = ".evidence"
 """`findings/NAME.evidence` holds the `Evidence` of the trace in `findings/NAME.json`, as JSON."""
 EXTRA_TRACES_MAX = 4
@@ -40,10 +42,17 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
 
     switches  configuration switch -> the values under which the failure was seen; only switches that are necessary
     facts     facts of the run (`facts`) that every failing trace has in common and that passing variants lack
+    traits    the same of what can be told without running a trace (`generate.avoid`)
     """
 
     switches: Mapping[str, Sequence[str]] = {}
     facts: Sequence[str] = ()
+    traits: Sequence[str] = ()
+
+    @property
+    def circumstances(self) -> Circumstances:
+        """The part that can be told without running a trace."""
+        return Circumstances(self.switches, self.traits)
 
 
 class Evidence(Struct, frozen=True):
@@ -54,7 +63,11 @@ class Evidence(Struct, frozen=True):
     switches    configuration switch -> value, of those that are necessary: another value silences the reduced trace
     events      kinds of events in the reduced trace, in order; each is necessary
     facts       facts of the run at the violation and in the step before (`facts`)
-    needed      facts that some passing neighbour lacks
+    needed      facts and traits that some passing neighbour lacks
+    traits      what can be told about the trace without running it
+    values      configuration switch -> value, of all switches
+    parting     arcs of the engine's lines that tell the failing trace from its nearest passing neighbour (`spectrum`)
+    apart       the same from each of its two nearest passing neighbours
     places      the most suspicious functions, most suspicious first
     runs        number of runs that it took to collect this
     complete    False if the budget ended the collection early
@@ -66,6 +79,10 @@ class Evidence(Struct, frozen=True):
     events: Sequence[str] = ()
     facts: Sequence[str] = ()
     needed: Sequence[str] = ()
+    traits: Sequence[str] = ()
+    values: Mapping[str, str] = {}
+    parting: Sequence[str] = ()
+    apart: Sequence[str] = ()
     places: Sequence[Place] = ()
     runs: int = 0
     complete: bool = True

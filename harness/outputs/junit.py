@@ -37,7 +37,7 @@ def suite(summary: Summary) -> ET.Element:
     if summary.exit_reason in ("interrupted", "error"):
         _fail(cases[0], f"the campaign did not end: {summary.exit_reason}")
     for finding in summary.findings:
-        case = _case(name, finding.signature)
+        case = _case(name, finding.id)
         if finding.known:
             ET.SubElement(case, "skipped", message=_clean(f"known: {finding.known}"))
         else:

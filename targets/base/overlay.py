@@ -37,13 +37,12 @@ def patched(launch: Launch, patches: Sequence[Patch]) -> Launch:
         raise TargetError(NO_TREE)
     tree = Path(launch.tree)
     folder = str(make_overlay(tree, [in_tree(patch, tree) for patch in patches]))
-    # A user's module has no PYTHONPATH of its own in its launch: its worker inherits ours, and looks here.
-    path = launch.env.get("PYTHONPATH") or os.pathsep.join(
-        filter(None, (launch.tree, str(Path.cwd()), os.environ.get("PYTHONPATH")))
-    )
-    parts = [folder if part == launch.tree else part for part in path.split(os.pathsep)]
+    if "PYTHONPATH" in launch.env:
+        path = [folder if part == launch.tree else part for part in launch.env["PYTHONPATH"].split(os.pathsep)]
+    else:  # a user's module: its worker inherits ours, and looks in the working directory
+        path = [folder, str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     version = f"{launch.version} + {len(patches)} {'fix' if len(patches) == 1 else 'fixes'}".strip(" +")
-    env = {**launch.env, "PYTHONPATH": os.pathsep.join(parts), "PYTHONSAFEPATH": "1"}
+    env = {**launch.env, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
     return structs.replace(launch, env=env, tree=folder, version=version)
 
 

@@ -94,9 +94,7 @@ def parse_patch(text: str, name: str) -> Patch:
         following = lines[index + 1] if index + 1 < len(lines) else ""
         if not (line.startswith("--- ") and following.startswith("+++ ")):
             if _REFUSED.match(line):
-                raise PatchError(
-                    f"patch {name}: line {index + 1}: only changes and additions of text files are applied"
-                )
+                raise PatchError(f"patch {name}: line {index + 1}: only text files may be changed or added")
             if _HUNK.match(line):
                 raise PatchError(f"patch {name}: line {index + 1}: a hunk without a file")
             if not files and not line.startswith(("diff ", "index ", "new file mode")):
@@ -227,7 +225,7 @@ def merged(patches: Sequence[Patch], read: Callable[[str], str | None]) -> Mappi
 def _applied(text: str, changes: Sequence[Change], path: str) -> str:
     lines, result, done, before = _lines(text), list[str](), 0, ""
     last = Change(-1, -1, (), "")
-    for change in sorted(changes):
+    for change in sorted(changes, key=lambda one: one[:2]):
         if change.start < done or change[:2] == last[:2]:
             if change[:3] == last[:3]:  # the very same change
                 continue

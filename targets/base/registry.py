@@ -32,6 +32,8 @@ from types import ModuleType
 
 from msgspec import Struct
 
+from .declarations import check_capabilities
+from .deployment import Deployment
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
 from .repro import Failure, Script
@@ -87,7 +89,12 @@ def on_device(spec: str, device: str) -> str:
 
 def load_factory(spec: str) -> TargetFactory:
     """Return the factory of a target string. Call it in the interpreter that `prepare` returned."""
-    parsed = parse(spec)
+    factory = _load(spec, parse(spec))
+    check_capabilities(factory.capabilities, spec)
+    return factory
+
+
+def _load(spec: str, parsed: Spec) -> TargetFactory:
     if parsed.name == "python":
         return _from_module(spec, *parsed.variant.split(":"))
     module = _module(parsed.name, "factory")
@@ -153,6 +160,16 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
     scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
     return scripts
+
+
+def describe(spec: str, trace: Trace, version: str = "") -> Deployment:
+    """Return the server that a trace stands for; little more than the engine's name if the engine offers nothing."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "deployment"):
+        return Deployment(parsed.variant if parsed.name == "python" else parsed.name)
+    device = parsed.device or (parsed.version if not _has(parsed.name, "environment") else "")
+    described: Deployment = _module(parsed.name, "deployment").deployment(parsed.variant, trace, version, device)
+    return described
 
 
 def confirmation(spec: str) -> ModuleType:

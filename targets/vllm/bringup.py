@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import tempfile
-import types
 from collections.abc import Sequence
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +18,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-import vllm.v1.worker.cpu.shm  # noqa: F401  vLLM's own stand-ins for CUDA events, streams and pinned memory
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.v1.structured_output import StructuredOutputManager
@@ -27,8 +25,8 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ...reference.layout import cdiv
 from ..base.protocol import TargetError
 from ..base.trace import Config
-from . import compat, graphs, hooks
-from .configuration import configure, head_size
+from . import compat, graphs, hooks, old_releases
+from .configuration import block_size, configure, head_size
 from .contracts import contract
 from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
@@ -61,7 +59,6 @@ def _check_triton() -> None:
 def prepare_process() -> None:
     """Patch vLLM and set up its "distributed" environment of one process, once. Raises TargetError without Triton."""
     from vllm.v1.sample.sampler import Sampler
-    from vllm.v1.worker import mamba_utils
 
     from .interpreter import install as install_interpreter
 
@@ -72,7 +69,7 @@ def prepare_process() -> None:
     hooks.install()
     graphs.prepare_process()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.
-    mamba_utils._TEMPORAL_TILES = 1
+    compat.copy_in_one_tile()
     # The only compiled operator on the greedy path of the V1 runner.
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
     # The rendezvous has one participant. Its file is deleted now, since a worker may be killed at any time.
@@ -102,8 +99,7 @@ class Engine:
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             self.runner.initialize_kv_cache(plan.worker)
             self.cache_config = plan.worker
-            if plan.worker.needs_kv_cache_zeroing and hasattr(self.runner, "_init_kv_zero_meta"):
-                self.runner._init_kv_zero_meta()
+            compat.prepare_zeroing(self.runner, plan.worker)
             self._attach_layers(plan.worker)
             self._fill_pool(model)
             padding = graphs.capture(self.runner, self.recorder, self.is_v2) if has_graphs(config) else None
@@ -112,13 +108,13 @@ class Engine:
                 kv_cache_config=plan.scheduler,
                 structured_output_manager=StructuredOutputManager(vllm_config),
                 block_size=plan.block_size,
-                hash_block_size=plan.hash_block_size,
                 log_stats=False,
+                **compat.scheduler_arguments(plan),
             )
             caching = config.enable_prefix_caching
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
-        self.layout = layout_of(config, vllm_config, plan.worker)
+        self.layout = layout_of(config, self.is_v2, plan.worker)
         self.layers = list(model.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
@@ -144,7 +140,12 @@ class Engine:
             pattern,
             self.config.conv_width,
             head_size(self.config),
-            contract(self.config.options.get("mixer", "gdn"), self.config.conv_width),
+            contract(
+                self.config.options.get("mixer", "gdn"),
+                self.config.conv_width,
+                self.config.mamba_cache_mode,
+                block_size(self.config, "mamba"),
+            ),
         )
 
     def _build_v2(self, model: Any) -> Any:
@@ -159,18 +160,18 @@ class Engine:
         return runner
 
     def _build_v1(self, model: Any) -> Any:
-        from vllm.v1.worker import cpu_model_runner
+        from vllm.v1.worker import cpu_model_runner, gpu_model_runner
 
-        # The real module of the n-gram proposer needs numba.
-        stand_in = types.ModuleType("vllm.v1.spec_decode.ngram_proposer")
-        stand_in.NgramProposer = ngram_proposer(self.drafter, self)  # type: ignore[attr-defined]
-        sys.modules[stand_in.__name__] = stand_in
+        proposer = ngram_proposer(self.drafter, self)
+        old_releases.stand_in_for_ngram(proposer)  # the real module needs numba
+        early = ((gpu_model_runner, "NgramProposer", proposer),) if hasattr(gpu_model_runner, "NgramProposer") else ()
         with compat.replaced(
             (cpu_model_runner, "get_model", lambda **_: model),
+            *early,
             *self._drafting_on_device(),
             *compat.apart_buffers(self.config.async_depth > 0),
         ):
-            runner = cpu_model_runner.CPUModelRunner(self.vllm_config, _CPU)
+            runner = old_releases.v1_runner()(self.vllm_config, _CPU)
             runner.load_model()
         if drafts_on_device(self.config):
             # vLLM leaves this buffer uninitialized, and reads it before the first batch that its drafter handles.
@@ -197,8 +198,8 @@ class Engine:
         generator = torch.Generator().manual_seed(1)
         filled: set[int] = set()
         for layer in model.layers:
-            cache = layer.kv_cache if isinstance(layer.kv_cache, torch.Tensor) else layer.kv_cache[0]
-            storage = cache.untyped_storage()
+            cache = compat.bound_cache(layer.kv_cache)
+            storage = (cache if isinstance(cache, torch.Tensor) else cache[0]).untyped_storage()
             if storage.data_ptr() not in filled:
                 filled.add(storage.data_ptr())
                 torch.empty(0, dtype=torch.uint8).set_(storage).random_(0, 256, generator=generator)

@@ -1,4 +1,4 @@
-"""Every difference between the vLLM releases that the target drives (0.28 to 0.33).
+"""Every difference between the vLLM releases that the target drives (0.14 to 0.33).
 
 Differences are found by feature detection, never by comparing version numbers, so that a checkout between two releases
 works as well.
@@ -10,11 +10,13 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from vllm.config import SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
+from ...reference.layout import Mode
 from ..base.trace import TraceError
 
 
@@ -76,7 +78,10 @@ def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CacheP
         worker.kv_cache_layout = layout
     scheduler = kv_cache_utils.generate_scheduler_kv_cache_config(workers)
     config.cache_config.num_gpu_blocks = scheduler.num_blocks
-    block_size, hash_block_size = kv_cache_utils.resolve_kv_cache_block_sizes(scheduler, config)
+    if hasattr(kv_cache_utils, "resolve_kv_cache_block_sizes"):
+        block_size, hash_block_size = kv_cache_utils.resolve_kv_cache_block_sizes(scheduler, config)
+    else:  # as `EngineCore` does up to 0.19
+        block_size = hash_block_size = config.cache_config.block_size
     resolved = {"hash_block_size": hash_block_size}
     if hasattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens"):
         resolved["cache_hit_alignment_tokens"] = kv_cache_utils.resolve_cache_hit_alignment_tokens(
@@ -88,6 +93,127 @@ def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CacheP
             if hasattr(one, name):
                 setattr(one, name, value)
     return CachePlan(workers[0], scheduler, block_size, hash_block_size)
+
+
+def scheduler_arguments(plan: CachePlan) -> dict[str, Any]:
+    """Return the keyword arguments of `Scheduler` that only newer releases have."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    known = parameters(Scheduler.__init__)
+    return {name: value for name, value in {"hash_block_size": plan.hash_block_size}.items() if name in known}
+
+
+def prepare_zeroing(runner: Any, cache_config: Any) -> None:
+    """Let the runner prepare to zero blocks, as a worker does: never before 0.17 (PR #35219)."""
+    if getattr(cache_config, "needs_kv_cache_zeroing", False) and hasattr(runner, "_init_kv_zero_meta"):
+        runner._init_kv_zero_meta()
+
+
+def forget_last_step(scheduler: Any, request: Any, is_in_flight: bool) -> None:
+    """Let a request that was preempted between two steps resume in the next one, as `reset_prefix_cache` does.
+
+    Releases before `drop_stale_output` assert that a resumed request was not in the step before, and would deliver the
+    token that is in flight twice.
+    """
+    if "drop_stale_output" in parameters(scheduler._preempt_request):
+        return
+    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+    waiting = request.num_output_placeholders if is_in_flight else 0
+    if waiting and hasattr(request, "async_tokens_to_discard"):
+        request.num_output_placeholders, request.async_tokens_to_discard = 0, waiting
+    elif waiting and hasattr(request, "discard_latest_async_tokens"):
+        request.num_output_placeholders, request.discard_latest_async_tokens = 0, True
+
+
+def most_drafts(config: VllmConfig) -> int:
+    """Return the number of speculative tokens, 0 without speculation."""
+    return config.speculative_config.num_speculative_tokens if config.speculative_config else 0
+
+
+def speculative_modes() -> tuple[Mode, ...]:
+    """Return the cache modes in which this release speculates: mode align does since 0.17."""
+    from vllm.model_executor.models import config as configuration
+
+    refuses = "currently not compatible " in inspect.getsource(configuration)
+    return ("none",) if refuses or "align" not in cache_modes() else ("align", "none")
+
+
+def has_device_drafter() -> bool:
+    """Return True if the V1 runner can speculate with drafts that stay on the device (0.18 and later)."""
+    return find_spec("vllm.v1.spec_decode.ngram_proposer_gpu") is not None
+
+
+def has_graph_choice() -> bool:
+    """Return True if the graphs to capture can be listed (0.15 and later)."""
+    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+
+    return hasattr(CudagraphDispatcher, "get_capture_descs")
+
+
+def zeroes_blocks() -> bool:
+    """Return True if this release zeroes blocks at all (PR #35219)."""
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    return hasattr(KVCacheConfig, "needs_kv_cache_zeroing")
+
+
+def has_v2() -> bool:
+    """Return True if the V2 runner can run on a CPU."""
+    return find_spec("vllm.v1.worker.cpu") is not None and has_prefill_indices()
+
+
+def has_prefill_indices() -> bool:
+    """Return True if GDN metadata splits decode rows in a batch with prefills from the prefills."""
+    from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadata
+
+    return "prefill_state_indices" in GDNAttentionMetadata.__dataclass_fields__
+
+
+def cache_modes() -> tuple[Mode, ...]:
+    """Return the mamba cache modes that are drawn: all where it is the default for Mamba 1 and 2.
+
+    Releases without the switch have it for these layers only, and no align mode.
+    """
+    from vllm.config import CacheConfig
+    from vllm.model_executor.models import config as configuration
+
+    if "mamba_cache_mode" not in CacheConfig.__dataclass_fields__:
+        return "none", "all"
+    by_default = '"all" if model_config.supports_mamba_prefix_caching' in inspect.getsource(configuration)
+    return ("align", "none", "all") if by_default else ("align", "none")
+
+
+def skipped_state() -> int:
+    """Return the state index that kernels skip: the null block (PR #35431) or, before 0.20, -1 (`PAD_SLOT_ID`)."""
+    from vllm.v1.attention.backends import utils
+
+    return 0 if hasattr(utils, "NULL_BLOCK_ID") else -1
+
+
+def state_backend(name: str) -> Any:
+    """Return the value of `mamba_type` for a backend: a member of the enumeration, up to 0.20 a string."""
+    from vllm.v1.attention.backends import registry
+
+    if hasattr(registry, "MAMBA_TYPE_TO_BACKEND_MAP"):
+        names = {backend: kind for kind, backend in registry.MAMBA_TYPE_TO_BACKEND_MAP.items()}
+        return names[name]
+    return registry.MambaAttentionBackendEnum[name]
+
+
+def bound_cache(cache: Any) -> Any:
+    """Return a layer's cache. Up to 0.18 it is wrapped in a list with one entry per virtual engine."""
+    return cache[0] if isinstance(cache, list) and len(cache) == 1 else cache
+
+
+def copy_in_one_tile() -> None:
+    """Copy a temporal state as one tile: a tag is 8 bytes, and each tile is a call of the interpreter.
+
+    Tiles spread a copy of megabytes over a GPU.
+    """
+    with contextlib.suppress(ImportError):
+        from vllm.v1.worker import mamba_utils
+
+        mamba_utils._TEMPORAL_TILES = 1
 
 
 def block_hasher(config: VllmConfig, hash_block_size: int) -> Callable[[Any], list[Any]]:
@@ -107,18 +233,13 @@ def is_v2_drafting_as_eagle() -> bool:
     """Return True if the V2 runner refuses the n-gram method: the drafter then passes as MTP, with EAGLE's rules."""
     from vllm.v1.worker.gpu import model_runner
 
-    return "req_states" not in parameters(model_runner.init_speculator)
+    make = getattr(model_runner, "init_speculator", None)
+    return make is not None and "req_states" not in parameters(make)
 
 
 def has_lookahead_hashes() -> bool:
     """Return True if lookahead block hashes can take the place of EAGLE's block drop, and can be disabled."""
     return "disable_lookahead_block_hashes" in SpeculativeConfig.__dataclass_fields__
-
-
-def drops_eagle_block(speculation: Any) -> bool:
-    """Return True if the last matched block of a hit is dropped."""
-    drops = getattr(speculation, "use_eagle_block_drop", speculation.use_eagle)
-    return bool(drops())
 
 
 def retain_every_boundary(cache_config: Any) -> None:
@@ -186,6 +307,18 @@ def kv_cache_shape(
     return num_blocks, num_kv_heads, block_size, 2 * head_size
 
 
+def stride_order(backend: Any) -> Callable[..., tuple[int, ...]]:
+    """Return `get_kv_cache_stride_order` for `kv_cache_shape`: as it stands, where vLLM's own has other dimensions."""
+    own = getattr(backend, "get_kv_cache_stride_order", None)
+
+    def order(*arguments: Any, **keywords: Any) -> tuple[int, ...]:
+        found: tuple[int, ...] = own(*arguments, **keywords) if own else ()
+        dimensions = len(kv_cache_shape(1, 1, 1, 1))
+        return found if len(found) != dimensions + 1 or arguments or keywords else tuple(range(dimensions))
+
+    return order
+
+
 def dummy_run(runner: Any) -> None:
     """Run one decode row, as `Worker.execute_dummy_batch` does on an idle data-parallel rank."""
     runner._dummy_run(query_length(runner), uniform_decode=True)
@@ -249,4 +382,6 @@ def apart_buffers(wanted: bool) -> list[tuple[Any, str, Any]]:
     """
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
+    if not hasattr(CPUModelRunner, "_postprocess_tensors"):
+        return []
     return [(CPUModelRunner, "_postprocess_tensors", lambda runner: None)] if wanted else []

@@ -44,7 +44,8 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
     cache_config = CacheConfig(
         block_size=block_size(config, "attention"), enable_prefix_caching=config.enable_prefix_caching
     )
-    cache_config.mamba_cache_mode = config.mamba_cache_mode
+    if hasattr(cache_config, "mamba_cache_mode"):
+        cache_config.mamba_cache_mode = config.mamba_cache_mode
     scheduler = SchedulerConfig(
         max_num_batched_tokens=tokens,
         max_num_seqs=config.max_num_seqs,
@@ -82,8 +83,13 @@ def head_size(config: Config) -> int:
     return cdiv(state, 2 * block_size(config, "attention"))
 
 
+def drafts_as_eagle(config: Config, is_v2: bool) -> bool:
+    """Return True if the drafter passes as MTP: the last matched block of a hit is then computed again."""
+    return config.eagle_block_drop or (is_v2 and compat.is_v2_drafting_as_eagle())
+
+
 def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
-    as_eagle = config.eagle_block_drop or (is_v2 and compat.is_v2_drafting_as_eagle())
+    as_eagle = drafts_as_eagle(config, is_v2)
     # Lookahead hashes cover tokens behind their block: they replace the drop by a condition that no key shows.
     legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
     return SpeculativeConfig(
@@ -103,11 +109,14 @@ def _set_block_sizes(config: Config, cache_config: Any) -> None:
     cache_config.block_size = size
     prefix_caching = config.mamba_cache_mode != "none"
     cache_config.mamba_block_size = block_size(config, "mamba") if prefix_caching else config.max_model_len
+    cache_config.enable_prefix_caching = config.enable_prefix_caching
+    if hasattr(cache_config, "mamba_cache_mode"):  # the model in `MODEL` has no mode all
+        cache_config.mamba_cache_mode = config.mamba_cache_mode
     cache_config.mamba_page_size_padded = size * 2 * head_size(config) * 8
     cache_config.num_gpu_blocks_override = config.num_blocks
     if config.options.get("retention", "dense") == "dense":
         compat.retain_every_boundary(cache_config)
-    assert cache_config.mamba_cache_mode == config.mamba_cache_mode
+    assert getattr(cache_config, "mamba_cache_mode", config.mamba_cache_mode) == config.mamba_cache_mode
 
 
 def _set_graph_sizes(config: Config, compilation: Any) -> None:

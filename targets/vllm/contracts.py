@@ -1,6 +1,7 @@
 """Contracts between state layers and the metadata that vLLM builds for them.
 
 gdn     gated delta net (`GDNAttentionMetadataBuilder`): read in `metadata`
+mamba1  Mamba 1 (`Mamba1AttentionMetadataBuilder`): as Mamba 2, after `MambaMixer.forward_impl`; its scan is compiled
 mamba2  Mamba 2 (`Mamba2AttentionMetadataBuilder`): read here, after `MambaMixer2.conv_ssm_forward`. Prefills run
         first. Decode rows are speculative wherever k > 0. Since 0.32 a chunk may also leave the state at a boundary
         inside it in a block of its own (`store_prefill_checkpoint`).
@@ -12,9 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from .all_mode import all_rows
 from .bounds import Bounds
 from .layer_rows import Inner, StateRow
-from .metadata import NULL, Columns, speculative_row, state_rows
+from .metadata import Columns, in_bounds, speculative_row, state_rows
 
 
 class Contract(NamedTuple):
@@ -22,24 +24,35 @@ class Contract(NamedTuple):
 
     backend  the attention backend, whose builder makes the metadata
     rows     reads the rows of one layer from it
+    skipped  the state index at which kernels skip a row
     exports  True if a chunk may leave a state at a boundary inside it
     """
 
     backend: Any
     rows: Callable[[Any, Columns], list[StateRow]]
+    skipped: int = 0
     exports: bool = False
 
 
-def contract(name: str, conv_width: int) -> Contract:
-    """Return the contract for the option `mixer`."""
-    from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 0) -> Contract:
+    """Return the contract for the option `mixer`, a cache mode and the tokens of a mamba block."""
+    from . import compat
 
+    skipped = compat.skipped_state()
+    if mode == "all":
+        chunks = name == "mamba2"
+        every = partial(all_rows, window=conv_width - 1, block_size=block_size, chunks=chunks, skipped=skipped)
+        return Contract(compat.state_backend(name.upper()), every, skipped)
+    if name == "mamba1":
+        rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
+        return Contract(compat.state_backend("MAMBA1"), rows, skipped)
     if name == "mamba2":
-        return Contract(MambaAttentionBackendEnum.MAMBA2, partial(mamba2_rows, window=conv_width - 1), exports=True)
-    return Contract(MambaAttentionBackendEnum.GDN_ATTN, state_rows)
+        rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
+        return Contract(compat.state_backend("MAMBA2"), rows, skipped, exports=True)
+    return Contract(compat.state_backend("GDN_ATTN"), partial(state_rows, skipped=skipped), skipped)
 
 
-def mamba2_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
+def mamba2_rows(metadata: Any, columns: Columns, window: int, skipped: int = 0) -> list[StateRow]:
     """Return the rows of a Mamba 2 layer in the order in which the kernels process them.
 
     `window` is the number of inputs that a convolution state holds.
@@ -49,21 +62,22 @@ def mamba2_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
         rows += _prefill_rows(metadata, columns, window)
     if metadata.num_decodes > 0:
         rows += (
-            _speculative_rows(metadata, columns)
-            if metadata.query_start_loc_d is not None
+            _speculative_rows(metadata, columns, skipped)
+            if getattr(metadata, "query_start_loc_d", None) is not None
             else _decode_rows(metadata, columns)
         )
-    return [row for row in rows if columns.bounds.state_row(row)]
+    return in_bounds(rows, columns.bounds, skipped)
 
 
 def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
     starts = metadata.query_start_loc_p.tolist()
-    blocks = metadata.state_indices_tensor_p.tolist()
+    blocks = _prefill_indices(metadata).tolist()
     has_conv = metadata.has_initial_states_p.tolist()
     first_row, first_token = metadata.num_decodes, metadata.num_decode_tokens
     prompts = range(first_token, first_token + metadata.num_prefill_tokens)
-    chunks = metadata.last_chunk_indices_p.tolist()
-    ends = metadata.cu_chunk_seqlen_p.tolist()
+    has_chunks = getattr(metadata, "last_chunk_indices_p", None) is not None
+    chunks = metadata.last_chunk_indices_p.tolist() if has_chunks else []
+    ends = metadata.cu_chunk_seqlen_p.tolist() if has_chunks else []
     inner = _inner_states(metadata, starts, prompts, window, columns.bounds)
     rows = []
     for index, block in enumerate(blocks):
@@ -72,18 +86,31 @@ def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow
         if not tokens:
             continue
         column = columns.of(row, 0, block)
-        folded = _chunk_end(ends, row, chunks[index], columns.bounds) - starts[index]
+        # The scan of Mamba 1 has no chunks outside of mode all: its state is that of the last token.
+        folded = _chunk_end(ends, row, chunks[index], columns.bounds) - starts[index] if chunks else len(tokens)
         if not columns.bounds.has(row, "token", folded - 1, len(tokens)):
             continue
         rows.append(
             StateRow(
                 row, tokens, False, True,
                 block, column, 0,
-                block, column, has_conv[index], has_conv[index] and metadata.prep_initial_states,
+                block, column, has_conv[index], has_conv[index] and getattr(metadata, "prep_initial_states", True),
                 [block], [column], folded, inner[index],
             )
         )  # fmt: skip
     return rows
+
+
+def _in_one(metadata: Any) -> bool:
+    """Return True if the indices of decodes and prefills are in one tensor, decodes first (up to 0.16)."""
+    return hasattr(metadata, "state_indices_tensor")
+
+
+def _prefill_indices(metadata: Any) -> Any:
+    if not _in_one(metadata):
+        return metadata.state_indices_tensor_p
+    first = metadata.num_decode_tokens
+    return metadata.state_indices_tensor[first : first + metadata.num_prefills]
 
 
 def _chunk_end(ends: Sequence[int], row: int, chunk: int, bounds: Bounds) -> int:
@@ -114,7 +141,7 @@ def _inner_states(
     return found
 
 
-def _speculative_rows(metadata: Any, columns: Columns) -> list[StateRow]:
+def _speculative_rows(metadata: Any, columns: Columns, skipped: int) -> list[StateRow]:
     starts = metadata.query_start_loc_d.tolist()
     accepted = metadata.num_accepted_tokens.tolist()
     tokens = range(metadata.num_decode_tokens)
@@ -123,7 +150,7 @@ def _speculative_rows(metadata: Any, columns: Columns) -> list[StateRow]:
         own = columns.bounds.span(row, tokens, starts[row], starts[row + 1])
         if own:
             # The kernels also load the count of a row that they skip, clamped to at least 1 (`maximum`).
-            offset = max(accepted[row] - 1, 0) if blocks[0] == NULL else accepted[row] - 1
+            offset = max(accepted[row] - 1, 0) if blocks[0] == skipped else accepted[row] - 1
             rows.append(speculative_row(row, own, blocks, offset, columns))
     return [row for row in rows if row]
 
@@ -131,7 +158,9 @@ def _speculative_rows(metadata: Any, columns: Columns) -> list[StateRow]:
 def _decode_rows(metadata: Any, columns: Columns) -> list[StateRow]:
     """Return rows without accepted counts: kernels use the first column only, even of several (0.28 has 1 + k)."""
     rows = []
-    for row, (block, *_) in enumerate(metadata.state_indices_tensor_d[: metadata.num_decode_tokens].tolist()):
+    indices = metadata.state_indices_tensor if _in_one(metadata) else metadata.state_indices_tensor_d
+    decodes = indices[: metadata.num_decode_tokens]
+    for row, (block, *_) in enumerate(decodes.reshape(len(decodes), -1).tolist()):
         column = columns.of(row, 0, block)
         rows.append(StateRow(row, (row,), False, False, block, column, 0, block, column, True, True, [block], [column]))
     return rows

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
+from .options import drafts_on_device
 
+_DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
 
 class VllmFactory:
-    """Opens engines of the vLLM that can be imported in this process."""
+    """Opens engines of the vLLM that can be imported in this process.
 
-    def __init__(self, name: str) -> None:
+    runners, modes, mixers  what this release has and the target drives
+    zeroes         this release zeroes blocks
+    device_drafts  the V1 runner can schedule ahead of its drafts
+    graphs         decode graphs can be captured
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runners: tuple[str, ...] = ("v2", "v1"),
+        modes: tuple[Mode, ...] = ("align", "none"),
+        mixers: tuple[str, ...] = ("gdn", "mamba2"),
+        speculative_modes: tuple[Mode, ...] = ("align", "none"),
+        zeroes: bool = True,
+        device_drafts: bool = True,
+        graphs: bool = True,
+    ) -> None:
         self.name = name
+        self._device_drafts = device_drafts
         self.capabilities = Capabilities(
             events=_EVENTS,
-            modes=("align", "none"),
+            modes=modes,
             observes=_OBSERVES,
             # The platform gives both kinds the same block size in align mode.
             block_sizes=((4, 4), (8, 8), (16, 16)),
@@ -25,7 +45,7 @@ class VllmFactory:
             group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
             layers_per_group=(1, 2),
             max_speculative_tokens=4,
-            speculative_modes=("align", "none"),
+            speculative_modes=speculative_modes,
             variable_drafts=True,
             max_async_depth=1,
             eagle_block_drop=True,
@@ -33,13 +53,17 @@ class VllmFactory:
             conv_widths=(4,),
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
             # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
+            # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
-                "runner": ("v2", "v1"),
+                "runner": runners,
                 "retention": ("dense", "default"),
-                "graphs": ("decode", "none"),
-                "mixer": ("gdn", "mamba2"),
+                "graphs": ("decode", "none") if graphs else ("none",),
+                "mixer": mixers,
+                "attention": ("flash", "triton"),
             },
-            features=frozenset({"padding"}),
+            features=frozenset({"block-tables", "padding"}),
+            engine=("vllm",),
+            lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
 
     def supports(self, config: Config) -> str:
@@ -48,11 +72,27 @@ class VllmFactory:
             return "it needs groups of both kinds, mamba and attention"
         if config.conv_width not in self.capabilities.conv_widths:
             return f"conv_width must be {self.capabilities.conv_widths[0]}"
+        if config.num_speculative_tokens and config.mamba_cache_mode not in self.capabilities.speculative_modes:
+            return f"this release does not speculate with mamba_cache_mode={config.mamba_cache_mode}"
         if config.mamba_cache_mode not in self.capabilities.modes:
             return f"mamba_cache_mode={config.mamba_cache_mode} is not supported"
+        for name, drivable in self.capabilities.options.items():
+            value = config.options.get(name, drivable[0] if name not in _DEFAULTS else _DEFAULTS[name])
+            if value not in drivable:
+                return f"{name}={value} is not driven on this release"
+        if drafts_on_device(config) and not self._device_drafts:
+            return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
-        if config.options.get("mixer") == "mamba2":
+        mixer = config.options.get("mixer", "gdn")
+        if mixer == "mamba1" and config.num_speculative_tokens:
+            return "Mamba 1 does not speculate"
+        if config.mamba_cache_mode == "all":
+            if mixer not in ("mamba1", "mamba2"):
+                return "mode all needs mixer=mamba1 or mamba2"
+            if any(group.kind == "mamba" and group.block_size % 8 for group in config.groups):
+                return "the convolution's kernel needs blocks of a multiple of 8 tokens in mode all"
+        if mixer == "mamba2":
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:
                 return "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"
@@ -80,10 +120,32 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
             from .gpu.factory import make_factory as make_real
 
             return make_real(variant or "vllm", device)
+        from .old_releases import prepare_import
+
+        prepare_import()
         from .bringup import prepare_process
     except ImportError as error:
         raise cannot_import("vLLM", "vllm@0.33.0", error) from error
     prepare_process()
-    factory = VllmFactory(variant or "vllm")
-    factory.open(Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)))).close()
+    from . import compat
+
+    runners = ("v2", "v1") if compat.has_v2() else ("v1",)
+    factory = VllmFactory(
+        variant or "vllm",
+        runners,
+        compat.cache_modes(),
+        ("gdn", "mamba2", "mamba1") if "all" in compat.cache_modes() else ("gdn", "mamba2"),
+        speculative_modes=compat.speculative_modes(),
+        zeroes=compat.zeroes_blocks(),
+        device_drafts=compat.has_device_drafter(),
+        graphs=compat.has_graph_choice(),
+    )
+    trial = Config(
+        num_blocks=40,
+        groups=(Group("mamba", 8), Group("attention", 8)),
+        mamba_cache_mode=compat.cache_modes()[0],
+        enable_prefix_caching=compat.cache_modes()[0] != "none",
+        options={"runner": runners[0]},
+    )
+    factory.open(trial).close()
     return factory

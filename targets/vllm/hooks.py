@@ -97,7 +97,7 @@ class Recorder:
         found = self._slots.get(layer.group)
         if found is None:
             metadata = self._context.attn_metadata[layer.layer_name]
-            mapping = self._context.slot_mapping
+            mapping = getattr(self._context, "slot_mapping", None)
             slots = mapping[layer.layer_name] if mapping else metadata.slot_mapping
             bounds = self._bounds(layer, len(layer.pages))
             rows = slot_rows(metadata, slots, layer.block_size, bounds)
@@ -237,21 +237,25 @@ def _observed(
 @functools.cache
 def install() -> None:
     """Wrap vLLM's copy functions, once per process."""
-    from vllm.v1.worker import gpu_model_runner, mamba_utils
+    from vllm.v1.worker import gpu_model_runner
     from vllm.v1.worker.gpu import model_runner
 
-    context = mamba_utils.MambaSpecDecodeGPUContext
+    for module in (gpu_model_runner, model_runner):
+        if hasattr(module, "copy_kv_cache_blocks_inplace"):
+            module.copy_kv_cache_blocks_inplace = _observed_block_copy(module.copy_kv_cache_blocks_inplace)
+    try:
+        from vllm.v1.worker import mamba_utils
+    except ImportError:  # 0.14 moves no states
+        return
+    context = getattr(mamba_utils, "MambaSpecDecodeGPUContext", None)
     for name, note in (
         ("run_fused_precopy", _fused_precopy),
         ("run_fused_postprocess", _fused_postcopy),
         ("run_fused_postprocess_align", _fused_postcopy),
     ):
-        if hasattr(context, name):
+        if context is not None and hasattr(context, name):
             setattr(context, name, _observed(getattr(context, name), note))
     mamba_utils.collect_mamba_copy_meta = _observed_scalar_copy(mamba_utils.collect_mamba_copy_meta)
-    for module in (gpu_model_runner, model_runner):
-        if hasattr(module, "copy_kv_cache_blocks_inplace"):
-            module.copy_kv_cache_blocks_inplace = _observed_block_copy(module.copy_kv_cache_blocks_inplace)
 
 
 def _observed_scalar_copy(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,6 +21,17 @@ class Inner(NamedTuple):
     last: int
 
 
+class Cached(NamedTuple):
+    """The states that a row of mode all stores: (block, column, tokens of the row folded in) each.
+
+    windows  with the positions in the batch of the inputs that make the window; () if it comes from the row's own
+             history
+    """
+
+    windows: Sequence[tuple[int, int, int, Sequence[int]]]
+    states: Sequence[tuple[int, int, int]]
+
+
 class StateRow(NamedTuple):
     """One row of a state layer.
 
@@ -33,6 +44,7 @@ class StateRow(NamedTuple):
     prefill    True if the recurrence runs in the prefill kernel
     folded     tokens in the state that a prefill stores, None for all
     inner      a state inside a prefill
+    cached     mode all: what is stored, in place of `outputs`
     """
 
     row: int
@@ -50,6 +62,7 @@ class StateRow(NamedTuple):
     output_columns: Sequence[int]
     folded: int | None = None
     inner: Inner | None = None
+    cached: Cached | None = None
 
 
 class SlotRow(NamedTuple):

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.model_executor.layers.mamba.mamba_utils import MambaStateCopyFuncCalculator
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
@@ -38,6 +37,7 @@ class ShadowBackend(TritonAttentionBackend):
     supported_dtypes = (torch.int64,)
     get_supported_kernel_block_sizes = staticmethod(compat.kernel_block_sizes())
     get_kv_cache_shape = staticmethod(compat.kv_cache_shape)
+    get_kv_cache_stride_order = staticmethod(compat.stride_order(TritonAttentionBackend))
 
 
 class _Implementation:
@@ -80,7 +80,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
     def attach(self, group: int, index: int) -> None:
         """Note that the caches are allocated and that this is layer `index` of `group`."""
         self.group, self.index = group, index
-        cache = self.kv_cache.numpy()
+        cache = compat.bound_cache(self.kv_cache).numpy()
         self.pages = cache[:, 0]
         self.keys, self.values = self.pages[:, :, 0], self.pages[:, :, self.head_size]
         self.block_size = int(cache.shape[2])
@@ -162,6 +162,8 @@ class ShadowModel(nn.Module):
     @classmethod
     def get_mamba_state_copy_func(cls) -> Any:
         """Return vLLM's own functions for moving a state between blocks."""
+        from vllm.model_executor.layers.mamba.mamba_utils import MambaStateCopyFuncCalculator
+
         return MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
 
     @classmethod

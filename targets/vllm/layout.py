@@ -1,4 +1,8 @@
-"""The cache that vLLM built, in the reference's terms."""
+"""The cache that vLLM built, in the reference's terms.
+
+Sizes, groups and their order are facts, read from vLLM. What is correct follows from the trace's configuration and from
+which bytes are shared, never from a property by which vLLM decides what to do (docs/explanation/vllm-releases.md).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ from typing import Any, Literal
 from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
-from . import compat
+from .configuration import drafts_as_eagle
+from .options import multiplies_masked
 
 
-def layout_of(config: Config, vllm_config: Any, cache_config: Any) -> Layout:
+def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
     """Return the layout that vLLM built, in the reference's terms and with vLLM's order of groups.
 
     Raises TargetError if vLLM formed other groups than the trace asks for.
@@ -27,7 +32,8 @@ def layout_of(config: Config, vllm_config: Any, cache_config: Any) -> Layout:
             f"vllm forms groups {[(one.kind, one.layers) for one in groups]} out of the layers of {asked}; "
             "use the group counts that the target lists"
         )
-    speculation = vllm_config.speculative_config
+    # All groups draw from one pool: the bytes of a block that passes to attention may be those of a state.
+    kinds = {group.kind for group in groups}
     return Layout(
         groups=tuple(groups),
         num_blocks=cache_config.num_blocks,
@@ -35,7 +41,7 @@ def layout_of(config: Config, vllm_config: Any, cache_config: Any) -> Layout:
         mode=config.mamba_cache_mode,
         prefix_caching=config.enable_prefix_caching,
         num_speculative_tokens=config.num_speculative_tokens,
-        zeroing=bool(cache_config.needs_kv_cache_zeroing),
-        eagle_drop=bool(speculation and compat.drops_eagle_block(speculation)),
+        zeroing=kinds == {"mamba", "attention"} and multiplies_masked(config),
+        eagle_drop=config.num_speculative_tokens > 0 and drafts_as_eagle(config, is_v2),
         keeps_every_state=config.options.get("retention", "dense") == "dense",
     )

@@ -8,7 +8,8 @@ calls (`causal_conv1d_fn`, `causal_conv1d_update`, `fused_sigmoid_gating_delta_r
     decode rows       one index for everything
     prefill rows      the initial state is loaded only if the metadata has one
 
-Index 0 is the null block: the kernels skip such a row, except for a prefill's recurrence, which has no check.
+The kernels skip a row whose index is that of the null block, 0 (`PAD_SLOT_ID`, -1, before PR #35431, when 0 was a state
+like any other), except for a prefill's recurrence, which has no check.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from typing import Any, NamedTuple
 
 from .bounds import Bounds
 from .layer_rows import SlotRow, StateRow
-
-NULL = 0
 
 
 class Batch(NamedTuple):
@@ -75,7 +74,7 @@ def speculative_row(
     )  # fmt: skip
 
 
-def state_rows(metadata: Any, columns: Columns) -> list[StateRow]:
+def state_rows(metadata: Any, columns: Columns, skipped: int = 0) -> list[StateRow]:
     """Return the rows of a GDN layer in the order in which the kernels process them."""
     tokens: Sequence[int] = range(metadata.num_actual_tokens)
     rows: list[StateRow] = []
@@ -87,7 +86,13 @@ def state_rows(metadata: Any, columns: Columns) -> list[StateRow]:
         rows += _prefill_rows(metadata, columns, tokens, others)
     elif metadata.num_decodes > 0:
         rows += _decode_rows(metadata, columns, tokens, others)
-    return [row for row in rows if columns.bounds.state_row(row)]
+    return in_bounds(rows, columns.bounds, skipped)
+
+
+def in_bounds(rows: Sequence[StateRow], bounds: Bounds, skipped: int) -> list[StateRow]:
+    """Return the rows whose tokens and blocks exist. A row that names no block (-1) is skipped by the kernels."""
+    named = [row for row in rows if skipped >= 0 or row.prefill or row.conv != skipped]
+    return [row for row in named if bounds.state_row(row)]
 
 
 def _split_tokens(metadata: Any, tokens: Sequence[int]) -> tuple[Sequence[int], Sequence[int], list[int] | None]:
@@ -122,10 +127,12 @@ def _prefill_rows(
     starts = metadata.non_spec_query_start_loc.tolist()
     blocks = metadata.non_spec_state_indices_tensor.tolist()
     has_conv = metadata.has_initial_state.tolist()
-    # Decodes ahead of the prefills go to the decode kernel, unless there are speculative rows in the batch.
-    decodes = metadata.num_decodes if metadata.spec_sequence_masks is None else 0
-    has_temporal = [True] * decodes + metadata.prefill_has_initial_state.tolist()
-    temporal = blocks[:decodes] + metadata.prefill_state_indices.tolist()
+    decodes, has_temporal, temporal = 0, has_conv, blocks
+    if hasattr(metadata, "prefill_state_indices"):  # since 0.23
+        # Decodes ahead of the prefills go to the decode kernel, unless there are speculative rows in the batch.
+        decodes = metadata.num_decodes if metadata.spec_sequence_masks is None else 0
+        has_temporal = [True] * decodes + metadata.prefill_has_initial_state.tolist()
+        temporal = blocks[:decodes] + metadata.prefill_state_indices.tolist()
     rows = []
     for index, block in enumerate(blocks):
         row = batch_rows[index] if batch_rows is not None else index

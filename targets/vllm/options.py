@@ -18,3 +18,12 @@ def has_graphs(config: Config) -> bool:
 def drafts_on_device(config: Config) -> bool:
     """Return True if the V1 runner schedules ahead of its drafts, which therefore stay on the device."""
     return not is_v2(config) and config.async_depth > 0 and config.num_speculative_tokens > 0
+
+
+def multiplies_masked(config: Config) -> bool:
+    """Return True if attention multiplies masked values by 0, so that a NaN in a slot that no token uses spreads.
+
+    FlashAttention and FlashInfer do: they load pages whole. vLLM's Triton kernel loads only slots below the context's
+    length (`tl.load(..., mask=tile_mask, other=0.0)` in `triton_unified_attention.py`).
+    """
+    return config.options.get("attention", "flash") == "flash"

@@ -122,6 +122,8 @@ class RunnerV1(RunnerAdapter):
 
     def __init__(self, runner: Any, recorder: Recorder) -> None:
         super().__init__(runner, recorder)
+        if not hasattr(runner, "_zero_block_ids"):  # before PR #35219
+            return
         zero = runner._zero_block_ids
 
         def zero_block_ids(blocks: Any) -> None:

@@ -20,10 +20,10 @@ from vllm.model_executor.layers.mamba.abstract import MambaBase
 from ...reference.tokens import EMPTY, NO_INPUT, chain
 from ..base.observe import Content, StateContent, StateRead, StateWrite
 from ..base.shadow import combine
+from . import compat
 from .contracts import Contract
 from .hooks import Recorder
-from .layer_rows import StateRow
-from .metadata import NULL
+from .layer_rows import Cached, StateRow
 
 Tags = tuple[int, ...]
 _prefill = attrgetter("prefill")
@@ -37,8 +37,9 @@ class ShadowMamba(nn.Module, MambaBase):
         self.prefix = self.layer_name = name
         self.recorder = recorder
         self.contract = contract
+        self.skipped = contract.skipped
         self.window = conv_width - 1
-        self.buffer = self.window + config.num_speculative_tokens
+        self.buffer = self.window + compat.most_drafts(config)
         self.kv_cache = (torch.tensor([]), torch.tensor([]))
         self.group = self.index = -1
         config.compilation_config.static_forward_context[name] = self
@@ -66,8 +67,8 @@ class ShadowMamba(nn.Module, MambaBase):
     def attach(self, group: int, index: int) -> None:
         """Note that the caches are allocated and that this is layer `index` of `group`."""
         self.group, self.index = group, index
-        self.conv = self.kv_cache[0].numpy()[..., 0]
-        self.temporal = self.kv_cache[1].numpy()[..., 0]
+        conv, temporal = compat.bound_cache(self.kv_cache)
+        self.conv, self.temporal = conv.numpy()[..., 0], temporal.numpy()[..., 0]
 
     def run(self, ids: Sequence[int]) -> Tags:
         """Run all rows in the order of the kernels. Prefills load their initial states before any state is stored."""
@@ -103,21 +104,21 @@ class ShadowMamba(nn.Module, MambaBase):
             inner, block = row.inner, row.inner.block
             temporal, window = tags[inner.last], tuple(tags[token] for token in inner.inputs)
             self.temporal[block], self.conv[block, : self.window] = last.get(block, temporal), window
-            if block != NULL:  # without a block for it, the kernel writes to the null block
+            if block != self.skipped:  # without a block for it, the kernel writes to the null block
                 self._wrote(row, inner.column, block, inner.folded, temporal, window)
 
     def _initial(self, row: StateRow) -> int | None:
         """Return the initial temporal state, None if the kernel skips the row."""
         if not row.has_temporal:
             return EMPTY
-        if row.temporal == NULL and not row.prefill:
+        if row.temporal == self.skipped and not row.prefill:
             return None
         tag: int = self.temporal.item(row.temporal)
         return tag
 
     def _window(self, row: StateRow) -> Tags | None:
         """Return the last inputs of the convolution, None if the kernel skips the row."""
-        if row.conv == NULL:
+        if row.conv == self.skipped:
             return None
         if not row.has_conv:
             return (NO_INPUT,) * self.window
@@ -139,9 +140,15 @@ class ShadowMamba(nn.Module, MambaBase):
         """Compute convolution and recurrence of one row."""
         tokens = tuple([ids[token] for token in row.tokens])
         tags = chain(EMPTY if start is None else start, tokens)
-        stored = None if window is None else self._convolve(row, window + tags)
+        if row.cached is not None:
+            stored = None
+            if start is not None and window is not None:
+                self._cache(row, row.cached, window + tags, tags, out)
+        else:
+            stored = None if window is None else self._convolve(row, window + tags)
         if start is not None:
-            self._recur(row, tags, stored)
+            if row.cached is None:
+                self._recur(row, tags, stored)
             # The window identifies the prefix, too: its last input is the tag of the last state.
             if window is not None and window[-1] != (NO_INPUT if start == EMPTY else start):
                 tags = chain(combine(window[-1], start), tokens)
@@ -149,6 +156,24 @@ class ShadowMamba(nn.Module, MambaBase):
                 out[token] = tag
         elif stored is not None:
             self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)
+
+    def _cache(self, row: StateRow, cached: Cached, history: Tags, tags: Tags, out: Sequence[int]) -> None:
+        """Store the windows, then the states of a row of mode all."""
+        written: dict[tuple[int, int, int], list[Any]] = {}
+        for block, column, count, inputs in cached.windows:
+            own = history[count : count + self.window]
+            first = row.tokens[0]
+            foreign = tuple(
+                [tags[one - first] if one >= first else out[one] if one >= 0 else NO_INPUT for one in inputs]
+            )
+            window = foreign or own
+            self.conv[block, : self.window] = window
+            written.setdefault((block, column, count), [None, None])[1] = window
+        for block, column, count in cached.states:
+            self.temporal[block] = tags[count - 1]
+            written.setdefault((block, column, count), [None, None])[0] = tags[count - 1]
+        for (block, column, count), (temporal, window) in written.items():
+            self._wrote(row, column, block, count, temporal, window)
 
     def _wrote(
         self, row: StateRow, column: int, block: int, count: int, temporal: int | None, window: Tags | None
@@ -164,9 +189,9 @@ class ShadowMamba(nn.Module, MambaBase):
         last = len(tags) if row.folded is None else row.folded
         for index, block in enumerate(row.outputs):
             count = index + 1 if row.speculative else last
-            if block != NULL or row.prefill:
+            if block != self.skipped or row.prefill:
                 self.temporal[block] = tags[count - 1]
-                if block == NULL and self.recorder.is_dead(row.row):
+                if block == 0 and self.recorder.is_dead(row.row):
                     continue  # padding rows write to the null block
                 self._wrote(row, row.output_columns[index], block, count, tags[count - 1], None if index else stored)
 

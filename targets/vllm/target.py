@@ -163,7 +163,14 @@ class VllmTarget:
         if request is not None and request in self.scheduler.running:
             self.scheduler.running.remove(request)
             self.scheduler._preempt_request(request, time.monotonic())
+            compat.forget_last_step(
+                self.scheduler, request, any(self._is_in(event.name, one) for one in self.in_flight)
+            )
         return []
+
+    @staticmethod
+    def _is_in(name: str, step: tuple[int, Any, Any, int]) -> bool:
+        return name in step[1].num_scheduled_tokens
 
     def abort(self, event: Abort) -> list[Record]:
         """Abort a request; its results in flight are dropped."""

@@ -134,7 +134,7 @@ class RealEngine:
             if plan.worker.needs_kv_cache_zeroing and hasattr(self.runner, "_init_kv_zero_meta"):
                 self.runner._init_kv_zero_meta()
             self._groups = plan.worker.kv_cache_groups
-            self.layout = layout_of(config, vllm_config, plan.worker)
+            self.layout = layout_of(config, self.is_v2, plan.worker)
             self._build_mirror(plan.worker)
             padding = self._capture() if has_graphs(config) else None
         self._plan = plan

@@ -49,7 +49,8 @@ class GpuFactory:
             accepts={"dtype": ("bfloat16",)},
             traces_per_second=1.0,
             traces_per_configuration=24,
-            features=frozenset({"padding"}),
+            features=frozenset({"block-tables", "padding"}),
+            engine=("vllm",),
         )
 
     def supports(self, config: Config) -> str:
