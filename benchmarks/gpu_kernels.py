@@ -130,10 +130,9 @@ def selective_update(case: Case) -> str:
     x, b, c = (case.numbers(case.tokens, *shape) for shape in ((heads, dim), (groups, dstate), (groups, dstate)))
     dt, bias, d = (case.numbers(*shape, scale=0.3) for shape in ((case.tokens, heads), (heads,), (heads,)))
     a = -case.numbers(heads).abs() - 0.1
-    initial, before = state.double().cpu() if not case.far else None, kept(case, memory)
+    before = kept(case, memory)
     first = {row: state[case.table[row][case.accepted[row] - 1 if case.drafts else 0]].double().cpu()
              for row in range(case.rows) if not case.null[row]}  # fmt: skip
-    del initial
     out = torch.full((case.tokens, heads, dim), float("nan"), device=case.device)
     indices = case.integers(case.table if case.drafts else [one[0] for one in case.table])
     more = {"num_accepted_tokens": case.integers(case.accepted), "cu_seqlens": case.integers(case.starts)}
@@ -143,8 +142,8 @@ def selective_update(case: Case) -> str:
         state_batch_indices=indices, out=out, **(more if case.drafts else {}),
     )  # fmt: skip
     x, b, c, dt, bias, d, a = (one.double().cpu() for one in (x, b, c, dt, bias, d, a))
-    for row, now in first.items():
-        error = torch.zeros_like(now)
+    for row, initial in first.items():
+        now, error = initial, torch.zeros_like(initial)
         for token in range(case.starts[row], case.starts[row + 1]):
             step = torch.nn.functional.softplus(dt[token] + bias)
             decay = (a * step).exp()[:, None, None]
@@ -164,9 +163,10 @@ def selective_update(case: Case) -> str:
                 slot = case.table[row][token - case.starts[row]]
                 if wrong := close(f"state of row {row}, token {token}", state[slot], now, error + EPSILON * now.abs()):
                     return wrong
-        if case.lengths[row] and (not case.drafts or case.far):
-            if wrong := close(f"state of row {row}", state[case.table[row][0]], now, error + EPSILON * now.abs()):
-                return wrong
+        at_end = case.lengths[row] and (not case.drafts or case.far)
+        place = case.table[row][0]
+        if at_end and (wrong := close(f"state of row {row}", state[place], now, error + EPSILON * now.abs())):
+            return wrong
     return untouched(case, memory, before, state, live_slots(case))
 
 
@@ -201,8 +201,8 @@ def gated_delta_update(case: Case) -> str:
     )  # fmt: skip
     q, k, v, a, b, a_log, bias = (one.double().cpu() for one in (q[0], k[0], v[0], a, b, a_log, bias))
     out = out[0]
-    for row, now in first.items():
-        error = torch.zeros_like(now)
+    for row, initial in first.items():
+        now, error = initial, torch.zeros_like(initial)
         for token in range(case.starts[row], case.starts[row + 1]):
             g = -a_log.exp() * torch.nn.functional.softplus(a[token] + bias)
             unit = lambda one: one / (one.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt()  # noqa: E731
@@ -266,10 +266,8 @@ def conv_update(case: Case) -> str:
                 return wrong
         after = state[case.table[row][0]].double().cpu()
         # The window then holds what a verification may have to go back to: the last width - 1 + drafts inputs.
-        if case.drafts:
-            wanted = torch.cat([window[offset + 1 : offset + width - 1], own])
-        else:
-            wanted = line[-(width - 1) :]
+        shifted = torch.cat([window[offset + 1 : offset + width - 1], own])
+        wanted = shifted if case.drafts else line[-(width - 1) :]
         if not torch.equal(after[: len(wanted)], wanted):
             return f"window of row {row}"
     return untouched(
