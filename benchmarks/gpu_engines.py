@@ -95,7 +95,7 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
 
 class Clock:
     """Seconds by part of the work; what one part calls of another counts for that one only. Time that the device needs
-    counts where the host waits for it."""
+    counts where the host waits for it. Start it when the engines are built: a reset would put back the clock, too."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
