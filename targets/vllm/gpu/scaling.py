@@ -136,5 +136,5 @@ def _forms(trace: Trace, size: int) -> Iterator[Trace]:
         yield delayed(plain, at, size - old, Step())
         if (size - old) % (k + 1) == 0:
             yield delayed(plain, at, (size - old) // (k + 1), Step(drafts=k, right=k))
-    for forms in product((from_start, to_boundary), repeat=min(len(arrivals), 8)):
-        yield scaled(trace, size, forms or (from_start,))
+    for mixed in product((from_start, to_boundary), repeat=min(len(arrivals), 8) or 1):
+        yield scaled(trace, size, mixed)
