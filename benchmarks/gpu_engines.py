@@ -61,7 +61,7 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     largest: dict[str, float] = {}
     started = time.monotonic()
     while time.monotonic() - started < options.seconds:
-        trace = draw_trace(factory.capabilities, options.seed, traces, overrides, factory.supports)
+        trace = draw_trace(factory.capabilities, options.seed, traces * options.stride, overrides, factory.supports)
         try:
             outcome, seen = run(factory, trace, None)
         except (TargetError, TraceError) as error:  # a configuration that vLLM refuses
@@ -95,7 +95,7 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
 
 class Clock:
     """Seconds by part of the work; what one part calls of another counts for that one only. Time that the device needs
-    counts where the host waits for it."""
+    counts where the host waits for it. Start it when the engines are built: a reset would put back the clock, too."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -216,6 +216,20 @@ def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
         "engines built for the first pass": built, "afterwards": ENGINES.built - built,
         "seconds": round(time.monotonic() - began, 1),
     }  # fmt: skip
+
+
+def rerun(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
+    """Each trace of a folder: the signature of its violation, "" for none."""
+    from hybridfuzz.harness.traces.files import load_trace
+
+    verdicts = {}
+    for path in sorted(options.run.glob("*.json")):
+        try:
+            outcome, _ = run(factory, load_trace(path), None)
+            verdicts[path.name] = outcome.violation.signature if outcome.violation else ""
+        except Exception as error:
+            verdicts[path.name] = f"{type(error).__name__}: {error}"
+    return verdicts
 
 
 class Recorded:
@@ -340,9 +354,12 @@ def main() -> int:
     parser.add_argument("--scalings", type=int, default=2, help="ways to scale a corpus trace")
     parser.add_argument("--record", type=Path, help="a folder for what the real model computed in corpus traces")
     parser.add_argument("--proof", type=int, default=0, metavar="N", help="compare N traces on new and reset engines")
-    parser.add_argument("--stride", type=int, default=1, help="of the numbers of --proof's traces")
+    parser.add_argument(
+        "--stride", type=int, default=1, help="of the traces' numbers (24: each has its own configuration)"
+    )
     parser.add_argument("--clock", action="store_true", help="say where the time goes")
     parser.add_argument("--warm", type=float, default=0.0, help="seconds of random traces that are not counted")
+    parser.add_argument("--run", type=Path, help="run the traces of a folder, for their verdicts")
     parser.add_argument("--at", type=float, default=0.0, help="Unix time at which to begin: several side by side")
     parser.add_argument("--until-violation", action="store_true", help="end at the first violation")
     parser.add_argument("--traces", type=Path, help="a folder for violating traces")
@@ -370,7 +387,7 @@ def main() -> int:
         campaign(argparse.Namespace(**{**vars(options), "seconds": options.warm, "traces": None}), factory)
     time.sleep(max(options.at - time.time(), 0))
     watched = clock() if options.clock else None
-    what = corpus if options.corpus else proof if options.proof else campaign
+    what = corpus if options.corpus else proof if options.proof else rerun if options.run else campaign
     result["result"] = what(options, factory)
     if watched:
         result["shares of the time"] = watched.shares()

@@ -8,6 +8,7 @@ bisect   the releases that show a failure
 known    known bugs: added, listed, checked
 verify_fix  whether a patch fixes a finding
 repro    a folder that makes a failure run elsewhere
+confirm  a failure on real models, with and without a fix
 merge    several campaigns as one
 report   a page of HTML
 mutants  how fast known bugs are found

@@ -47,17 +47,21 @@ def run(options: argparse.Namespace) -> int:
 
     from ...targets.base.overlay import patched
     from ...targets.base.patches import parse_patch
-    from ...targets.base.registry import confirmation, on_device
+    from ...targets.base.protocol import TargetError
+    from ...targets.base.registry import confirmation, parse
     from ..exit_status import CLEAN, USAGE, VIOLATION
     from ..traces.files import load_trace
     from .common import launch_target, print_json, printer
 
     line = printer(options.json)
-    trace, spec = load_trace(options.trace), on_device(options.target, options.device)
+    trace, spec, device = load_trace(options.trace), options.target, parse(options.target).device
     engine = confirmation(spec)
+    if not device:
+        raise TargetError(f"target {spec!r}: name a device with --device")
     launch = launch_target(spec)
     fixed = patched(launch, [parse_patch(path.read_text(encoding="utf-8"), path.name) for path in options.patch])
-    forms = failing_forms(options, list(engine.forms(trace)), trace, line)
+    on_cpu = argparse.Namespace(**{**vars(options), "target": spec.removesuffix(f"@{device}")})
+    forms = failing_forms(on_cpu, list(engine.forms(trace)), trace, line)
     choices = engine.choices(trace)
     stock = run_on_device(spec, launch, forms, choices, options.hours)
     repaired = run_on_device(spec, fixed, forms, choices, options.hours) if options.patch else []

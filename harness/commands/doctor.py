@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 EXAMPLES = """\
@@ -59,6 +60,7 @@ def all_checks() -> Iterator[Check]:
         yield package(name, needed=False)
     yield compiled()
     yield devices()
+    yield real_models()
     yield machine()
     yield isolation()
     yield cache()
@@ -93,6 +95,18 @@ def devices() -> Check:
     skipped = "; ".join(f"--device {name} is skipped: {reason}" for name, reason in missing.items() if reason)
     found = f"symbolic, {', '.join(there)}" if there else "symbolic"
     return (True if not skipped else None), "devices", f"{found}{'; ' if skipped else ''}{skipped}"
+
+
+def real_models() -> Check:
+    """Report whether engines can run real models here. Files are looked at; no engine and no CUDA is loaded."""
+    gpu = Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists()
+    installed = find_spec("vllm") is not None
+    torch = find_spec("torch") is not None
+    if gpu and torch:
+        spec = "vllm" if installed else "vllm@RELEASE"
+        return True, "real models", f"--target {spec} --device cuda: an NVIDIA GPU and PyTorch are here"
+    reason = "no NVIDIA GPU" if not gpu else "no PyTorch in this environment"
+    return None, "real models", f"{reason}: --target vllm@RELEASE --device interpreter runs them on a CPU, slowly"
 
 
 def machine() -> Check:

@@ -36,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails; reduce it first")
     add_target(parser)
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--kind", choices=("target", "engine"), default="target",
+        help="engine: a script of the engine's public API for a GPU, with a tiny real model; it is not run here",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 
@@ -50,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
     from .common import launch_target, print_json, printer
 
     trace, line, folder = load_trace(options.trace), printer(options.json), options.out
+    if options.kind == "engine":
+        return witness(options.target, trace, folder, line)
     launch = launch_target(options.target)
     case = observed(options, trace, launch)
     violation = case.violation
@@ -75,6 +81,23 @@ def run(options: argparse.Namespace) -> int:
         result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
         print_json({**result, "lines": lines, "seconds": seconds})
     return CLEAN if good else INTERNAL if verdict else USAGE
+
+
+def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) -> int:
+    """Write witness.py, which serves the trace's requests on a real engine. TargetError if there is none."""
+    from ...targets.base.registry import confirmation
+    from ..exit_status import CLEAN
+    from ..findings.store import OutputError
+    from ..traces.files import write_atomically
+
+    text = confirmation(spec).witness(trace)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "witness.py", text.encode())
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
+    line(f"wrote {folder / 'witness.py'}: not run; it needs the engine and a GPU, and exits with 1 where the defect is")
+    return CLEAN
 
 
 def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> ReproCase:

@@ -7,5 +7,6 @@ symptom   what a user sees of a failure: title and first paragraph
 related   public reports from the known bugs that come with hybridfuzz
 report    REPORT.md
 folder    the folder around them
+on_device  runs a failing trace on real models, for `hybridfuzz confirm`
 bisect    finds the releases that show a failure
 """

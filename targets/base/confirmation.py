@@ -6,6 +6,7 @@
     forms(trace)               the trace with sizes that real models have, in several forms, the plainest first
     choices(trace)             options of the configurations to run, () if no real model takes the trace
     configured(trace, options) the trace with these options
+    witness(trace)             a script of the engine's public API alone; TargetError if it cannot express the trace
     computed(factory, trace)   `Rows`: runs the trace to the end of all its requests
 """
 

@@ -23,7 +23,8 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     views           the host's metadata as a `View`
     target          the `Target` protocol
     deployment      the server that a trace stands for, for reports
+    confirmation    forms of a failing trace that real models can run, and what they compute
     repro           stand-alone reproducers; repro_engine is the engine that they inline
 
-Only `factory`, `options`, `deployment` and `repro` may be imported where vLLM is not installed.
+Only `factory`, `options`, `deployment`, `confirmation` and `repro` may be imported where vLLM is not installed.
 """

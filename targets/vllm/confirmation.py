@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import structs
 
 from ..base.confirmation import ALONE, Rows
+from ..base.protocol import TargetError
 from ..base.trace import Step, Trace
 from .gpu.models import MIXERS
 from .gpu.scaling import candidates
@@ -32,6 +34,19 @@ def choices(trace: Trace) -> Sequence[Mapping[str, str]]:
     """Both runners, and all kinds of state layers that the trace leaves open."""
     mixers = [trace.config.options["mixer"]] if "mixer" in trace.config.options else MIXERS
     return [{"mixer": mixer, "runner": runner} for mixer in mixers for runner in ("v2", "v1")]
+
+
+def witness(trace: Trace) -> str:
+    """A script of vLLM's public API for the first form that it can express. TargetError if there is none."""
+    from .gpu.witness import write_witness
+
+    refused = TargetError("no witness script for this trace")
+    for form in islice(forms(trace), 2):
+        try:
+            return write_witness(form)
+        except TargetError as error:
+            refused = error
+    raise refused
 
 
 def configured(trace: Trace, options: Mapping[str, str]) -> Trace:

@@ -11,7 +11,10 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     mirror     tags on the host, moved as vLLM's metadata and copies say
     real_model vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
     replay     the same for captured CUDA graphs
-    engine     runner, caches, graphs, scheduler for one trace
+    engine     runner, caches, graphs, scheduler; reset between traces
+    engines    those that wait for their next trace
+    snapshot   puts back everything that an engine refers to
+    host_copy  metadata of the device, read with one copy
     cold       the same tokens alone in an empty engine
     target     several engines that differ in what unused memory holds, as one target
     factory    what the target can do; opens it

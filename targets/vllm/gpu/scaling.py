@@ -93,17 +93,48 @@ def _arrival(event: Arrive, whole: Length, part: Length) -> Arrive:
     return structs.replace(event, prompt=prompt)
 
 
+def delayed(trace: Trace, at: int, steps: int, step: Step) -> Trace:
+    """The trace with more steps before event `at`, and so many more tokens for the requests that are there by then.
+
+    They decode up to a boundary that is farther away than it was.
+    """
+    more = steps * (1 + step.right)
+    events = [
+        structs.replace(event, max_new_tokens=event.max_new_tokens + more) if isinstance(event, Arrive) else event
+        for event in trace.events[:at]
+    ]
+    config = structs.replace(trace.config, max_model_len=min(trace.config.max_model_len + more, LONGEST))
+    blocks = trace.config.num_blocks - trace.config.smallest_pool() + config.smallest_pool()
+    return structs.replace(
+        trace,
+        config=structs.replace(config, num_blocks=blocks),
+        events=(*events, *[step] * steps, *trace.events[at:]),
+    )
+
+
 def candidates(trace: Trace, size: int) -> Iterator[Trace]:
     """Scaled forms without duplicates, the plainest first; the trace itself if its blocks are of this size."""
     if all(group.block_size == size for group in trace.config.groups):
         yield trace
         return
-    count = sum(isinstance(event, Arrive) for event in trace.events)
-    mixed = product((from_start, to_boundary), repeat=min(count, 8))
     seen = set()
-    for forms in islice(((from_start,), (nearest,), *mixed), FORMS_MAX):
-        made = scaled(trace, size, forms or (from_start,))
+    for made in islice(_forms(trace, size), FORMS_MAX):
         key = repr(made.events)
         if key not in seen:
             seen.add(key)
             yield made
+
+
+def _forms(trace: Trace, size: int) -> Iterator[Trace]:
+    arrivals = [index for index, event in enumerate(trace.events) if isinstance(event, Arrive)]
+    for forms in ((from_start,), (nearest,)):
+        yield scaled(trace, size, forms)
+    old = max(group.block_size for group in trace.config.groups)
+    k = trace.config.num_speculative_tokens
+    plain = scaled(trace, size)
+    for at in range(arrivals[0] + 1, len(trace.events) + 1) if arrivals else ():
+        yield delayed(plain, at, size - old, Step())
+        if (size - old) % (k + 1) == 0:
+            yield delayed(plain, at, (size - old) // (k + 1), Step(drafts=k, right=k))
+    for mixed in product((from_start, to_boundary), repeat=min(len(arrivals), 8) or 1):
+        yield scaled(trace, size, mixed)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import on_device, parse
@@ -94,3 +95,20 @@ def test_no_witness_for_what_the_public_api_cannot_do(name: str) -> None:
     [path] = [path for path in TRACES if f"--{name}--" in path.name]
     with pytest.raises(TargetError, match="no witness script"):
         write_witness(load_trace(path))
+
+
+def test_a_request_can_reach_a_farther_boundary_in_more_steps() -> None:
+    """One that decodes over a boundary in blocks of 4 needs twelve more tokens in blocks of 16."""
+    made = next(one for one in candidates(trace_of(4), 16) if len(one.events) > 2)
+    assert made.events[:13] == (Arrive("r0", (("a", 16),), 15), *[Step()] * 12)
+    check_config(made.config)
+
+
+def test_consecutive_traces_share_a_configuration() -> None:
+    """An engine is built once for them, and reset."""
+    shared = FACTORY.capabilities.traces_per_configuration
+    first, last, after = (
+        draw_trace(FACTORY.capabilities, 1, index, supports=FACTORY.supports) for index in (0, shared - 1, shared)
+    )
+    assert first.config == last.config != after.config
+    assert first.events != last.events
