@@ -14,7 +14,7 @@ TORCH_AT = $(shell $(PYTHON) -c 'import importlib.util as u, pathlib as p; \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv fuzz test test-engines test-wheel compiled test-compiled lint format types docs bench clean
+.PHONY: help venv fuzz test test-engines test-cluster test-wheel compiled test-compiled lint format types docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,14 @@ test: $(STAMP) ## the tests that need no engine
 
 test-engines: $(STAMP) ## the tests that drive real engines
 	$(PY) -m pytest -m engine
+
+# Only these need Ray.
+$(VENV)/.cluster-stamp: $(STAMP)
+	$(PIP_INSTALL) --no-build-isolation -e '.[cluster]'
+	touch $@
+
+test-cluster: $(VENV)/.cluster-stamp ## drills on a Ray cluster of this machine
+	$(PY) -m pytest -m cluster tests/harness/cluster
 
 test-wheel: $(STAMP) ## the installed wheel in an empty environment, from an empty folder
 	$(PY) -m pytest -m wheel tests/test_packaging.py

@@ -3,13 +3,19 @@
     python benchmarks/gpu_engines.py --device cuda --seconds 60 --seed 1 --config mixer=gdn,runner=v2 -o gdn-v2.json
     python benchmarks/gpu_engines.py --device cuda --corpus corpus/vllm -o corpus.json
 
-Needs an importable vLLM, or `--tree` for an unpacked wheel; `--fixes all` (or names of benchmarks/vllm_campaign.py)
-uses a copy of that tree in which the known causes are fixed. A violation ends its trace, the campaign goes on.
+    python benchmarks/gpu_engines.py --device cuda --proof 40 --config mixer=gdn,runner=v2 -o proof.json
+
+`--proof` runs traces on new engines, then twice more in other orders on engines that are reset between traces, and
+compares every bit of what the target reports. `--clock` reports where the time goes. Needs an importable vLLM, or
+`--tree` for an unpacked wheel; `--fixes all` (or names in corpus/vllm/known.toml) uses a copy of it in which
+the known causes are fixed. A violation ends its trace, the campaign goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import hashlib
 import json
 import math
 import os
@@ -28,13 +34,12 @@ def tree_of(options: argparse.Namespace) -> Path | None:
     """The tree to import vLLM from; None for the one that is installed."""
     tree: Path | None = options.tree
     if tree and options.fixes:
-        from trees import edited_tree
-        from vllm_campaign import MENDS
+        from hybridfuzz.targets.base.overlay import make_overlay
+        from vllm_campaign import fixes_of
 
-        names = list(MENDS) if options.fixes == "all" else options.fixes.split(",")
-        edits = [edit for name in names for edit in MENDS[name]]
-        folder = Path(tempfile.mkdtemp(prefix="vllm-fixed-"))
-        tree = edited_tree(tree, edits, folder / "tree")
+        fixes = fixes_of("0.33.0")
+        names = list(fixes) if options.fixes == "all" else options.fixes.split(",")
+        tree = make_overlay(tree, [fixes[name] for name in names])
     if tree:
         sys.path.insert(0, str(tree))
     return tree
@@ -77,6 +82,8 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
             if options.traces and found[signature] <= 4:
                 name = f"{options.out.stem}-{signature}-{traces - 1}.json"
                 save_trace(trace, options.traces / name)
+            if options.until_violation:
+                break
     seconds = time.monotonic() - started
     return {
         "traces": traces, "refused": refused, "steps": steps,
@@ -86,11 +93,138 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class Clock:
+    """Seconds by part of the work; what one part calls of another counts for that one only. Time that the device needs
+    counts where the host waits for it."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._open = ["oracles and the rest"]
+        self._since = time.perf_counter()
+
+    def switch(self) -> None:
+        """Book the time since the last switch."""
+        now = time.perf_counter()
+        self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+    def watch(self, owner: Any, method: str, part: str) -> None:
+        """Book the time in a method."""
+        function = getattr(owner, method)
+
+        @functools.wraps(function)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            self.switch()
+            self._open.append(part)
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                self.switch()
+                self._open.pop()
+
+        setattr(owner, method, timed)
+
+    def shares(self) -> dict[str, float]:
+        """Of the time so far, the largest first."""
+        self.switch()
+        total = sum(self.seconds.values())
+        return {part: round(seconds / total, 3) for part, seconds in self.seconds.most_common()}
+
+
+def clock() -> Clock:
+    """A clock on the parts of a target with a real model."""
+    from hybridfuzz.targets.vllm import runner_adapter
+    from hybridfuzz.targets.vllm.gpu import cold, engine, mirror, real_model, target
+
+    made = Clock()
+    made.watch(runner_adapter.RunnerAdapter, "execute", "engine: runner")
+    made.watch(runner_adapter.RunnerAdapter, "dummy_run", "engine: runner")
+    made.watch(target.Lane, "_schedule", "engine: scheduler")
+    made.watch(real_model.RealModel, "walk", "mirror")
+    made.watch(real_model.RealModel, "compute_logits", "log-probabilities")
+    for name in ("copied", "zeroed", "block_copied", "end_step"):
+        made.watch(mirror.MirrorRecorder, name, "recorder")
+    made.watch(target.Lane, "happen", "event of a lane")
+    made.watch(target.Lane, "_collect", "log-probabilities")
+    made.watch(target.Lane, "fill_freed", "fills")
+    made.watch(target.RealTarget, "_real_forwards", "comparison")
+    made.watch(cold.Cold, "_run", "reference")
+    made.watch(engine.RealEngine, "reset", "reset")
+    made.watch(engine.RealEngine, "__init__", "building engines")
+    return made
+
+
+def digest_of(outcome: Any, records: list[Any]) -> str:
+    """Every bit that a target reported for a trace."""
+    import numpy as np
+
+    made = hashlib.sha256()
+
+    def feed(value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            made.update(value.tobytes())
+        elif isinstance(value, (list, tuple)):
+            made.update(b"[")
+            for one in value:
+                feed(one)
+        elif isinstance(value, dict):
+            feed(sorted(value.items()))
+        elif hasattr(value, "__struct_fields__"):
+            made.update(type(value).__name__.encode())
+            for name in value.__struct_fields__:
+                feed(getattr(value, name))
+        else:
+            made.update(repr(value).encode())
+
+    feed(records)
+    made.update(f"{outcome.digest} {outcome.steps} {outcome.violation and outcome.violation.message}".encode())
+    return made.hexdigest()
+
+
+def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
+    """The same traces on new engines, and on engines that other traces have used."""
+    from hybridfuzz.harness.generate.grammar import draw_trace
+    from hybridfuzz.targets.vllm.gpu.engines import ENGINES
+
+    overrides = dict(pair.split("=", 1) for pair in options.config.split(",")) if options.config else {}
+    traces = [
+        draw_trace(factory.capabilities, options.seed, index * options.stride, overrides, factory.supports)
+        for index in range(options.proof)
+    ]
+    fresh: dict[int, str] = {}
+    violations: Counter[str] = Counter()
+    steps = 0
+    began = time.monotonic()
+    for number, trace in enumerate(traces):
+        ENGINES.forget()
+        outcome, seen = run(factory, trace, None, keep=True)
+        fresh[number] = digest_of(outcome, seen["records"])
+        steps += outcome.steps
+        violations[outcome.violation.signature if outcome.violation else "none"] += 1
+        if time.monotonic() - began > options.seconds / 2:
+            break
+    built, differing, compared = ENGINES.built, [], 0
+    for order in (sorted(fresh, reverse=True), sorted(fresh, key=lambda number: (number * 7919) % 1009)):
+        for number in order:
+            outcome, seen = run(factory, traces[number], None, keep=True)
+            compared += 1
+            if digest_of(outcome, seen["records"]) != fresh[number]:
+                differing.append(number)
+                print(f"trace {number} differs after a reset: {outcome.violation and outcome.violation.message}")
+    return {
+        "traces": len(fresh), "steps": steps, "compared": compared, "differing": differing, "outcomes": violations,
+        "engines built for the first pass": built, "afterwards": ENGINES.built - built,
+        "seconds": round(time.monotonic() - began, 1),
+    }  # fmt: skip
+
+
 class Recorded:
     """A target, with the rows that its real model computed kept."""
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, keep: bool = False) -> None:
         self._target = target
+        self._keep = keep
+        self.records: list[Any] = []
         self.rows: list[dict[str, Any]] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -99,6 +233,8 @@ class Recorded:
     def apply(self, event: Any) -> Any:
         """Let the event happen."""
         effect = self._target.apply(event)
+        if self._keep:
+            self.records += effect.records
         for record in effect.records:
             if hasattr(record, "tolerance"):
                 self.rows += [
@@ -114,12 +250,12 @@ def shortened(values: Any) -> Any:
     return None if values is None else [None if math.isnan(one) else round(float(one), 4) for one in values]
 
 
-def run(factory: Any, trace: Any, observes: frozenset[str] | None) -> tuple[Any, dict[str, Any]]:
+def run(factory: Any, trace: Any, observes: frozenset[str] | None, keep: bool = False) -> tuple[Any, dict[str, Any]]:
     """One trace; what its oracles saw."""
     from hybridfuzz.harness.lockstep.lockstep import Lockstep
 
     began = time.monotonic()
-    target = Recorded(factory.open(trace.config))
+    target = Recorded(factory.open(trace.config), keep)
     opening = time.monotonic() - began
     try:
         lockstep = Lockstep(target, trace.config, factory.capabilities.observes if observes is None else observes)
@@ -129,6 +265,7 @@ def run(factory: Any, trace: Any, observes: frozenset[str] | None) -> tuple[Any,
         else:
             lockstep.drain(len(trace.events))
         seen = {"compared": target.compared, "largest": target.largest, "opening": opening, "rows": target.rows}
+        seen["records"] = target.records
         return lockstep.outcome(len(trace.events)), seen
     finally:
         target.close()
@@ -202,6 +339,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="words of which one is in a corpus trace's name")
     parser.add_argument("--scalings", type=int, default=2, help="ways to scale a corpus trace")
     parser.add_argument("--record", type=Path, help="a folder for what the real model computed in corpus traces")
+    parser.add_argument("--proof", type=int, default=0, metavar="N", help="compare N traces on new and reset engines")
+    parser.add_argument("--stride", type=int, default=1, help="of the numbers of --proof's traces")
+    parser.add_argument("--clock", action="store_true", help="say where the time goes")
+    parser.add_argument("--warm", type=float, default=0.0, help="seconds of random traces that are not counted")
+    parser.add_argument("--at", type=float, default=0.0, help="Unix time at which to begin: several side by side")
+    parser.add_argument("--until-violation", action="store_true", help="end at the first violation")
     parser.add_argument("--traces", type=Path, help="a folder for violating traces")
     parser.add_argument("-o", dest="out", type=Path, default=Path("gpu-engines.json"))
     options = parser.parse_args()
@@ -223,7 +366,14 @@ def main() -> int:
         "gpu": torch.cuda.get_device_name() if options.device == "cuda" else "", "fixes": options.fixes,
         "config": options.config, "seed": options.seed, "importing": round(time.monotonic() - began, 1),
     }  # fmt: skip
-    result["result"] = corpus(options, factory) if options.corpus else campaign(options, factory)
+    if options.warm:
+        campaign(argparse.Namespace(**{**vars(options), "seconds": options.warm, "traces": None}), factory)
+    time.sleep(max(options.at - time.time(), 0))
+    watched = clock() if options.clock else None
+    what = corpus if options.corpus else proof if options.proof else campaign
+    result["result"] = what(options, factory)
+    if watched:
+        result["shares of the time"] = watched.shares()
     if options.device == "cuda":
         result["gpu MiB"] = torch.cuda.max_memory_reserved() >> 20
     options.out.write_text(json.dumps(result) + "\n")

@@ -10,7 +10,6 @@ release that has the fix (docs/explanation/vllm.md).
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,15 +19,14 @@ from hybridfuzz.harness.reproduce.script import ScriptVerdict, failure_of, run_s
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
 from msgspec.structs import replace
-from trees import edited_tree
-from vllm_campaign import FIXES, unpacked
+from vllm_campaign import fixes_of
 
 ROOT = Path(__file__).parents[1]
-MENDED = "0.33.0"
 """The release that the mends were written for; older findings are silent in it."""
 ROOM = 8
 PAGE = ROOT / "docs/reference/reproducers.md"
@@ -107,10 +105,9 @@ def releases(folder: Path) -> Iterator[Row]:
         release, cause, signature = path.stem.split("--")
         spec, trace = f"vllm@{release}", load_trace(path)
         launch = prepare(spec, print)
-        mend = next((name for name in FIXES if cause.startswith(name) and release == MENDED), None)
-        if mend:
-            tree = edited_tree(unpacked(spec), list(FIXES[mend]), Path(tempfile.mkdtemp(dir=unpacked(spec).parent)))
-            better, name = prepare(f"vllm@{tree}", print), f"{release} with the cause fixed"
+        fix = next((patch for name, patch in fixes_of(release).items() if cause.startswith(name)), None)
+        if fix:
+            better, name = patched(launch, [fix]), f"{release} with the cause fixed"
         else:
             # The later release wants a larger pool for its longest request.
             trace = replace(trace, config=replace(trace.config, num_blocks=trace.config.num_blocks + ROOM))
@@ -118,8 +115,6 @@ def releases(folder: Path) -> Iterator[Row]:
         script, bad = tried(folder, script_of(spec, trace, launch), launch)
         (folder / "repro.py").write_text(script.text, encoding="utf-8")
         yield Row(spec, f"{cause}: {signature}", script, bad, name, run_script(folder / "repro.py", script, better))
-        if mend:
-            shutil.rmtree(tree)
 
 
 def main() -> int:

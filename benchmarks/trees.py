@@ -1,4 +1,4 @@
-"""Unpacked engines with lines exchanged: broken ones to see what the harness sees, mended ones to confirm a cause."""
+"""Unpacked engines with lines exchanged, to see what the harness sees (fixes of known causes: corpus/vllm/fixes)."""
 
 from __future__ import annotations
 

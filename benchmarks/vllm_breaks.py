@@ -8,13 +8,13 @@ what is scheduled, and a bug of the release that shows only then would count as 
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from breaks import Break, Drill, main
-from trees import edited_tree
-from vllm_campaign import FIXES, unpacked
+from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.targets.base.registry import prepare
+from vllm_campaign import fixes_of
 
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}
 ALIGN, ASYNC, EAGLE = {"mamba_cache_mode": "align"}, {"async_depth": "1"}, {"eagle_block_drop": "true"}
@@ -156,7 +156,5 @@ BREAKS = (
 DRILL = Drill("vllm@0.33.0", "vLLM 0.33.0", "vllm", Path(__file__).parents[1] / "docs/reference/vllm-breaks.md", BREAKS)
 
 if __name__ == "__main__":
-    source = unpacked(DRILL.target)
-    with tempfile.TemporaryDirectory(dir=source.parent) as folder:
-        fixed = edited_tree(source, [edit for edits in FIXES.values() for edit in edits], Path(folder) / "fixed")
-        main(replace(DRILL, target=f"vllm@{fixed}"))
+    release = prepare(DRILL.target, print)
+    main(replace(DRILL, target=f"vllm@{patched(release, [*fixes_of(release.version).values()]).tree}"))

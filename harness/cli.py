@@ -19,6 +19,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from types import ModuleType
 
 from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
 from .quoting import terminal_line
@@ -31,19 +32,29 @@ COMMANDS = {
     "fuzz": "run random traces against a target",
     "replay": "run traces from files",
     "reduce": "shrink a failing trace",
+    "verify-fix": "test whether a patch fixes a finding, and what it breaks",
+    "known": "add, list and check known bugs",
     "bisect": "find the releases of an engine in which a trace fails",
     "repro": "write a script and a bug report for a failing trace",
+    "confirm": "run a finding on a real model, with and without a fix",
+    "merge": "unite the folders of independent campaigns",
     "report": "write an HTML page for a campaign or a finding",
     "mutants": "measure how fast each known bug is found (mutants of a target)",
     "targets": "list the targets, or describe one",
+    "new-target": "write the skeleton of a target of your own",
     "doctor": "check this machine and installation",
 }
 EPILOG = """\
 Exit status: 0 clean, 1 violation found, 2 usage or environment,
-3 inconclusive (vacuous or blind), 4 internal error, 5 interrupted.
+3 inconclusive (vacuous or blind), 4 internal error, 5 interrupted,
+6 only faults of the target's adapter.
 in pytest: pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
 example: hybridfuzz fuzz --target hybrid --time 60s
 """
+
+
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(f".commands.{command.replace('-', '_')}", __package__)
 
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
@@ -64,10 +75,15 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name == chosen:
-            module = importlib.import_module(f".commands.{name}", __package__)
+            module = _module(name)
             command.epilog = module.EXAMPLES
             module.add_arguments(command)
     return parser
+
+
+def module_of(command: str) -> str:
+    """Return the relative name of a command's module."""
+    return f".commands.{command.replace('-', '_')}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,7 +147,7 @@ def run_command(options: argparse.Namespace) -> int:
     from .findings.store import OutputError
     from .workers.client import InternalError
 
-    command = importlib.import_module(f".commands.{options.command}", __package__)
+    command = _module(options.command)
     try:
         if "device" in options:
             options.target = on_device(options.target, options.device)

@@ -15,8 +15,14 @@ Reason = Literal["time", "steps", "traces", "interrupted", "error"]
 
 
 class Finding(Struct, frozen=True):
-    """All failing traces with one signature.
+    """All failing traces with one cause, as far as the evidence shows (`identity`).
 
+    signature   symptom of its smallest trace; several findings may share it
+    name        its stable name and the stem of its files: the signature of the first trace, for a further cause behind
+                that signature with ".2", ".3", ...
+    symptoms    number of failing traces by signature
+    extras      paths of further traces that differ most from the smallest one and from each other
+    unsorted    how many of its traces were counted by their signature alone, because the time for sorting was spent
     trace       path of the shortest trace so far; `events` is its length
     index       number of the first trace of the campaign that failed this way, -1 for one of the corpus
     count       number of traces that failed this way
@@ -40,6 +46,15 @@ class Finding(Struct, frozen=True):
     shown: int = 0
     tried: int = 0
     known: str = ""
+    name: str = ""
+    symptoms: Mapping[str, int] = {}
+    extras: Sequence[str] = ()
+    unsorted: int = 0
+
+    @property
+    def id(self) -> str:
+        """The name by which outputs, files and the bug history identify the finding."""
+        return self.name or self.signature
 
     @property
     def flaky(self) -> bool:
@@ -65,13 +80,69 @@ class Canary(Struct, frozen=True):
     silent: Sequence[str] = ()
 
 
+Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not fixed by its patch", "not tested"]
+"""The state of a known bug (`findings.fixes`)."""
+
+
+class KnownBug(Struct, frozen=True):
+    """One entry of known.toml as a campaign met it. The verdict comes from its traces on the unpatched target.
+
+    patched   True if the campaign ran with its patch: no failure is this bug
+    failed, traces    how many of its traces failed unpatched, and how many ran
+    covered   number of failing traces of the campaign that it acknowledged
+    warning   a reason not to rely on the entry, "" if there is none
+    """
+
+    name: str
+    reason: str
+    verdict: Verdict = "not tested"
+    detail: str = ""
+    patched: bool = False
+    failed: int = 0
+    traces: int = 0
+    covered: int = 0
+    warning: str = ""
+
+    @property
+    def outdated(self) -> bool:
+        """True if the entry has to be removed, or its patch adapted."""
+        return self.verdict not in ("still there", "not tested")
+
+
+class Node(Struct, frozen=True):
+    """A machine of a cluster, or one part of a merged campaign.
+
+    workers    workers on it now
+    lost       worker processes that were lost and replaced
+    state      "up"; "lost": its workers went on elsewhere; "refused": its engine or hybridfuzz has another version
+    """
+
+    name: str
+    workers: int = 0
+    traces: int = 0
+    steps: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+    state: Literal["up", "lost", "refused"] = "up"
+
+    @property
+    def traces_per_second(self) -> float:
+        """Traces per second since its first worker was ready."""
+        return self.traces / self.seconds if self.seconds else 0.0
+
+
 class Summary(Struct, frozen=True):
     """Totals of a campaign; also the content of its state file.
 
     exercised, reached                counts for every applicable oracle and required state, zeros included
     never_exercised, never_reached    those with a count of 0: not empty means vacuous
     canary                            None without a self-test, or while it is running
-    done, beyond                      trace numbers that are counted: all below `done`, and those in `beyond`
+    done, beyond                      trace numbers that are counted: all below `done`, and those in `beyond`; with
+                                      `shard`, positions in that share of the numbers
+    shard                             "I/N" if the campaign ran a share of its seed's traces
+    nodes                             machines of a cluster, or parts of a merged campaign
+    merged                            names of the campaigns that were merged; empty for a campaign that ran
+    known_bugs                        the entries of known.toml for this target
     """
 
     target: str
@@ -91,6 +162,15 @@ class Summary(Struct, frozen=True):
     canary: Canary | None = None
     done: int = 0
     beyond: Sequence[int] = ()
+    known_bugs: Sequence[KnownBug] = ()
+    shard: str = ""
+    nodes: Sequence[Node] = ()
+    merged: Sequence[str] = ()
+
+    @property
+    def outdated(self) -> Sequence[KnownBug]:
+        """Known bugs that have to be removed from known.toml, or whose patch has to be adapted."""
+        return [bug for bug in self.known_bugs if bug.outdated]
 
     @property
     def blind(self) -> bool:
@@ -130,10 +210,11 @@ class CampaignStarted(Struct, frozen=True):
 
 
 class WorkerState(Struct, frozen=True):
-    """The current activity of a worker, in a word or two."""
+    """The current activity of a worker, in a word or two. `node` is "" on this machine, here and below."""
 
     worker: int
     state: str
+    node: str = ""
 
 
 class TraceDone(Struct, frozen=True):
@@ -143,17 +224,35 @@ class TraceDone(Struct, frozen=True):
     index: int
     steps: int
     signature: str = ""
+    node: str = ""
+
+
+class TracesDone(Struct, frozen=True):
+    """Traces of a node of a cluster have ended; only their totals are reported."""
+
+    worker: int
+    traces: int
+    steps: int
+    node: str = ""
 
 
 class Found(Struct, frozen=True):
     """The first failure with a new signature; its trace is on disk."""
 
     finding: Finding
+    node: str = ""
 
 
 class Improved(Struct, frozen=True):
     """The trace of a finding got shorter, or the reducer has finished."""
 
+    finding: Finding
+
+
+class Merged(Struct, frozen=True):
+    """A finding turned out to have the same cause as another one, `finding`, and is part of it now."""
+
+    name: str
     finding: Finding
 
 
@@ -163,12 +262,27 @@ class WorkerLost(Struct, frozen=True):
     worker: int
     index: int
     reason: str
+    node: str = ""
+
+
+class NodeLeft(Struct, frozen=True):
+    """A node of the cluster was lost or refused. Its workers go on elsewhere; what they had not reported runs again."""
+
+    node: str
+    state: Literal["lost", "refused"]
+    reason: str
 
 
 class CanaryDone(Struct, frozen=True):
     """The self-test has ended."""
 
     canary: Canary
+
+
+class KnownChecked(Struct, frozen=True):
+    """The traces of a known bug ran on the unpatched target."""
+
+    bug: KnownBug
 
 
 class Retested(Struct, frozen=True):
@@ -208,10 +322,14 @@ CampaignEvent = (
     CampaignStarted
     | WorkerState
     | TraceDone
+    | TracesDone
     | Found
     | Improved
+    | Merged
     | WorkerLost
+    | NodeLeft
     | CanaryDone
+    | KnownChecked
     | Retested
     | Notice
     | Tick

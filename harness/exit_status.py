@@ -11,3 +11,5 @@ INTERNAL = 4
 """hybridfuzz itself failed."""
 INTERRUPTED = 5
 """A signal ended the work before its limit, and nothing new was found until then."""
+ADAPTER = 6
+"""Every new finding is a fault of the target's adapter (ADAPTER, RECORD), none of its engine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 _DURATION = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)")
@@ -40,6 +41,40 @@ def size(text: str) -> int:
     if not 0 <= number <= _MOST:
         raise ValueError(text)
     return int(number)
+
+
+class Shard(NamedTuple):
+    """Share of a campaign's traces: numbers `number - 1`, `number - 1 + of`, ... of its seed. 1/1 is all of them."""
+
+    number: int = 1
+    of: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def trace(self, position: int) -> int:
+        """Return the number of the trace at a position of this share."""
+        return position * self.of + self.number - 1
+
+    def position(self, index: int) -> int:
+        """Return the position of a trace of this share."""
+        return index // self.of
+
+    def size(self, traces: int) -> int:
+        """Return how many of the first `traces` numbers belong to this share."""
+        return max(traces - self.number + self.of, 0) // self.of
+
+
+WHOLE = Shard()
+SHARDS_MAX = 1_000_000
+
+
+def shard(text: str) -> Shard:
+    """Return I/N, with 1 <= I <= N: 3/8."""
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of) <= SHARDS_MAX):
+        raise ValueError(text)
+    return Shard(int(number), int(of))
 
 
 def settings(text: str) -> dict[str, object]:

@@ -9,6 +9,7 @@ library and numpy (for float64 maths), nothing from `harness` or `targets`, and 
     pool          the partition rule of physical blocks
     prefix_cache  keys, checkpoints, which hit lengths are valid and which is the longest
     ledger        per block: its owner, and what was written since it was allocated
+    batch         rows of a batch of plain caches: select, repeat, reorder
     request       the life cycle of one request: its settled tokens, and what its next read must find
     model         all of these together, in device time
     tiny_model    the tiny hybrid model of numeric runs: shapes, weights, inputs

@@ -1,8 +1,9 @@
 """Groups of layers and how many blocks a request needs.
 
 Layers with the same kind and block size form a **group**; every layer of a group shares one block table.
-All groups draw block ids from one pool, or each from its own (`Layout.cache_owns`). `required_columns` is the rule
-of the cache modes:
+All groups draw block ids from one pool, or each from its own (`Layout.cache_owns`). Plain caches have no pool
+(`Layout.num_blocks` is 0): a "block" is then the cache of one request, usually a row of the batch, and the columns of
+an attention group are single positions, so its `block_size` is 1. `required_columns` is the rule of the cache modes:
 
     attention         one column per `block_size` tokens; the group of a drafter also for the tokens that it proposes,
                       which it writes ahead of the model
@@ -46,6 +47,7 @@ class Group:
     window  attention reaches this many tokens back, the token itself included; 0 for all of them
     slots  mode slots: state slots that one request holds at most
     inner_states  mode align: a chunk may also leave the state at one boundary inside it, in the column before its last
+    recurrent, conv  False for state layers without a recurrent (temporal) state or without a convolution window
     """
 
     kind: Kind
@@ -55,13 +57,18 @@ class Group:
     window: int = 0
     slots: int = 1
     inner_states: bool = False
+    recurrent: bool = True
+    conv: bool = True
+
+    def __post_init__(self) -> None:
+        assert self.recurrent or self.conv, "a state layer has a recurrent state, a convolution window, or both"
 
 
 @dataclass(frozen=True)
 class Layout:
     """The layout of pool and groups that a target built from a trace's configuration.
 
-    num_blocks   physical blocks including reserved ones; ids are 0..num_blocks-1
+    num_blocks   physical blocks including reserved ones; ids are 0..num_blocks-1. 0: plain caches without a pool
     null_block   placeholder id that never holds content, or None where the target has none
     reserved     ids that are never allocated, besides the null block
     zeroing      True where attention blocks must be zeroed before their first read, because their bytes may
@@ -99,6 +106,7 @@ class Layout:
     def __post_init__(self) -> None:
         assert self.groups, "a layout needs at least one group"
         assert all(group.block_size > 0 for group in self.groups)
+        assert self.num_blocks or self.null_block is None, "without a pool there is no null block"
         if not self.hit_unit:
             object.__setattr__(self, "hit_unit", lcm(*(group.block_size for group in self.groups)))
 

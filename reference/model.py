@@ -8,8 +8,10 @@ in flight is checked against the tables of its own plan.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
+from .batch import reordered, repeated, selected
 from .layout import Layout, cached_columns
 from .ledger import Ledger
 from .prefix_cache import Key
@@ -50,6 +52,8 @@ class Reference:
         """Block -> its key and the step in whose planning (or after which) it was published."""
         self.handed_out: list[int] = []
         """Blocks that changed hands when the current step was entered."""
+        self.batch: Sequence[str] | None = None
+        """The rows that the last event must have left in the batch; None if the engine chooses them."""
         self._entered_tables: dict[str, Table] = {}
         self._tables_before: Mapping[str, Table] = {}
         """All tables when the step that the device entered last was planned."""
@@ -185,6 +189,43 @@ class Reference:
                     continue
                 self.ledger.hand_out(block, name, index, step)
                 self.ledger.inherit(block, origin[column] if self.layout.groups[index].kind == "attention" else None)
+
+    def select(self, rows: Sequence[str], names: Sequence[str]) -> None:
+        """Keep the rows in `names`, in this order; forget the requests of the others."""
+        self.batch = selected(rows, names)
+        for name in rows:
+            if name not in self.batch:
+                self.forget(name)
+
+    def reorder(self, rows: Sequence[str], sources: Mapping[str, str]) -> None:
+        """Give each row the tokens of its source."""
+        self._copy_rows(reordered(rows, sources))
+
+    def repeat(self, rows: Sequence[str], times: int, most: int, names: set[str]) -> None:
+        """Repeat each row, unless the batch gets more than `most` rows or a copy's name is in `names`, to which the
+        copies are added."""
+        self._copy_rows(repeated(rows, times, most, names) or {name: (name, 0) for name in rows})
+        names.update(self.batch or ())
+
+    def _copy_rows(self, batch: Mapping[str, tuple[str, int]]) -> None:
+        before = {source: copy(self.lives[source]) for source, _ in batch.values()}
+        self.batch = list(batch)
+        for name, (source, rank) in batch.items():
+            life = self.lives.setdefault(name, Life(name, (), 0))
+            life.copy_of(before[source], rank)
+
+    def crop(self, rows: Sequence[str], tokens: int) -> None:
+        """Forget the last `tokens` computed tokens of each row, if each has computed more."""
+        self.batch = rows
+        lives = [self.lives[name] for name in rows]
+        if all(life.settled > tokens for life in lives):
+            for life in lives:
+                life.crop(tokens)
+
+    def reset(self, rows: Sequence[str]) -> None:
+        """Forget what the rows have computed."""
+        for name in rows:
+            self.lives[name].reset()
 
     def _owns(self, name: str, block: int) -> bool:
         """Return True if the ledger has the request as the block's owner."""

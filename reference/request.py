@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .batch import choice
 from .tokens import Truth
 
 
@@ -103,6 +104,24 @@ class Life:
         life = Life(name, (), self.max_new_tokens, session=True)
         life.truth, life.delivered, life.settled, life.parked = self.truth, self.delivered, self.settled, True
         return life
+
+    def copy_of(self, source: Life, rank: int) -> None:
+        """Take over the tokens and the progress of `source`, and as its copy of rank `rank` (`reference.batch`) replace
+        the token that it sampled last."""
+        self.truth, self.max_new_tokens, self.settled = source.truth, source.max_new_tokens, source.settled
+        self.delivered, self.resumed, self.speculated = source.delivered, source.resumed, source.speculated
+        if rank and self.delivered:
+            newest = self.known - 1
+            self.truth = self.truth.branched(newest, choice(self.truth.tokens[newest], rank))
+
+    def crop(self, tokens: int) -> None:
+        """Forget the last `tokens` computed tokens."""
+        assert tokens < self.settled
+        self.settled -= tokens
+
+    def reset(self) -> None:
+        """Forget all computed tokens."""
+        self.settled = 0
 
     def sampled_truth(self, end: int, drafts: Sequence[int]) -> list[int]:
         """Return the tokens that a step must sample whose last known token is at `end - 1` and that verifies

@@ -117,6 +117,13 @@ class Truth:
         self.reach(length)
         return Truth.after(self.tokens[:length], path)
 
+    def branched(self, length: int, token: int) -> Truth:
+        """Return another truth of the same prompt: the first `length` tokens of this one, `token`, and then the model's
+        own continuation."""
+        truth = Truth.after((*self.tokens[:length], token), ())
+        truth.prompt_length = self.prompt_length
+        return truth
+
     def _extend(self, tokens: tuple[int, ...]) -> None:
         self.tags += chain(self.tags[-1], tokens)
         self.tokens += tokens

@@ -60,7 +60,7 @@ def load_folder(folder: Path) -> Data:
     findings: list[Shown] = []
     if summary:
         for finding in summary.findings:
-            bug = book.get(bug_key(summary.target, finding.signature))
+            bug = book.get(bug_key(summary.target, finding.id))
             findings.append(_shown(finding, summary.target, bug, folder))
         findings += [_shown(_gone(bug), bug.target, bug, folder) for bug in book.values() if _is_gone(bug, summary)]
     title = summary.target if summary else "mutants"
@@ -80,8 +80,8 @@ def one_finding(path: Path, trace: Trace, target: str, history: History) -> Data
 
 
 def _is_gone(bug: Bug, summary: Summary) -> bool:
-    met = {finding.signature for finding in summary.findings}
-    return bug.target == summary.target and bug.state == "fixed" and bug.signature not in met
+    met = {finding.id for finding in summary.findings}
+    return bug.target == summary.target and bug.state == "fixed" and bug.id not in met
 
 
 def _gone(bug: Bug) -> Finding:
@@ -96,7 +96,7 @@ def _shown(finding: Finding, target: str, bug: Bug | None, folder: Path) -> Show
     """
     trace = history = None
     with suppress(TraceError):
-        path = trace_path(folder, finding.signature, finding.trace)
+        path = trace_path(folder, finding.id, finding.trace)
         with suppress(TraceError):
             trace = load_trace(path)
         history = read_json(path.with_suffix(HISTORY_SUFFIX), History, "a history")

@@ -63,12 +63,12 @@ def finding_article(one: Shown, *, is_open: bool, draw: bool) -> Markup:
     head = tag(
         "summary",
         tag("span", state_of(one), class_=f"pill {state_of(one)}"),
-        tag("code", finding.signature, class_="signature"),
+        tag("code", finding.id, class_="signature"),
         tag("span", _numbers(one), class_="dim"),
         tag("span", clean(finding.message), class_="message"),
     )
     body = join(*_proof(one, draw), *_trace(one), commands(one))
-    anchor = f"finding-{finding.signature}"
+    anchor = f"finding-{finding.id}"
     return tag("details", head, tag("div", body, class_="body"), class_="finding", open=is_open, id=anchor)
 
 

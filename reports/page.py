@@ -15,6 +15,7 @@ from .markup import Markup, Section, join, tag
 from .sections import (
     canary_section,
     mutants_section,
+    nodes_section,
     oracles_section,
     overview,
     rates_section,
@@ -36,6 +37,7 @@ def render(data: Data) -> str:
             canary_section(summary.canary),
             mutants_section(data.rows),
             rates_section(data.samples),
+            nodes_section(summary),
             states_section(summary),
             oracles_section(summary),
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,6 +16,8 @@ from .charts import rate_charts
 from .data import Shown
 from .findings import state_of
 from .markup import Markup, Section, join, tag
+
+SHARD = re.compile(r"\d{1,7}/\d{1,7}")
 
 
 def verdict(summary: Summary, findings: Sequence[Shown]) -> tuple[str, str]:
@@ -50,7 +53,10 @@ def overview(summary: Summary) -> Section:
         for name, value, note in tiles
     ]
     again = ["hybridfuzz", "fuzz", "--target", summary.target, "--seed", str(summary.seed)]
-    again += ["--traces", str(max(summary.traces, 1))]
+    shards = int(summary.shard.partition("/")[2] or 1) if SHARD.fullmatch(summary.shard) else 1
+    again += ["--traces", str(max(summary.traces, 1) * shards)]
+    if shards > 1:
+        again += ["--shard", summary.shard]
     for key, value in summary.overrides.items():
         again += ["--config", f"{key}={value}"]
     lost = f"{plural(summary.lost_workers, 'worker')} lost, and it did not show again." if summary.lost_workers else ""
@@ -143,6 +149,27 @@ def bars(counts: Mapping[str, int], titles: Mapping[str, str]) -> Markup:
         label = tag("span", name, " " if title else None, title)
         rows.append(tag("li", label, bar, number, class_=None if count else "never"))
     return tag("ul", *rows, class_="bars")
+
+
+def nodes_section(summary: Summary) -> Section | None:
+    """Return the machines of a cluster, or the parts of a merged campaign; None for a campaign on one machine."""
+    if not summary.nodes:
+        return None
+    heads = ("part" if summary.merged else "node", "traces", "traces/s", "steps", "workers lost", "state")
+    lines = []
+    for node in summary.nodes:
+        cells = [
+            tag("td", node.name, class_="mono"),
+            tag("td", f"{node.traces:,}", class_="number"),
+            tag("td", f"{node.traces_per_second:,.1f}", class_="number"),
+            tag("td", f"{node.steps:,}", class_="number"),
+            tag("td", f"{node.lost:,}", class_="number"),
+            tag("td", "ended" if node.state == "up" else node.state, class_="good" if node.state == "up" else "warn"),
+        ]
+        lines.append(tag("tr", *cells))
+    table = tag("table", tag("thead", tag("tr", *(tag("th", head) for head in heads))), tag("tbody", *lines))
+    title = "Merged campaigns" if summary.merged else "Nodes"
+    return Section("nodes", title, tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="nodes"))
 
 
 def rates_section(samples: Sequence[Sample]) -> Section | None:

@@ -74,7 +74,7 @@ def test_wheel_has_every_source_and_data_file_and_nothing_else(sources: Path, wh
     expected = {
         *(path for name in FOLDERS for path in (sources / name).rglob("*.py")),
         *(sources / name / "py.typed" for name in FOLDERS),
-        *(sources / "corpus").rglob("*.json"),
+        *(path for pattern in ("*.json", "*.patch", "*.toml") for path in (sources / "corpus").rglob(pattern)),
         *(sources / "reports" / "templates").glob("*"),
         *(sources / "targets").glob("*/requirements.txt"),
         sources / "targets" / "vllm" / "model" / "config.json",

@@ -4,6 +4,7 @@ import importlib.util
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import pytest
@@ -64,3 +65,25 @@ def test_the_first_trace_of_the_page(toy: ModuleType) -> None:
     assert outcome.violation is None
     assert outcome.steps > 2, "two of them, and what is left"
     assert msgspec.json.decode(text)["events"][1] == {"event": "step"}
+
+
+def reached_by(toy: ModuleType, factory: Any) -> tuple[Any, Counter[str]]:
+    reached: Counter[str] = Counter()
+    for index in range(20):
+        reached.update(run_trace(factory, draw_trace(toy.FACTORY.capabilities, 1, index)).reached)
+    return factory.capabilities, reached
+
+
+def test_a_declared_observation_that_is_never_delivered_is_missing(toy: ModuleType) -> None:
+    """The toy has no labels; the campaign that declares them is vacuous and names the word."""
+    factory = toy.ToyFactory()
+    factory.capabilities = msgspec.structs.replace(
+        factory.capabilities, observes=factory.capabilities.observes | {"labels"}
+    )
+    assert [one for one in missing_states(*reached_by(toy, factory)) if "observed" in one] == ["observed: labels"]
+
+
+def test_content_that_is_constant_is_not_delivered(toy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy.Toy, "read", lambda self, group, layer, block: toy.SlotContent((1, 2)))
+    missing = missing_states(*reached_by(toy, toy.FACTORY))
+    assert [one for one in missing if "observed" in one] == ["observed: content"]

@@ -233,6 +233,7 @@ class ToyFactory:
         observes=frozenset({"pool", "tables", "accesses", "content", "leftovers"}),
         block_sizes=((8, 4), (16, 8), (8, 16)),
         group_counts=((1, 1), (2, 1)),
+        features=frozenset({"block-tables"}),
         traces_per_second=20.0,
     )
 

@@ -3,8 +3,11 @@
 campaign      starts the workers, yields events until the budget is spent
 state         what all workers share, behind one lock; also what is written to disk
 worker_loop   one thread for each worker: takes traces, runs them, looks into what fails
+schedule      hands out the work that is left
+nodes         totals of each node of a cluster
 trace_counts  which traces are counted
 resume        whether a folder holds a campaign to continue
 corpus        traces that reach rare states, kept for the next campaign
 confirm       runs a new finding again, reduces and explains it
+sorting       sorts failing traces into findings by cause
 """

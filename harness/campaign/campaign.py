@@ -1,9 +1,10 @@
 """A campaign: many traces on several workers for a budget. Yields events; prints nothing.
 
-One thread for each worker process (`worker_loop`): it takes the next few trace numbers, runs them, and when it meets a
-new signature, saves, confirms and reduces that finding itself before it goes on. Everything shared is in `state`,
-behind one lock. The first worker that is ready starts the clock. After the last trace, bugs of earlier campaigns that
-this one did not meet are tested again.
+One thread for each worker (`worker_loop`), which is a process here or on a node of a cluster: it takes the next few
+trace numbers, has them run, and when it meets a new signature, saves, confirms and reduces that finding itself before
+it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. Beside
+them run the self-test and, on the unpatched target, the traces of known bugs. After the last trace, bugs of earlier
+campaigns that this one did not meet are tested again.
 
 Whatever ends a campaign short of SIGKILL, `CampaignEnded` is its last event: outputs rely on that.
 """
@@ -12,17 +13,32 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from queue import Empty
 from threading import Thread
 
 from ...targets.base.protocol import TargetError
+from ...targets.base.trace import TraceError
 from ..detection.canary import CanaryRun, share
-from ..events import CampaignEnded, CampaignEvent, CampaignStarted, CanaryDone, Notice, Reason, Summary, Tick
+from ..events import (
+    CampaignEnded,
+    CampaignEvent,
+    CampaignStarted,
+    CanaryDone,
+    Found,
+    Improved,
+    KnownChecked,
+    Notice,
+    Reason,
+    Summary,
+    Tick,
+)
 from ..findings.retest import retest, unmet
 from ..findings.store import OutputError
 from ..workers.client import InternalError, Stopped, WorkerClient
+from ..workers.protocol import OpenWorker
 from .resume import exclusive
+from .schedule import Schedule
 from .state import CampaignState, Settings
 from .worker_loop import WorkerLoop, plan_chores
 
@@ -35,17 +51,27 @@ STATE_SECONDS = 5.0
 class Campaign:
     """Runs once.
 
-    `run` is a generator to be read to its end; `stop` may be called from a signal handler.
+    `run` is a generator to be read to its end; `stop` may be called from a signal handler. `publish` is called when
+    files have changed, before a finding is reported; it may raise OutputError.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, open_worker: OpenWorker | None = None, publish: Callable[[], None] = lambda: None
+    ) -> None:
         self.settings = settings
+        self._publish = publish
+        self._open_worker = open_worker or self._open_here
         self._state = CampaignState(settings)
         self._loops: list[WorkerLoop] = []
         self._canary_run = CanaryRun(settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds))
-        self._retest_worker = WorkerClient(
-            settings.target, settings.launch, settings.trace_seconds, settings.memory_limit
-        )
+        self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
+        unpatched = settings.fixes.unpatched if settings.fixes else settings.launch
+        self._known_worker = WorkerClient(settings.target, unpatched, settings.trace_seconds, settings.memory_limit)
+
+    def _open_here(self, _: object) -> WorkerClient:
+        """Return a worker process on this machine."""
+        settings = self.settings
+        return WorkerClient(settings.target, settings.launch, settings.trace_seconds, settings.memory_limit)
 
     def run(self) -> Generator[CampaignEvent]:
         """Yield all events.
@@ -77,13 +103,14 @@ class Campaign:
 
     def _run_traces(self) -> Generator[CampaignEvent]:
         settings, state = self.settings, self._state
-        chores = plan_chores(state)
+        schedule = Schedule(state, plan_chores(state))
         for number in range(settings.jobs):
-            worker = WorkerClient(settings.target, settings.launch, settings.trace_seconds, settings.memory_limit)
-            self._loops.append(WorkerLoop(number, state, worker, chores))
+            self._loops.append(WorkerLoop(number, state, self._open_worker(schedule.has_work), schedule))
         threads = [Thread(target=loop.work, daemon=True) for loop in self._loops]
         if settings.canaries and (state.canary is None or state.canary.state == "unfinished"):
             threads.append(Thread(target=self._run_canary, daemon=True))
+        if settings.fixes:
+            threads.append(Thread(target=self._check_known_bugs, daemon=True))
         for thread in threads:
             thread.start()
         try:
@@ -140,6 +167,8 @@ class Campaign:
             else:
                 if isinstance(event, Exception):
                     raise event
+                if isinstance(event, Found | Improved):
+                    self._publish()
                 yield event
             now = time.monotonic()
             if state.left() == 0:
@@ -152,11 +181,13 @@ class Campaign:
             if now - saved >= STATE_SECONDS and state.began:
                 saved = now
                 state.save()
+                self._publish()
 
     def _halt(self, *, everything: bool) -> None:
         self._state.stopping.set()
         if everything:
             self._canary_run.stop()
+            self._known_worker.stop()
         for loop in self._loops:
             if everything or not loop.busy:
                 loop.worker.stop()
@@ -171,3 +202,22 @@ class Campaign:
             self._state.emit(CanaryDone(canary))
         except Exception as error:
             self._state.events.put(InternalError(f"the self-test failed: {error}", traceback.format_exc()))
+
+    def _check_known_bugs(self) -> None:
+        """Run the traces of known bugs: the body of a thread. It begins when the first worker is ready."""
+        state = self._state
+        while not state.started.wait(TICK_SECONDS):
+            if state.stopping.is_set():
+                return
+        for notice in state.known_bugs.notices:
+            state.emit(Notice(notice))
+        try:
+            with self._known_worker as worker:
+                for bug in state.known_bugs.check(worker):
+                    state.emit(KnownChecked(bug))
+        except Stopped:
+            return
+        except (TargetError, TraceError) as error:
+            state.emit(Notice(f"known bugs were not tested: {error}"))
+        except Exception as error:
+            state.events.put(InternalError(f"the check of known bugs failed: {error}", traceback.format_exc()))

@@ -9,10 +9,11 @@ from ...targets.base.trace import Trace
 from ..events import CampaignEvent, Improved
 from ..explain.terminal import finding_text
 from ..findings.store import FindingStore
+from ..identity.symptom import UNEXPLAINED, same_symptom
 from ..traces.outcome import Outcome
 from ..traces.reduce import reduce_trace
 from ..traces.violation import Violation
-from ..workers.client import WorkerClient
+from ..workers.protocol import Worker
 
 HANG_PATIENCE = 0.1
 """Fraction of the time limit after which a candidate for a shorter hang counts as a hang."""
@@ -28,7 +29,7 @@ class Confirmation:
         self,
         store: FindingStore,
         lock: Lock,
-        worker: WorkerClient,
+        worker: Worker,
         emit: Callable[[CampaignEvent], None],
         seconds: float,
     ) -> None:
@@ -37,42 +38,50 @@ class Confirmation:
         self._worker = worker
         self._emit = emit
         self._seconds = seconds
-        self._signature = ""
+        self._name = self._signature = ""
         self._twice = False
         self._times_shown = self._times_tried = 0
         """Runs of traces that had failed before: how many failed again, and how many there were."""
         self._shown: tuple[Trace, Violation] | None = None
 
-    def investigate(self, violation: Violation, trace: Trace, *, earlier: Trace | None) -> None:
-        """Run the trace again; if it fails, reduce it, or the shorter one of an earlier campaign if that fails, too."""
-        self._signature = violation.signature
+    def investigate(self, name: str, violation: Violation, trace: Trace, *, earlier: Trace | None) -> Trace | None:
+        """Run the trace of a finding again; if it fails, reduce it, or the shorter one of an earlier campaign if that
+        fails, too. Return the reduced trace, None if the trace did not fail again."""
+        self._name, self._signature = name, violation.signature
         self._twice = violation.oracle == "DETERMINISM"
         worker, patience = self._worker, self._worker.trace_seconds
         if violation.oracle == "HANG":
             worker.trace_seconds = max(patience * HANG_PATIENCE, min(HANG_SECONDS_MIN, patience))
+        best = None
         try:
             reproduced = self._shows(trace)
             if earlier and self._shows(earlier):
                 trace, reproduced = earlier, True
                 self._better(earlier)
-            if reproduced:
-                best = reduce_trace(trace, self._signature, self._run, seconds=self._seconds, on_better=self._better)
-                if violation.oracle not in ("HANG", "DETERMINISM"):
+            if reproduced and self._shown:
+                best = reduce_trace(
+                    trace,
+                    self._signature,
+                    self._run,
+                    seconds=self._seconds,
+                    on_better=self._better,
+                    accepts=same_symptom(self._shown[1]),
+                )
+                if violation.oracle not in UNEXPLAINED:
                     self._explain(best)
         finally:
             worker.trace_seconds = patience
         with self._lock:
-            finding = self._store.settle(
-                self._signature, reproduced=reproduced, shown=self._times_shown, tried=self._times_tried
-            )
+            finding = self._store.settle(name, reproduced=reproduced, shown=self._times_shown, tried=self._times_tried)
         self._emit(Improved(finding))
+        return best
 
     def _explain(self, trace: Trace) -> None:
         """Save the explanation of the best trace, and count how often it fails."""
         outcome, history = self._worker.explain(trace)
         if self._count(outcome) and outcome.violation:
             with self._lock:
-                self._store.explain(self._signature, outcome.violation, history, finding_text(history))
+                self._store.explain(self._name, outcome.violation, history, finding_text(history))
         for _ in range(RATE_RUNS if history.moments else 0):  # restarting a worker is expensive
             self._shows(trace)
 
@@ -95,5 +104,5 @@ class Confirmation:
         """Save a shorter trace."""
         violation = self._shown[1] if self._shown and self._shown[0] == trace else None
         with self._lock:
-            finding = self._store.improve(self._signature, trace, violation)
+            finding = self._store.improve(self._name, trace, violation)
         self._emit(Improved(finding))

@@ -19,12 +19,18 @@ LOCK_FILE = ".lock"
 
 
 def unfinished(
-    state: Summary | None, target: str, version: str, overrides: Mapping[str, object], seed: int | None
+    state: Summary | None,
+    target: str,
+    version: str,
+    overrides: Mapping[str, object],
+    seed: int | None,
+    shard: str = "",
 ) -> bool:
     """Return True if a campaign did not end and is the one that is asked for. `seed` is None if any will do."""
-    if state is None or state.exit_reason not in (None, "interrupted", "error") or not state.traces:
+    if state is None or state.exit_reason not in (None, "interrupted", "error") or not state.traces or state.merged:
         return False
-    same = (state.target, state.version, dict(state.overrides)) == (target, version, dict(overrides))
+    ours = (state.target, state.version, dict(state.overrides), state.shard)
+    same = ours == (target, version, dict(overrides), shard)
     return same and seed in (None, state.seed)
 
 

@@ -8,30 +8,41 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
+from typing import Literal
 
 from msgspec import Struct, structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
-from ..events import CampaignEvent, Canary, Finding, Found, Improved, Notice, Reason, Summary
+from ..events import CampaignEvent, Canary, Finding, Found, Improved, NodeLeft, Notice, Reason, Summary
+from ..findings.fixes import Fixes
 from ..findings.known import Known, reason_for
 from ..findings.store import FindingStore, OutputError
 from ..findings.triage import BugHistory
+from ..findings.watch import KnownBugs
 from ..generate.overrides import check_overrides
+from ..identity.compare import best_match, known_cause
+from ..identity.evidence import FindingEvidence
+from ..identity.symptom import UNEXPLAINED
 from ..lockstep.state_catalogue import required_oracles, required_states
 from ..oracles import applicable
 from ..traces.violation import Violation
-from ..workers.losses import Ran
+from ..units import WHOLE, Shard
+from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
 from .corpus import CampaignCorpus
+from .nodes import NodeTotals
 from .trace_counts import Progress
 
-BATCH = 8
+SORT_SHARE = 0.3
+"""Share of the time of all workers in which failing traces are sorted by cause (`sorting`)."""
+SORT_GRACE = 30.0
+"""Seconds of sorting that every campaign may spend, so that a short one also sorts its first failures."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -46,6 +57,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     earlier           the last state of this very campaign if it was killed or interrupted
     left_behind       findings of another, earlier campaign in this folder
     known             acknowledged bugs
+    fixes             known bugs for this target, with those whose patch is in effect
+    last              the last state of another, earlier campaign in this folder
+    shard             share of the seed's traces to run; `traces` is a limit of the whole
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
     """
 
@@ -67,7 +81,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     earlier: Summary | None = None
     left_behind: Sequence[Finding] = ()
     known: Sequence[Known] = ()
+    fixes: Fixes | None = None
+    last: Summary | None = None
     history: BugHistory = {}
+    shard: Shard = WHOLE
 
 
 class Claim(Struct, frozen=True):
@@ -75,6 +92,15 @@ class Claim(Struct, frozen=True):
 
     finding: Finding
     shorter: Trace | None
+
+
+class Unsorted(Struct, frozen=True):
+    """A failing trace that counts for finding `name` by its signature and that may be sorted by its cause."""
+
+    name: str
+    violation: Violation
+    trace: Trace
+    index: int
 
 
 class CampaignState:
@@ -88,16 +114,26 @@ class CampaignState:
         self.events: SimpleQueue[CampaignEvent | Exception] = SimpleQueue()
         self.store = FindingStore(settings.out, settings.target)
         self.corpus = CampaignCorpus(settings.out)
+        self.known_bugs = KnownBugs(settings.fixes, settings.last)
         self.reason: Reason | None = None
         self.canary: Canary | None = None
-        self._progress = Progress(settings.earlier)
+        self.nodes = NodeTotals(settings.earlier)
+        self._progress = Progress(settings.earlier, settings.shard)
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
         self._keeping = True
+        self._known_causes: dict[str, FindingEvidence] = {}
+        self._known_reasons: dict[str, str] = {}
+        """Known bugs that go by their condition, by title."""
+        self._avoid = [
+            entry.condition.circumstances for entry in settings.known if entry.condition and entry.condition.traits
+        ]
+        self._sorting = 0.0
+        """Seconds that workers have spent on sorting."""
         if settings.earlier:
             self.canary = settings.earlier.canary
             self.store.resume(
-                [structs.replace(one, known=self._known(one.signature)) for one in settings.earlier.findings]
+                [structs.replace(one, known=self.known(one.signature)) for one in settings.earlier.findings]
             )
 
     @property
@@ -114,6 +150,19 @@ class CampaignState:
                 self._started = time.monotonic()
         self.started.set()
 
+    def node_joined(self, ready: Ready, node: str) -> None:
+        """Note that a worker is ready, on a node of a cluster or here (""). Raises TraceError as `ready` does."""
+        self.ready(ready)
+        with self.lock:
+            self.nodes.joined(node)
+
+    def node_left(self, node: str, state: Literal["up", "lost", "refused"] = "up", reason: str = "") -> None:
+        """Note that a worker has left a node: it has ended, or it has to be placed elsewhere."""
+        with self.lock:
+            first = self.nodes.left(node, state)
+        if state != "up" and first:
+            self.emit(NodeLeft(node, state, reason))
+
     def emit(self, record: CampaignEvent) -> None:
         """Report an event to the reader of the campaign."""
         self.events.put(record)
@@ -128,47 +177,115 @@ class CampaignState:
             return None
         return max(self.settings.seconds - self.spent(), 0.0)
 
-    def next_batch(self) -> Fuzz | None:
-        """Return the next few trace numbers, None if there is nothing left to do."""
-        settings = self.settings
+    def next_batch(self, most: int) -> Fuzz | None:
+        """Return the next trace numbers, at most `most`, None if none are left."""
+        settings, shard = self.settings, self.settings.shard
         with self.lock:
-            batch = range(0) if self.stopping.is_set() else self._progress.allot(BATCH, settings.traces)
+            batch = range(0) if self.stopping.is_set() else self._progress.allot(most, settings.traces)
             wanted = self.corpus.wanted(self._states()) if self._keeping else []
         if not batch:
             return None
-        return Fuzz(settings.seed, batch.start, len(batch), settings.overrides, settings.twice_every, wanted)
+        first, count = shard.trace(batch.start), len(batch)
+        return Fuzz(
+            settings.seed, first, count, settings.overrides, settings.twice_every, wanted, shard.of, self._avoid
+        )
 
-    def take(self, ran: Ran) -> Claim | None:
-        """Count a trace. If its violation is new, it is on disk when this returns, together with the count.
+    def has_traces(self) -> bool:
+        """Return True if there are trace numbers that no worker was given yet."""
+        with self.lock:
+            return self._progress.has_more(self.settings.traces)
+
+    def give_back(self, indexes: Collection[int]) -> None:
+        """Take back trace numbers that a worker was given and did not run."""
+        with self.lock:
+            self._progress.give_back(indexes)
+
+    def add(self, counts: Counts, node: str) -> None:
+        """Count traces of which only totals are reported."""
+        with self.lock:
+            self._progress.count_many(counts)
+            self.nodes.count(node, len(counts.indexes), counts.steps, counts.lost)
+            for signature, times in counts.repeats.items():
+                self.store.repeat(signature, times)
+
+    def take(self, ran: Ran, node: str = "") -> Claim | Unsorted | None:
+        """Count a trace. A violation is on disk when this returns, together with the count: as a finding of its own if
+        its signature is new, else, unsorted, for the finding of its signature.
 
         A loss of the worker that did not happen again is a finding, too, but one that cannot be reduced.
         """
         violation, trace = ran.outcome.violation, ran.trace
         with self.lock:
-            claim = self._claim(violation, trace, ran.index) if violation and trace else None
-            loss = self._claim(ran.flaky, trace, ran.index) if ran.flaky and trace else None
-            if loss:
-                finding = self.store.settle(loss.finding.signature, reproduced=False, shown=0, tried=1)
+            taken = self._take(violation, trace, ran.index) if violation and trace else None
+            loss = self._take(ran.flaky, trace, ran.index) if ran.flaky and trace else None
+            if isinstance(loss, Claim):
+                finding = self.store.settle(loss.finding.id, reproduced=False, shown=0, tried=1)
                 self.emit(Found(finding))
                 self.emit(Improved(finding))
             self._progress.count(ran)
+            self.nodes.count(node, 1, ran.outcome.steps, bool(ran.lost))
             if trace and not violation:
                 self._keep(trace, ran.outcome.reached, None)
-            if claim or loss:
+            if isinstance(taken, Claim) or isinstance(loss, Claim):
                 self.store.save_state(self._summary())
-        return claim
+        return taken
 
-    def claim(self, violation: Violation, trace: Trace, index: int) -> Claim | None:
-        """Return the claim for a violation of a trace that is not counted, None if its signature was met before."""
+    def claim(self, violation: Violation, trace: Trace, index: int) -> Claim | Unsorted | None:
+        """Take a violation of a trace that is not counted itself."""
         with self.lock:
-            return self._claim(violation, trace, index)
+            return self._take(violation, trace, index)
 
-    def _claim(self, violation: Violation, trace: Trace, index: int) -> Claim | None:
-        claimed = self.store.claim(violation, index, trace, self._known(violation.signature))
-        return Claim(*claimed) if claimed else None
+    def _take(self, violation: Violation, trace: Trace, index: int) -> Claim | Unsorted | None:
+        """Return a claim for a new signature, an unsorted trace for one that was met before; None if there is no time
+        to sort it."""
+        counted = self.store.count(violation)
+        if counted is None:
+            return Claim(*self.store.claim(violation, index, trace, self.known(violation.signature)))
+        sortable = violation.oracle not in UNEXPLAINED and counted.reproduced
+        if sortable and self._sorting < SORT_GRACE + SORT_SHARE * self.spent() * self.settings.jobs:
+            return Unsorted(counted.id, violation, trace, index)
+        return None
 
-    def _known(self, signature: str) -> str:
+    def sorted_for(self, seconds: float) -> None:
+        """Add to the time spent on sorting."""
+        with self.lock:
+            self._sorting += seconds
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The target's, known once a worker was ready."""
+        assert self._capabilities is not None
+        return self._capabilities
+
+    def known(self, signature: str) -> str:
+        """Return the reason in known.toml for which a signature is no new finding, "" for a new one."""
         return reason_for(self.settings.known, signature, self.settings.target)
+
+    def learn_known(self, entry: Known, evidence: FindingEvidence) -> None:
+        """Take the evidence of a known bug, and judge all findings again."""
+        with self.lock:
+            self._known_causes[entry.title] = evidence
+            self._known_reasons[entry.title] = entry.reason
+            for name in self.store.findings:
+                self.judge(name)
+
+    def judge(self, name: str) -> None:
+        """Note if a finding is a known bug that goes by its condition; the caller holds the lock.
+
+        Each kept trace must be like one of the known bug's, and its condition must hold for one of them.
+        """
+        finding, known = self.store.findings[name], self.store.evidence.get(name)
+        if known is None or not known.evidence or not self._known_causes:
+            return
+        titles = [known_cause(each, self._known_causes) for each in known.evidence]
+        title = next(filter(None, titles), "")
+        alike = title and all(best_match(each, {title: self._known_causes[title]}) for each in known.evidence)
+        reason = self.known(finding.signature) or (self._known_reasons[title] if alike else "")
+        self.store.findings[name] = structs.replace(finding, known=reason)
+
+    def save_locked(self) -> None:
+        """Write the state to disk; the caller holds the lock."""
+        self.store.save_state(self._summary())
 
     def keep(self, trace: Trace, reached: dict[str, int], path: Path) -> None:
         """Decide again about a trace of the corpus."""
@@ -234,4 +351,7 @@ class CampaignState:
             canary=self.canary,
             done=progress.done,
             beyond=sorted(progress.beyond),
+            known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
+            shard="" if settings.shard.of == 1 else str(settings.shard),
+            nodes=self.nodes.totals(),
         )

@@ -3,20 +3,26 @@
 Traces end out of order, since every worker has a few of its own. The state on disk therefore lists which numbers are
 counted: all below `done`, and those in `beyond`. After a kill the counts of the last state stand, and exactly the
 numbers that they do not cover run again.
+
+A campaign that runs a share of its seed's traces (`Shard`) counts positions in that share; for a whole campaign they
+are the trace numbers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 from ..events import Summary
-from ..workers.losses import Ran
+from ..units import WHOLE, Shard
+from ..workers.losses import Counts, Ran
 
 
 class Progress:
-    """Allots trace numbers and adds up results. The campaign's lock guards it."""
+    """Allots positions and adds up results. The campaign's lock guards it."""
 
-    def __init__(self, earlier: Summary | None = None) -> None:
+    def __init__(self, earlier: Summary | None = None, shard: Shard = WHOLE) -> None:
+        self.shard = shard
         self.traces = self.steps = self.lost = self.done = 0
         self.seconds = 0.0
         """Seconds spent before this process started."""
@@ -29,26 +35,54 @@ class Progress:
             self.exercised.update(earlier.exercised)
             self.reached.update(earlier.reached)
         self._next = max(self.beyond, default=self.done - 1) + 1
-        self._gaps = [index for index in range(self._next - 1, self.done - 1, -1) if index not in self.beyond]
-        """Numbers that were allotted before a kill and never counted; the lowest is last."""
+        self._gaps = [place for place in range(self._next - 1, self.done - 1, -1) if place not in self.beyond]
+        """Positions that were allotted and never counted, before a kill or by a worker that was lost; the lowest is
+        last.
+        """
 
-    def allot(self, most: int, end: int | None) -> range:
-        """Return the next numbers, at most `most` and all below `end`; empty if there are none."""
+    def allot(self, most: int, traces: int | None) -> range:
+        """Return the next positions, at most `most`, with trace numbers below `traces`; empty if there are none."""
+        end = None if traces is None else self.shard.size(traces)
         if self._gaps:
-            first = self._gaps.pop()
-            return range(first, first + 1)
+            return self._allot_gap(most)
         first = self._next
         self._next = max(first, min(first + most, first + most if end is None else end))
         return range(first, self._next)
 
+    def has_more(self, traces: int | None) -> bool:
+        """Return True if `allot` would return any."""
+        return bool(self._gaps) or traces is None or self._next < self.shard.size(traces)
+
+    def _allot_gap(self, most: int) -> range:
+        """Return consecutive positions from the end of the gaps, where the lowest is last."""
+        first = self._gaps.pop()
+        end = first + 1
+        while self._gaps and self._gaps[-1] == end and end - first < most:
+            end = self._gaps.pop() + 1
+        return range(first, end)
+
+    def give_back(self, indexes: Iterable[int]) -> None:
+        """Take back trace numbers that were allotted and will not be counted by the worker that had them."""
+        self._gaps += [self.shard.position(index) for index in indexes]
+        self._gaps.sort(reverse=True)
+
     def count(self, ran: Ran) -> None:
         """Add a result."""
-        self.traces += 1
         self.steps += ran.outcome.steps
         self.lost += bool(ran.lost)
-        self.exercised.update(ran.outcome.exercised)
-        self.reached.update(ran.outcome.reached)
-        self.beyond.add(ran.index)
+        self._add(ran.outcome.exercised, ran.outcome.reached, [ran.index])
+
+    def count_many(self, counts: Counts) -> None:
+        """Add the results of many traces."""
+        self.steps += counts.steps
+        self.lost += counts.lost
+        self._add(counts.exercised, counts.reached, counts.indexes)
+
+    def _add(self, exercised: Mapping[str, int], reached: Mapping[str, int], indexes: Collection[int]) -> None:
+        self.traces += len(indexes)
+        self.exercised.update(exercised)
+        self.reached.update(reached)
+        self.beyond.update(map(self.shard.position, indexes))
         while self.done in self.beyond:
             self.beyond.discard(self.done)
             self.done += 1

@@ -7,21 +7,29 @@ traces, so that rare states are reached first.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
-from ..events import Finding, Found, Notice, TraceDone, WorkerLost, WorkerState
+from ..events import Finding, Found, Notice, TraceDone, TracesDone, WorkerLost, WorkerState
+from ..findings.known import Known
 from ..findings.store import OutputError
+from ..identity.evidence import Evidence, FindingEvidence
+from ..identity.investigate import Investigation
+from ..identity.symptom import UNEXPLAINED
 from ..traces.files import load_trace
 from ..traces.violation import Violation
-from ..workers.client import InternalError, Stopped, WorkerClient
-from ..workers.losses import Ran
+from ..workers.client import InternalError, Stopped
+from ..workers.losses import Counts, Ran
+from ..workers.messages import Fuzz
+from ..workers.protocol import NodeLost, NodeRefused, Worker
 from .confirm import Confirmation
-from .state import CampaignState, Claim
+from .schedule import Schedule
+from .sorting import SORT_SECONDS, Sorter
+from .state import CampaignState, Claim, Unsorted
 
 Chore = Callable[["WorkerLoop"], None]
 
@@ -31,56 +39,113 @@ CORPUS_INDEX = -1
 """Number of a trace of the corpus."""
 
 
-def plan_chores(state: CampaignState) -> SimpleQueue[Chore]:
+def plan_chores(state: CampaignState) -> list[Chore]:
     """Return the chores of a campaign."""
-    chores: SimpleQueue[Chore] = SimpleQueue()
+    chores: list[Chore] = [
+        partial(WorkerLoop.learn_known, entry=entry)
+        for entry in state.settings.known
+        if entry.condition and entry.traces and fnmatchcase(state.settings.target, entry.target)
+    ]
     for finding in state.store.findings.values():
         if finding.reproduced and not finding.reduced:
-            chores.put(partial(WorkerLoop.reduce_again, finding=finding))
-    for path in state.corpus.files():
-        chores.put(partial(WorkerLoop.run_again, path=path))
+            chores.append(partial(WorkerLoop.reduce_again, finding=finding))
+    chores += [partial(WorkerLoop.run_again, path=path) for path in state.corpus.files()]
     return chores
 
 
 class WorkerLoop:
     """One worker and its thread. `busy` while it investigates a finding: a limit lets it finish that."""
 
-    def __init__(self, number: int, state: CampaignState, worker: WorkerClient, chores: SimpleQueue[Chore]) -> None:
+    def __init__(self, number: int, state: CampaignState, worker: Worker, schedule: Schedule[Chore]) -> None:
         self.number = number
         self.worker = worker
         self.busy = False
         self._state = state
-        self._chores = chores
+        self._schedule = schedule
 
     def work(self) -> None:
         """Run chores and traces: the body of the thread. Errors become events."""
         state = self._state
         try:
             with self.worker:
-                self._announce("starting")
-                state.ready(self.worker.start())
-                self._announce("fuzzing")
-                for chore in self._all_chores():
-                    chore(self)
-                while batch := state.next_batch():
-                    for ran in self.worker.fuzz(batch):
-                        self._take(ran)
-                        if state.stopping.is_set():
-                            break
+                while not self._serve():
+                    pass
         except Stopped:
             pass
         except (OutputError, TargetError, TraceError, InternalError) as error:
             state.events.put(error)
         except Exception as error:
             state.events.put(InternalError(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        self.busy = False
         self._announce("ended")
 
-    def _all_chores(self) -> Iterator[Chore]:
-        while not self._state.stopping.is_set():
-            try:
-                yield self._chores.get_nowait()
-            except Empty:
-                return
+    def _serve(self) -> bool:
+        """Work on one node. Return True once nothing is left, False if the worker has to be placed elsewhere."""
+        state, joined = self._state, ""
+        self._announce("starting")
+        try:
+            ready = self.worker.start()
+            joined = self.worker.node
+            state.node_joined(ready, joined)
+            self._announce("fuzzing")
+            while work := self._schedule.next(self.worker.batch):
+                try:
+                    self._do(work)
+                finally:
+                    self._schedule.finished()
+        except NodeRefused as error:
+            state.node_left(error.node, "refused", str(error))
+            return False
+        except NodeLost as error:
+            self.busy = False
+            state.node_left(joined, "lost", str(error))
+            return False
+        except BaseException:
+            state.node_left(joined)
+            raise
+        state.node_left(joined)
+        return True
+
+    def _do(self, work: Chore | Fuzz) -> None:
+        """Do a chore or run traces. What a lost node leaves goes back to the schedule."""
+        if isinstance(work, Fuzz):
+            self._fuzz(work)
+            return
+        try:
+            work(self)
+        except NodeLost:
+            self._schedule.put(work)
+            raise
+
+    def _fuzz(self, batch: Fuzz) -> None:
+        left = set(batch.indexes)
+        try:
+            for ran in self.worker.fuzz(batch):
+                if isinstance(ran, Counts):
+                    left.difference_update(ran.indexes)
+                    self._state.add(ran, self.worker.node)
+                    self._state.emit(TracesDone(self.number, len(ran.indexes), ran.steps, self.worker.node))
+                else:
+                    left.discard(ran.index)
+                    self._take(ran)
+                if self._state.stopping.is_set():
+                    break
+        finally:
+            if left:
+                self._state.give_back(left)
+
+    def learn_known(self, entry: Known) -> None:
+        """Collect the evidence of a known bug that goes by its condition, from the traces of its entry."""
+        seen: list[Evidence] = []
+        try:
+            for trace in entry.read_traces():
+                investigation = Investigation(self.worker, self._state.capabilities, SORT_SECONDS)
+                if evidence := investigation.evidence(trace):
+                    seen.append(evidence)
+        except TraceError as error:  # another version has other configurations
+            self._state.emit(Notice(f"known bug {entry.title}: {error}"))
+        if entry.condition and seen:
+            self._state.learn_known(entry, FindingEvidence(seen, entry.condition))
 
     def reduce_again(self, finding: Finding) -> None:
         """Continue a reduction that was cut off."""
@@ -107,34 +172,59 @@ class WorkerLoop:
             return
         if outcome.violation is None:
             state.keep(trace, outcome.reached, path)
-        elif claim := state.claim(outcome.violation, trace, CORPUS_INDEX):
-            state.emit(Found(claim.finding))
-            self._investigate(claim, outcome.violation, trace)
+        else:
+            self._look_into(state.claim(outcome.violation, trace, CORPUS_INDEX), outcome.violation, trace)
 
     def _take(self, ran: Ran) -> None:
-        """Count a trace, and investigate its violation if it is the first of its signature."""
+        """Count a trace, and look into its violation."""
         state, violation = self._state, ran.outcome.violation
         self.busy = violation is not None
-        claim = state.take(ran)
-        state.emit(TraceDone(self.number, ran.index, ran.outcome.steps, violation.signature if violation else ""))
+        node = self.worker.node
+        taken = state.take(ran, node)
+        signature = violation.signature if violation else ""
+        state.emit(TraceDone(self.number, ran.index, ran.outcome.steps, signature, node))
         if ran.lost:
-            state.emit(WorkerLost(self.number, ran.index, ran.lost))
-        if claim and violation and ran.trace:
-            state.emit(Found(claim.finding))
-            self._investigate(claim, violation, ran.trace)
+            state.emit(WorkerLost(self.number, ran.index, ran.lost, node))
+        if violation and ran.trace:
+            self._look_into(taken, violation, ran.trace)
         self.busy = False
 
+    def _look_into(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> None:
+        """Investigate the first failure with its signature, and sort a further one by its cause."""
+        state = self._state
+        if isinstance(taken, Claim):
+            state.emit(Found(taken.finding, self.worker.node))
+            self._investigate(taken, violation, trace)
+        elif isinstance(taken, Unsorted):
+            self.busy = True
+            self._announce(f"sorting {violation.signature}")
+            if claim := Sorter(state, self.worker).sort(taken):
+                self._investigate(claim, violation, load_trace(claim.finding.trace))
+            self.busy = False
+            self._announce("fuzzing")
+
     def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
+        """Confirm, reduce and sort a finding. If the node is lost meanwhile, another worker starts again."""
+        try:
+            self._confirm(claim, violation, trace)
+        except NodeLost:
+            self._schedule.put(partial(WorkerLoop.reduce_again, finding=claim.finding))
+            raise
+
+    def _confirm(self, claim: Claim, violation: Violation, trace: Trace) -> None:
         state = self._state
         self.busy = True
-        self._announce(f"reducing {violation.signature}")
+        self._announce(f"reducing {claim.finding.id}")
         left, seconds = state.left(), state.settings.reduce_seconds
         if left is not None:
             seconds = min(seconds, max(left, OVERTIME_SECONDS))
         confirmation = Confirmation(state.store, state.lock, self.worker, state.emit, seconds)
-        confirmation.investigate(violation, trace, earlier=claim.shorter)
+        name = claim.finding.id
+        best = confirmation.investigate(name, violation, trace, earlier=claim.shorter)
+        if best and violation.oracle not in UNEXPLAINED:
+            Sorter(state, self.worker).settle(name, best, seconds)
         self.busy = False
         self._announce("fuzzing")
 
     def _announce(self, words: str) -> None:
-        self._state.emit(WorkerState(self.number, words))
+        self._state.emit(WorkerState(self.number, words, self.worker.node))

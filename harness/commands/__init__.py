@@ -5,11 +5,16 @@ against  `--against`: two targets on the same traces
 replay   traces from files
 reduce   cuts a failing trace down
 bisect   the releases that show a failure
+known    known bugs: added, listed, checked
+verify_fix  whether a patch fixes a finding
 repro    a folder that makes a failure run elsewhere
+merge    several campaigns as one
 report   a page of HTML
 mutants  how fast known bugs are found
 targets  lists the targets
+new_target  writes the skeleton of a target
 doctor   checks this machine and installation
+where    `--cluster`, `-o URL`: where workers run, and where output goes
 common   options, output and signals that commands share
 reading  reads many trace files, broken ones among them
 

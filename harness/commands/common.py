@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # --help has to come at once
 
 JOBS_MAX = 1024
 AGAINST_HELP = "run the same traces on a second target, which must behave the same"
+FIXES_HELP = "known bugs with patches: a folder with known.toml, or builtin"
 PATIENCE_SECONDS = 5.0
 """Time for a clean end after the first signal; later ones are taken for impatience."""
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")

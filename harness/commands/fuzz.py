@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib
 import random
 from importlib.metadata import entry_points
@@ -10,23 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # --help has to come at once
+    from collections.abc import Callable
+
     from ..campaign.state import Settings
     from ..events import Summary
     from ..findings.known import Known
     from ..outputs.handler import EventHandler
+    from ..workers.protocol import OpenWorker
 
 EXAMPLES = """\
-The same seed gives the same traces. A finding is on disk before it is reported.
-If a campaign was interrupted, the same command (with -o or --seed) continues it.
-A campaign also fuzzes copies of the built-in target with planted bugs, up to
-three (self-test): if none is detected, a campaign without findings is "blind".
-It is "vacuous" if a required oracle never ran or a required state never occurred.
-Exit status: 0 clean, 1 violation found, 2 usage or environment,
-3 vacuous or blind, 4 internal error, 5 interrupted.
-example: hybridfuzz fuzz --target vllm@0.33.0 --time 5m
+The same seed gives the same traces; an interrupted campaign goes on with the same command.
+A self-test fuzzes copies of the built-in target with planted bugs: a campaign that detects none
+is "blind", one that missed a required state is "vacuous". Exit: 0 clean, 1 violation, 2 usage,
+3 vacuous, blind or a known bug is outdated, 4 internal, 5 interrupted.
+example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0
-KNOWN_FILE = "known.toml"
 ENTRY_POINTS = "hybridfuzz.handlers"
 """Other packages register handler modules under this entry point group."""
 
@@ -68,8 +68,9 @@ def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from ..units import count, duration, settings
-    from .common import AGAINST_HELP, add_ranks, add_target, jobs
+    from ..units import count, duration, settings, shard
+    from .common import AGAINST_HELP, FIXES_HELP, add_ranks, add_target, jobs
+    from .where import folder, place
 
     add_target(parser)
     add_ranks(parser)
@@ -85,6 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", "-j", type=jobs, metavar="N", help="worker processes (default: auto, one for each core)"
     )
+    parser.add_argument(
+        "--cluster", type=place, metavar="C", help="run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, local:N"
+    )
+    parser.add_argument("--shard", type=shard, metavar="I/N", help="run share I of N of the seed's traces (see merge)")
     parser.add_argument(
         "--config",
         type=settings,
@@ -105,16 +110,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--out",
-        type=Path,
+        type=folder,
         metavar="DIR",
-        help="folder for findings (default: hybridfuzz-out/TARGET-SEED)",
+        help="folder or URL for findings (default: hybridfuzz-out/TARGET-SEED)",
     )
-    parser.add_argument(
-        "--known",
-        type=Path,
-        metavar="FILE",
-        help="list of known bugs, which do not make it fail (default: DIR/known.toml)",
-    )
+    parser.add_argument("--known", type=Path, metavar="FILE", help="known bugs (default: DIR/known.toml)")
+    parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
     parser.add_argument("--fresh", action="store_true", help="start over instead of continuing an unfinished campaign")
     for output in OUTPUTS:
         if output.is_switch:
@@ -130,6 +131,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a campaign and feed its events to the handlers."""
+    from .where import output_at, workers_of
+
+    with output_at(options.out) as (options.out, publish):
+        if options.against:
+            from .against import fuzz_against
+
+            return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
+        known_and_fixes(options)  # a broken file is reported before an environment is made
+        settings = settings_of(options)
+        with workers_of(options, settings) as (settings, open_worker):
+            return run_campaign(options, settings, open_worker, publish)
+
+
+def run_campaign(
+    options: argparse.Namespace, settings: Settings, open_worker: OpenWorker | None, publish: Callable[[], None]
+) -> int:
+    """Run a campaign to its end. Without `open_worker` its workers are processes of this machine."""
     from contextlib import closing, suppress
 
     from ..campaign.campaign import Campaign
@@ -137,13 +155,7 @@ def run(options: argparse.Namespace) -> int:
     from ..outputs.handler import CampaignInfo, Dispatcher
     from .common import ending_on_signals, printer
 
-    if options.against:
-        from .against import fuzz_against
-
-        return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
-    known_bugs(options.known, options.out or Path())  # a broken file is reported before an environment is made
-    settings = settings_of(options)
-    dispatcher, campaign = Dispatcher(make_handlers(options)), Campaign(settings)
+    dispatcher, campaign = Dispatcher(make_handlers(options)), Campaign(settings, open_worker, publish)
     info = CampaignInfo(
         target=settings.target,
         version=settings.launch.version,
@@ -169,16 +181,35 @@ def run(options: argparse.Namespace) -> int:
     return status(ended.summary)
 
 
-def known_bugs(wanted: Path | None, folder: Path) -> tuple[Known, ...]:
-    """Return acknowledged bugs: of the file that was asked for, else of the output folder's own, if it has one.
+def folder_of(options: argparse.Namespace) -> Path | None:
+    """Return the output folder, None if its name is not settled before a seed is drawn."""
+    from .common import output_folder
+
+    if options.out:
+        return Path(options.out)
+    suffix = f"-{options.shard.number}-of-{options.shard.of}" if options.shard and options.shard.of > 1 else ""
+    return output_folder(f"{options.target}-{options.seed}{suffix}") if options.seed is not None else None
+
+
+def known_bugs(wanted: Path | None, folder: Path | None) -> tuple[Known, ...]:
+    """Return known bugs: of the file that was asked for, else of the output folder's own, if it has one.
 
     Raises TraceError for a file that cannot be used.
     """
+    from ..findings.fixes import KNOWN_FILE
     from ..findings.known import load_known
 
-    if wanted is None and not (folder / KNOWN_FILE).exists():
-        return ()
-    return load_known(wanted or folder / KNOWN_FILE)
+    if wanted is None and folder and (folder / KNOWN_FILE).exists():
+        wanted = folder / KNOWN_FILE
+    return load_known(wanted) if wanted else ()
+
+
+def known_and_fixes(options: argparse.Namespace) -> tuple[Known, ...]:
+    """Return known bugs of --known or the output folder, and those of all --fixes. Raises TraceError likewise."""
+    from ..findings.fixes import read_fixes
+
+    known = known_bugs(options.known, folder_of(options))
+    return (*known, *(entry for where in options.fixes for entry in read_fixes(where, options.target)))
 
 
 def overrides_of(options: argparse.Namespace) -> dict[str, object]:
@@ -197,27 +228,37 @@ def settings_of(options: argparse.Namespace) -> Settings:
     Makes the target's environment if need be. Raises TraceError for a state file that cannot be used: every file of
     the folder is checked before the first trace.
     """
+    from ...targets.base.trace import TraceError
     from ..campaign.resume import unfinished
     from ..campaign.state import Settings
     from ..detection.canary import canaries
+    from ..findings.fixes import apply_fixes, fixes_in
     from ..findings.store import read_state
     from ..findings.triage import load_bug_history
+    from ..units import WHOLE
     from .common import cores, launch_target, memory_limit, output_folder
 
-    overrides = overrides_of(options)
+    overrides, shard = overrides_of(options), options.shard or WHOLE
+    if shard.of > 1 and options.seed is None:
+        raise TraceError("--shard needs --seed: all shards draw from one seed")
     seed, state, continued = options.seed, None, False
-    if options.out or seed is not None:
-        folder = options.out or output_folder(f"{options.target}-{seed}")
+    share = "" if shard.of == 1 else str(shard)
+    folder = folder_of(options)
+    known = known_and_fixes(options)
+    if folder:
         state = read_state(folder)
         load_bug_history(folder)
     launch = launch_target(options.target)
+    fixes = apply_fixes(launch, known, options.target, datetime.date.today())
+    launch = fixes.launch
     if not options.fresh:
-        continued = unfinished(state, options.target, launch.version, overrides, seed)
+        continued = unfinished(state, options.target, launch.version, overrides, seed, share)
     if state and continued:
         seed = state.seed
     elif seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
-    out = options.out or output_folder(f"{options.target}-{seed}")
+    out = folder or output_folder(f"{options.target}-{seed}")
+    history = load_bug_history(out)
     unlimited = options.time is None and options.steps is None and options.traces is None
     workers = options.jobs or min(cores(), options.traces or cores())
     return Settings(
@@ -236,17 +277,21 @@ def settings_of(options: argparse.Namespace) -> Settings:
         canaries=() if options.no_canary else canaries(seed),
         earlier=state if continued else None,
         left_behind=state.findings if state and not continued else (),
-        known=known_bugs(options.known, out),
-        history=load_bug_history(out),
+        known=fixes.acknowledged,
+        fixes=fixes,
+        last=state if state and not continued else None,
+        history={key: bug for key, bug in history.items() if fixes_in(bug.version) == fixes_in(launch.version)},
+        shard=shard,
     )
 
 
 def status(summary: Summary) -> int:
     """Return the exit status. A new finding counts more than an interruption, and that more than what was missed."""
-    from ..exit_status import CLEAN, INTERRUPTED, VACUOUS, VIOLATION
+    from ..exit_status import ADAPTER, CLEAN, INTERRUPTED, VACUOUS, VIOLATION
+    from ..lockstep.target_exception import ADAPTER_ORACLES
 
-    if summary.new_findings:
-        return VIOLATION
+    if found := summary.new_findings:
+        return ADAPTER if all(one.oracle in ADAPTER_ORACLES for one in found) else VIOLATION
     if summary.exit_reason == "interrupted":
         return INTERRUPTED
-    return VACUOUS if summary.blind or summary.vacuous else CLEAN
+    return VACUOUS if summary.blind or summary.vacuous or summary.outdated else CLEAN

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ...targets.base.deployment import Deployment
     from ...targets.base.launch import Launch
     from ...targets.base.repro import Script
     from ...targets.base.trace import Trace
     from ..explain.history import History
+    from ..identity.evidence import Place
+    from ..reproduce.report import OtherRun, ReproCase
     from ..reproduce.script import ScriptVerdict
     from ..traces.violation import Violation
+    from ..workers.client import WorkerClient
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's own package), test_repro.py,
@@ -23,6 +27,8 @@ no script can show its failure (DIR then has the rest); 4 a script was written
 and does not fail as promised.
 example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro
 """
+
+EVIDENCE_BYTES_MAX = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,26 +43,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the trace, write the script, run it, write the rest."""
-    from ...targets.base.trace import TraceError
+    from msgspec import structs
+
     from ..exit_status import CLEAN, INTERNAL, USAGE
     from ..findings.store import OutputError
-    from ..reproduce.folder import ReproCase, write_folder
+    from ..reproduce.folder import write_folder
     from ..traces.files import load_trace
-    from .common import launch_target, open_worker, print_json, printer
+    from .common import launch_target, print_json, printer
 
     trace, line, folder = load_trace(options.trace), printer(options.json), options.out
     launch = launch_target(options.target)
-    with open_worker(options) as worker:
-        worker.start()
-        history = worker.explain(trace)[1]
-    violation = history.violation
-    if violation is None:
-        raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reproduce")
+    case = observed(options, trace, launch)
+    violation = case.violation
     line(f"{violation.signature}\n{violation.message}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        script, verdict = tried(folder, options.target, launch, (trace, history, violation), line)
-        write_folder(folder, ReproCase(options.target, launch, trace, history, violation, script, verdict))
+        script, verdict = tried(folder, options.target, launch, (trace, case.history, violation), line)
+        write_folder(folder, structs.replace(case, script=script, verdict=verdict))
     except OSError as error:
         raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
     good = verdict is not None and verdict.promised
@@ -74,6 +77,66 @@ def run(options: argparse.Namespace) -> int:
         result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
         print_json({**result, "lines": lines, "seconds": seconds})
     return CLEAN if good else INTERNAL if verdict else USAGE
+
+
+def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> ReproCase:
+    """Return the content of the report without a script. Raises TraceError for a trace that does not fail."""
+    from ...targets.base.registry import describe
+    from ...targets.base.trace import TraceError
+    from ..reproduce.related import related
+    from ..reproduce.report import ReproCase
+    from ..reproduce.versions import system, versions_of
+    from .common import open_worker
+
+    deployment = describe(options.target, trace, launch.version)
+    with open_worker(options) as worker:
+        worker.start()
+        history = worker.explain(trace)[1]
+        violation = history.violation
+        if violation is None:
+            raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reproduce")
+        answers = worker.serve(trace, violation.request)
+        runs = list(implementations(worker, trace, deployment))
+    versions = versions_of(launch, deployment.packages)
+    return ReproCase(
+        options.target, launch, deployment, trace, history, violation, answers, runs, versions, system(),
+        places=places(options.trace),
+        related=related(options.target, launch.version, trace, violation.signature),
+    )  # fmt: skip
+
+
+def implementations(worker: WorkerClient, trace: Trace, deployment: Deployment) -> Iterator[OtherRun]:
+    """Yield the result of the trace on each implementation that the engine has."""
+    from msgspec import structs
+
+    from ...targets.base.protocol import TargetError
+    from ...targets.base.trace import TraceError
+    from ..reproduce.report import OtherRun
+
+    for one in deployment.implementations:
+        options = {**trace.config.options, **one.options}
+        chosen = structs.replace(trace.config, options=options)
+        current = all(trace.config.options.get(name) == value for name, value in one.options.items())
+        try:
+            violation = worker.run(structs.replace(trace, config=chosen)).violation
+            result = f"fails ({violation.signature})" if violation else "passes"
+        except (TargetError, TraceError) as error:
+            result = f"not applicable: {error}"
+        yield OtherRun(one.title, one.default, current, result)
+
+
+def places(trace: Path) -> Sequence[Place]:
+    """Return the suspicious functions that a campaign stored beside a finding's trace, () if there are none."""
+    import msgspec
+
+    from ..identity.evidence import EVIDENCE_SUFFIX, FindingEvidence
+    from ..traces.files import read_regular
+
+    path = trace.with_suffix(EVIDENCE_SUFFIX)
+    if not path.is_file():
+        return ()
+    found = msgspec.json.decode(read_regular(path, EVIDENCE_BYTES_MAX, "evidence"), type=FindingEvidence)
+    return found.evidence[0].places if found.evidence else ()
 
 
 def tried(

@@ -22,6 +22,8 @@ FIRST_SHOWN, LAST_SHOWN = 4, 12
 SUBJECTS_MAX = 6
 _RULES = {
     "CRASH": "The target serves every legal trace without an exception, and its process stays alive.",
+    "ADAPTER": "The target's adapter, which is not the engine, raises no exception.",
+    "RECORD": "Each record and view has the fields, types and indices of the protocol.",
     "HANG": "The target answers every event within the time limit.",
     "PROTOCOL": "Only the worker writes to its pipe.",
     "DETERMINISM": "The same trace on a fresh engine in the same process gives the same result.",

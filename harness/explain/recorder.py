@@ -66,12 +66,17 @@ class _RecordedTarget(TargetProxy):
         effect = super().apply(event)
         if not effect.refused:
             self._builder.edited(event)
-        return Effect(_Noted(effect.records, self._builder.take), effect.refused)
+        return Effect(noted(effect.records, self._builder.take), effect.refused)
 
     def view(self) -> View:
         view = super().view()
         self._builder.see(view)
         return view
+
+
+def noted(records: Sequence[Record], take: Callable[[Record], None]) -> Sequence[Record]:
+    """Return records that are passed to `take` as they are iterated over."""
+    return _Noted(records, take)
 
 
 class _Noted(Sequence[Record]):

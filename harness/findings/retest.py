@@ -8,7 +8,7 @@ from pathlib import Path
 from ...targets.base.trace import TraceError
 from ..events import Retested, Summary
 from ..traces.files import load_trace
-from ..workers.client import WorkerClient
+from ..workers.protocol import Worker
 from .triage import Bug, BugHistory
 
 TRIES = 3
@@ -16,12 +16,12 @@ TRIES = 3
 
 def unmet(history: BugHistory, summary: Summary) -> list[Bug]:
     """Return the bugs of the campaign's target that it did not meet and that are not fixed already."""
-    met = {finding.signature for finding in summary.findings}
-    bugs = [bug for bug in history.values() if bug.target == summary.target and bug.signature not in met]
+    met = {finding.id for finding in summary.findings}
+    bugs = [bug for bug in history.values() if bug.target == summary.target and bug.id not in met]
     return [bug for bug in bugs if bug.state != "fixed" and Path(bug.trace).exists()]
 
 
-def retest(bugs: list[Bug], worker: WorkerClient) -> Iterator[Retested]:
+def retest(bugs: list[Bug], worker: Worker) -> Iterator[Retested]:
     """Run the trace of each bug `TRIES` times. Bugs whose traces this version of the target refuses are left out.
 
     Raises what a worker raises, Stopped included.
@@ -34,4 +34,4 @@ def retest(bugs: list[Bug], worker: WorkerClient) -> Iterator[Retested]:
         except TraceError:
             continue
         shown = sum(one is not None and one.signature == bug.signature for one in violations)
-        yield Retested(bug.target, bug.signature, shown, TRIES)
+        yield Retested(bug.target, bug.id, shown, TRIES)

@@ -1,4 +1,4 @@
-"""Bug history: all failures with one signature on one target are one bug, whatever worker, run or machine met them.
+"""Bug history: one finding on one target is one bug, whatever worker, run or machine met it.
 
     OUT/triage.json   the bug history: what every campaign in this folder has met so far
     known.toml        acknowledged bugs (`known`): a run fails only for findings that are not among them
@@ -30,8 +30,9 @@ State = Literal["new", "known", "fixed", "flaky"]
 
 
 class Bug(Struct, frozen=True):
-    """One signature on one target.
+    """One cause on one target, under the name of its finding.
 
+    signature      the symptom of its shortest trace
     first_seen, last_seen  ISO 8601, UTC
     counts         number of failing traces, by run
     shown, tried   how often its trace failed when it ran again alone, and how often it ran: the reproduction rate
@@ -53,6 +54,12 @@ class Bug(Struct, frozen=True):
     tried: int = 0
     state: State = "new"
     reason: str = ""
+    name: str = ""
+
+    @property
+    def id(self) -> str:
+        """The name of its finding."""
+        return self.name or self.signature
 
     @property
     def count(self) -> int:
@@ -69,25 +76,28 @@ BugHistory = dict[str, Bug]
 """Bugs by key (`bug_key`)."""
 
 
-def bug_key(target: str, signature: str) -> str:
-    """Return the key of a bug: two failures with the same key are one bug."""
-    return f"{target} {signature}"
+def bug_key(target: str, name: str) -> str:
+    """Return the key of a bug: findings with the same key are one bug."""
+    return f"{target} {name}"
 
 
 def run_name(summary: Summary) -> str:
-    """Return the name of a campaign in `Bug.counts`: the same seed on the same target is the same run."""
-    return f"{summary.target}#{summary.seed}"
+    """Return the name of a campaign in `Bug.counts`: the same seed on the same target is the same run.
+
+    A shard of it is a run of its own until it is merged with the others (`cluster.merge`).
+    """
+    return f"{summary.target}#{summary.seed}" + (f":{summary.shard}" if summary.shard else "")
 
 
 def merge(history: BugHistory, summary: Summary, known: Sequence[Known], now: str) -> BugHistory:
     """Return the history with a campaign merged into it. `now` is ISO 8601, UTC."""
     merged = dict(history)
-    met = {bug_key(summary.target, finding.signature): finding for finding in summary.findings}
+    met = {bug_key(summary.target, finding.id): finding for finding in summary.findings}
     for key, finding in met.items():
-        merged[key] = _judged(_seen(history.get(key), finding, summary, now), known, seen=True)
+        merged[key] = judged(_seen(history.get(key), finding, summary, now), known, seen=True)
     for key, bug in history.items():
         if key not in met:
-            merged[key] = _judged(bug, known, seen=bug.state != "fixed")
+            merged[key] = judged(bug, known, seen=bug.state != "fixed")
     return merged
 
 
@@ -106,6 +116,7 @@ def _seen(bug: Bug | None, finding: Finding, summary: Summary, now: str) -> Bug:
         counts={run: finding.count},
         shown=finding.shown,
         tried=finding.tried,
+        name=finding.name,
     )
     if bug is None:
         return fresh
@@ -124,10 +135,11 @@ def _seen(bug: Bug | None, finding: Finding, summary: Summary, now: str) -> Bug:
 
 def retried(bug: Bug, *, shown: int, tried: int, known: Sequence[Known]) -> Bug:
     """Return a bug after its trace ran again `tried` times in a later run, of which `shown` failed."""
-    return _judged(structs.replace(bug, shown=shown, tried=tried), known, seen=bool(shown) or not tried)
+    return judged(structs.replace(bug, shown=shown, tried=tried), known, seen=bool(shown) or not tried)
 
 
-def _judged(bug: Bug, known: Sequence[Known], *, seen: bool) -> Bug:
+def judged(bug: Bug, known: Sequence[Known], *, seen: bool) -> Bug:
+    """Return a bug with its state. `seen` is False if its trace ran again and nothing failed."""
     reason = reason_for(known, bug.signature, bug.target)
     state: State = "new"
     if not seen:
@@ -141,7 +153,7 @@ def _judged(bug: Bug, known: Sequence[Known], *, seen: bool) -> Bug:
 
 def bugs_of(history: BugHistory, summary: Summary) -> list[Bug]:
     """Return the bugs that a campaign met: known ones last, then by count."""
-    keys = [bug_key(summary.target, finding.signature) for finding in summary.findings]
+    keys = [bug_key(summary.target, finding.id) for finding in summary.findings]
     met = [history[key] for key in keys if key in history]
     return sorted(met, key=lambda bug: (bug.state == "known", -bug.count))
 
@@ -151,8 +163,8 @@ def load_bug_history(folder: Path) -> BugHistory:
     path, cure = folder / BUG_HISTORY_FILE, "; move it away to start a new bug history"
     history = read_json(path, BugHistory, "a bug history", cure) or {}
     for key, bug in history.items():
-        if key != bug_key(bug.target, bug.signature):
-            problem = one_line(f"{key!r} is not the key of {bug.signature!r} on {bug.target!r}", KEY_SHOWN_MAX)
+        if key != bug_key(bug.target, bug.id):
+            problem = one_line(f"{key!r} is not the key of {bug.id!r} on {bug.target!r}", KEY_SHOWN_MAX)
             raise TraceError(f"{path}: {problem}{cure}")
     try:
         return {key: _inside(folder, bug) for key, bug in history.items()}
@@ -162,7 +174,7 @@ def load_bug_history(folder: Path) -> BugHistory:
 
 def _inside(folder: Path, bug: Bug) -> Bug:
     """Return a bug with the path of its trace in this folder."""
-    return structs.replace(bug, trace=str(trace_path(folder, bug.signature, bug.trace)))
+    return structs.replace(bug, trace=str(trace_path(folder, bug.id, bug.trace)))
 
 
 def save_bug_history(folder: Path, history: Mapping[str, Bug]) -> None:

@@ -1,4 +1,5 @@
-"""Runs traces for a gate and turns their outcomes into verdicts. One worker process, started when needed.
+"""Runs traces for a gate and turns their outcomes into verdicts. One worker process, started when needed; another one
+for the traces of known bugs, which run on the unpatched target.
 
 The budget of the search is converted to a number of *traces*: seconds times the nominal rate that the target declares.
 Hence runs on different machines, or with different numbers of processes, run the same traces and give the same
@@ -17,12 +18,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.registry import parse
 from ...targets.base.trace import Trace, TraceError, check_config
 from ..campaign.confirm import Confirmation
 from ..explain.terminal import finding_text
+from ..findings.fixes import Fixes, check
+from ..findings.known import Known
 from ..findings.store import FindingStore, OutputError, replay_command
 from ..generate.overrides import check_overrides
 from ..traces.files import load_trace
@@ -47,13 +49,15 @@ class ItemVerdict(Struct, frozen=True):
 
 
 class Judge:
-    """One target, one worker process. Methods raise TargetError or InternalError."""
+    """One target with known bugs fixed. Methods raise TargetError or InternalError."""
 
-    def __init__(self, settings: GateSettings, seed: int, launch: Launch, known: Callable[[str], str]) -> None:
+    def __init__(self, settings: GateSettings, seed: int, fixes: Fixes, known: Callable[[str], str]) -> None:
         self.settings = settings
         self.seed = seed
         self._known = known
-        self._worker = WorkerClient(settings.target, launch, TRACE_SECONDS)
+        self._fixes = fixes
+        self._worker = WorkerClient(settings.target, fixes.launch, TRACE_SECONDS)
+        self._unpatched: WorkerClient | None = None
         self._store: FindingStore | None = None
         self._searched = 0.0
         self._capabilities: Capabilities | None = None
@@ -72,8 +76,10 @@ class Judge:
         return max(round(self.settings.budget * self.capabilities.traces_per_second), 1)
 
     def close(self) -> None:
-        """End the worker."""
+        """End the workers."""
         self._worker.__exit__()
+        if self._unpatched:
+            self._unpatched.__exit__()
 
     def replay(self, path: Path) -> ItemVerdict:
         """Run a trace of the corpus, twice: both runs must be identical."""
@@ -93,6 +99,15 @@ class Judge:
             return ItemVerdict("clean", outcome=outcome)
         where = f"{len(trace.events)} events, from the corpus"
         return self._verdict(outcome, outcome.violation, where, path, explained=True)
+
+    def check_known(self, entry: Known) -> ItemVerdict:
+        """Run the traces of a known bug on the unpatched target: an outdated entry fails."""
+        if entry.traces and self._unpatched is None:
+            self._unpatched = WorkerClient(self.settings.target, self._fixes.unpatched, TRACE_SECONDS)
+            self._unpatched.start()
+        [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
+        text = f"known bug {bug.name} ({bug.reason}): {bug.verdict}: {bug.detail}"
+        return ItemVerdict("failed" if bug.outdated else "skipped" if bug.verdict == "not tested" else "clean", text)
 
     def search(self, index: int) -> ItemVerdict:
         """Run trace `index` of the search."""
@@ -125,10 +140,10 @@ class Judge:
         Returns a description of its origin, its file, and True if the signature is new.
         """
         store = self._store = self._store or FindingStore(self.settings.out, self.settings.target)
-        claimed = store.claim(violation, index, trace)
+        claimed = None if store.count(violation) else store.claim(violation, index, trace)
         if claimed:
             case = Confirmation(store, Lock(), self._worker, lambda record: None, REDUCE_SECONDS)
-            case.investigate(violation, trace, earlier=claimed[1])
+            case.investigate(claimed[0].id, violation, trace, earlier=claimed[1])
         finding = store.findings[violation.signature]
         where = f"{len(trace.events)} events, {trace.origin}"
         if finding.reproduced:

@@ -23,7 +23,7 @@ from ..lockstep.state_catalogue import missing_states, required_oracles
 from ..units import plural
 from .items import GateCollector, TraceItem
 from .judge import Judge, corpus_files
-from .packaged_bugs import known_bugs
+from .packaged_bugs import fixes_for, known_bugs
 from .settings import SettingsError, combine
 
 ROOT_ID = "hybridfuzz"
@@ -46,11 +46,11 @@ class GateSession:
         try:
             self.settings = combine(options, config.rootpath)
             self.seed = from_controller if from_controller is not None else self._seed()
-            self.launch = prepare(self.settings.target, self._progress)
-            known = known_bugs(self.settings, self.launch.version)
+            self.fixes = fixes_for(self.settings, prepare(self.settings.target, self._progress))
+            self.launch = self.fixes.launch
         except (SettingsError, TargetError, TraceError) as error:
             raise pytest.UsageError(f"hybridfuzz: {error}") from None
-        self.judge = Judge(self.settings, self.seed, self.launch, known)
+        self.judge = Judge(self.settings, self.seed, self.fixes, known_bugs(self.settings.target, self.fixes))
         self._states: Counter[str] = Counter()
         self._exercised: Counter[str] = Counter()
         self._reached: Counter[str] = Counter()
@@ -95,6 +95,11 @@ class GateSession:
             raise pytest.UsageError(f"hybridfuzz: {error}") from None
         judge, root = self.judge, self.config.rootpath
         traces = [(name, path, partial(judge.replay, path)) for name, path in corpus_files(self.settings)]
+        traces += [
+            (f"known/{entry.title}", root, partial(judge.check_known, entry))
+            for entry in self.fixes.entries
+            if entry.patch or entry.traces
+        ]
         traces += [(f"search/{index:04}", root, partial(judge.search, index)) for index in range(count)]
         wanted = [trace for trace in traces if not self._only or any(_within(trace[0], name) for name in self._only)]
         if self._only and not wanted:

@@ -4,6 +4,7 @@
     budget = "60s"                 profile = "gate"
     corpus = ["tests/traces"]      known = "known.toml"
     out = "hybridfuzz-out/gate"    config = { mamba_cache_mode = "align" }
+    fixes = ["builtin"]
 
 Paths are relative to the file. Options of the command line override the file.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from ..findings.fixes import BUILTIN
 from ..units import duration
 from ..units import settings as parse_pairs
 
@@ -39,11 +41,15 @@ class GateFile(Struct, frozen=True, forbid_unknown_fields=True):
     corpus: tuple[str, ...] = ()
     config: dict[str, str | int | bool] = {}
     known: str = ""
+    fixes: tuple[str, ...] = ()
     out: str = ""
 
 
 class GateSettings(Struct, frozen=True, kw_only=True):
-    """The settings in effect. `budget` is in seconds; with `seed` None the search draws one."""
+    """The settings in effect. `budget` is in seconds; with `seed` None the search draws one.
+
+    `fixes` are folders with a known.toml, or "builtin".
+    """
 
     target: str
     budget: float
@@ -52,6 +58,7 @@ class GateSettings(Struct, frozen=True, kw_only=True):
     corpus: tuple[Path, ...]
     overrides: Mapping[str, object]
     known: Path | None
+    fixes: tuple[str, ...]
     out: Path
 
 
@@ -95,7 +102,7 @@ def combine(options: Mapping[str, object], root: Path) -> GateSettings:
     seed = options.get("seed", file.seed)
     if seed is None and profile == "gate":
         seed = 0
-    known, out = options.get("known"), options.get("out")
+    known, out, fixes = options.get("known"), options.get("out"), options.get("fixes")
     return GateSettings(
         target=target,
         budget=_seconds(options.get("budget") or file.budget or BUDGETS[profile]),
@@ -104,6 +111,7 @@ def combine(options: Mapping[str, object], root: Path) -> GateSettings:
         corpus=tuple(_existing(root / folder) for folder in file.corpus),
         overrides=overrides,
         known=_existing(Path(str(known)) if known else root / file.known) if known or file.known else None,
+        fixes=tuple(fixes) if isinstance(fixes, list) else tuple(_anchored_fixes(one, root) for one in file.fixes),
         out=Path(str(out)) if out else root / (file.out or "hybridfuzz-out/gate"),
     )
 
@@ -114,6 +122,11 @@ def _anchored(target: str, root: Path) -> str:
     if at and root != Path.cwd() and (root / version).is_dir():
         return f"{name}@{root / version}"
     return target
+
+
+def _anchored_fixes(where: str, root: Path) -> str:
+    """Return an entry of `fixes` of the file with a relative path resolved against the file's folder."""
+    return where if where == BUILTIN else str(_existing(root / where))
 
 
 def _seconds(value: object) -> float:

@@ -4,4 +4,5 @@ choices         the source of choices: a seeded PRNG, or Hypothesis
 overrides       `--config`: settings that are the same in all traces
 configurations  draws the configuration of a trace
 grammar         draws its events
+avoid           keeps most traces away from the circumstances of known bugs
 """

@@ -28,7 +28,7 @@ class Choices(Protocol):
 class RandomChoices:
     """The seeded source: the same seed gives the same choices on every machine."""
 
-    def __init__(self, seed: int, index: int = 0) -> None:
+    def __init__(self, seed: int, index: int | str = 0) -> None:
         self._random = random.Random(f"{seed}/{index}")
         self._float = self._random.random
 

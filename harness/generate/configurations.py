@@ -51,6 +51,8 @@ def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
         policy=choices.pick(capabilities.policies),
         options={name: choices.pick(values) for name, values in capabilities.options.items()},
     )
+    if not capabilities.has_pool:
+        return msgspec.structs.replace(config, num_blocks=config.smallest_pool())
     spare = choices.integer(0, 4) if choices.chance(40) else choices.integer(4, 12 + config.smallest_pool() * 2)
     return msgspec.structs.replace(config, num_blocks=config.smallest_pool() + spare)
 

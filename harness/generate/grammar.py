@@ -12,8 +12,9 @@ It uses what is known about hybrid caches, and nothing about single bugs:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from ...reference.batch import repeated
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import (
     Abort,
@@ -21,6 +22,7 @@ from ...targets.base.trace import (
     Arrive,
     CaptureGraphs,
     Config,
+    Crop,
     DummyRun,
     Evict,
     ExternalLoad,
@@ -28,18 +30,24 @@ from ...targets.base.trace import (
     MoveTier,
     Park,
     Preempt,
+    Reorder,
+    Repeat,
+    Reset,
     ResetPrefixCache,
     Resume,
+    Select,
     Sleep,
     Step,
     Trace,
     Truncate,
     Wake,
 )
+from .avoid import AVOID_PERCENT, REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
 
 EVENTS_MAX = 160
+SESSIONS_MAX = 6
 DOCUMENTS = ("a", "b", "c")
 
 
@@ -68,15 +76,20 @@ class Grammar:
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Return the rare events that this trace uses, with percentages. Each is off in about half of the traces."""
         rare: dict[str, tuple[int, Callable[[], AnyEvent]]] = {
-            "preempt": (12, lambda: Preempt(self.holder())),
+            "preempt": (12, self.preempt),
             "abort": (8, self.abort),
-            "park": (8, lambda: Park(self.live_name())),
-            "evict": (8, lambda: Evict(self.choices.integer(1, 6))),
-            "reset_prefix_cache": (5, lambda: ResetPrefixCache(self.choices.chance(50))),
+            "park": (8, self.park),
+            "evict": (8, self.evict),
+            "reset_prefix_cache": (5, self.reset_prefix_cache),
             "capture_graphs": (3, CaptureGraphs),
             "sleep": (3, Sleep),
             "external_load": (15, self.external_load),
-            "move_tier": (6, lambda: MoveTier(self.live_name(), "host")),
+            "move_tier": (6, self.move_tier),
+            "select": (6, self.select),
+            "reorder": (12, self.reorder),
+            "repeat": (8, self.repeat),
+            "crop": (8, self.crop),
+            "reset": (3, Reset),
         }
         return [rare[tag] for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
 
@@ -103,7 +116,7 @@ class Grammar:
             return self.arrive()
         if len(self.left) < self.burst and choices.chance(30):
             return self.arrive()
-        if any(name not in self.left for name in self.sessions) and choices.chance(35):
+        if self.parked() and choices.chance(35):
             return self.turn()
         for percent, draw in self.rare:
             if choices.chance(percent):
@@ -118,27 +131,75 @@ class Grammar:
         """Return a request that is probably alive, or a session."""
         return self.choices.pick(list({**self.left, **self.sessions}) or ["r0"])
 
+    def preempt(self) -> Preempt:
+        """Return a preemption of a request, or of a session between its turns."""
+        return Preempt(self.holder())
+
     def abort(self) -> Abort:
         """Return an abort of a request or a session."""
         name = self.holder()
         self.sessions.pop(name, None)
         return Abort(name)
 
+    def park(self) -> Park:
+        """Return an early end of a session's turn."""
+        return Park(self.live_name())
+
+    def evict(self) -> Evict:
+        """Return an eviction of a few cached blocks."""
+        return Evict(self.choices.integer(1, 6))
+
+    def reset_prefix_cache(self) -> ResetPrefixCache:
+        """Return a reset of the prefix cache."""
+        return ResetPrefixCache(self.choices.chance(50))
+
+    def move_tier(self) -> MoveTier:
+        """Return a move of a request's blocks to the host's memory."""
+        return MoveTier(self.live_name(), "host")
+
+    def parked(self, room: int = 0) -> list[str]:
+        """Return the sessions that are probably parked and have room for as many tokens more."""
+        return [name for name in self.sessions if name not in self.left and self.room(name) >= room]
+
+    def pick_parked(self, room: int = 0) -> str:
+        """Return one of `parked`, which must not be empty."""
+        return self.choices.pick(self.parked(room))
+
+    def may_fork(self) -> bool:
+        """Return True if a session can be forked and there are not too many."""
+        return bool(self.parked()) and len(self.sessions) < SESSIONS_MAX
+
     def turn(self) -> Resume | Truncate | Fork | Step:
         """Return the next turn, a truncation or a fork of a session that is probably parked. A session without room
         for another turn stays parked until the end of the trace."""
-        name = self.choices.pick([name for name in self.sessions if name not in self.left])
+        name = self.pick_parked()
         if self.cuts and self.choices.chance(40):
-            self.sessions[name] = self.length(self.sessions[name])
-            return Truncate(name, self.sessions[name])
-        if self.forks and len(self.sessions) < 6 and self.choices.chance(25):
-            fork = f"{name}f{len(self.sessions)}"
-            self.sessions[fork] = self.sessions[name]
-            return Fork(fork, name)
-        room = self.config.max_model_len - self.sessions[name]
-        if room < 2:
+            return self.truncate(name)
+        if self.forks and len(self.sessions) < SESSIONS_MAX and self.choices.chance(25):
+            return self.fork(name)
+        if self.room(name) < 2:
             del self.sessions[name]
             return self.step()
+        return self.resume(name)
+
+    def room(self, name: str) -> int:
+        """Return the number of tokens that another turn of a session may have, its output included."""
+        return self.config.max_model_len - self.sessions[name]
+
+    def truncate(self, name: str) -> Truncate:
+        """Return a truncation of a session."""
+        self.sessions[name] = self.length(self.sessions[name])
+        return Truncate(name, self.sessions[name])
+
+    def fork(self, name: str) -> Fork:
+        """Return a fork of a session."""
+        fork = f"{name}f{len(self.sessions)}"
+        self.sessions[fork] = self.sessions[name]
+        return Fork(fork, name)
+
+    def resume(self, name: str) -> Resume:
+        """Return the next turn of a session that has room for one."""
+        room = self.room(name)
         max_new = self.length(min(room - 1, 6 if self.short else self.unit))
         prompt = self.length(min(room - max_new, 2 * self.unit))
         self.sessions[name] += prompt + max_new
@@ -226,6 +287,33 @@ class Grammar:
         name, chance = list(self.left or ["r0"])[-1], self.choices.chance
         return ExternalLoad(name, self.length(self.config.max_model_len), chance(85), chance(20))
 
+    def select(self) -> Select:
+        """Return a selection of most of the requests that are probably in the batch, in any order."""
+        names = list(self.left) or ["r0"]
+        kept = [name for name in names if self.choices.chance(75)] or names
+        order = sorted(kept, key=lambda name: self.choices.integer(0, 3))
+        self.left = {name: steps for name, steps in self.left.items() if name in order}
+        return Select(tuple(order))
+
+    def reorder(self) -> Reorder:
+        """Return beams: rows are exchanged, or take over another row."""
+        names = list(self.left) or ["r0"]
+        if self.choices.chance(50):
+            shift = self.choices.integer(1, max(len(names) - 1, 1))
+            return Reorder(dict(zip(names, names[shift:] + names[:shift], strict=True)))
+        return Reorder({name: self.choices.pick(names) for name in names})
+
+    def crop(self) -> Crop:
+        """Return a crop of a few tokens."""
+        return Crop(self.choices.integer(1, 4))
+
+    def repeat(self) -> Repeat:
+        """Return two or three of each row."""
+        times = self.choices.integer(2, 3)
+        batch = repeated(list(self.left), times, self.config.max_num_seqs, set())
+        self.left |= {name: self.left[source] for name, (source, _) in batch.items()}
+        return Repeat(times)
+
     def dummy_run(self) -> DummyRun:
         """Return a dummy run, as of an idle data-parallel rank."""
         return DummyRun(self.choices.integer(1, self.config.max_num_seqs), self.choices.chance(85))
@@ -237,11 +325,42 @@ def draw_trace(
     index: int,
     overrides: Mapping[str, object] | None = None,
     supports: Callable[[Config], str] = lambda config: "",
+    avoid: Sequence[Circumstances] = (),
 ) -> Trace:
-    """Return trace `index` of a campaign with this seed: a pure function of its arguments."""
-    choices = RandomChoices(seed, index)
-    config = draw_valid_config(choices, supports, capabilities, overrides or {})
+    """Return trace `index` of a campaign with this seed: a pure function of its arguments.
+
+    Most traces to which circumstances in `avoid` apply are drawn again (`avoid`).
+    """
+    shared = capabilities.traces_per_configuration
+
+    def draw(choices: RandomChoices, origin: str) -> Trace:
+        configured_by = choices if shared == 1 else RandomChoices(seed, -1 - index // shared)
+        return _draw(choices, configured_by, capabilities, overrides, supports, origin)
+
+    trace = draw(RandomChoices(seed, index), f"seed {seed}, trace {index}")
+    if not any(each.apply_to(trace) for each in avoid):
+        return trace
+    choices = RandomChoices(seed, f"{index}/avoid")
+    if not choices.chance(AVOID_PERCENT):
+        return trace
+    for number in range(1, REDRAWS_MAX + 1):
+        again = RandomChoices(seed, f"{index}/{number}")
+        trace = draw(again, f"seed {seed}, trace {index}, drawn again ({number})")
+        if not any(each.apply_to(trace) for each in avoid):
+            break
+    return trace
+
+
+def _draw(
+    choices: Choices,
+    configured_by: Choices,
+    capabilities: Capabilities,
+    overrides: Mapping[str, object] | None,
+    supports: Callable[[Config], str],
+    origin: str,
+) -> Trace:
+    config = draw_valid_config(configured_by, supports, capabilities, overrides or {})
     grammar = Grammar(config, capabilities, choices)
     count = choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
     events: tuple[AnyEvent, ...] = tuple(grammar.next_event() for _ in range(count))
-    return Trace(config, events, origin=f"seed {seed}, trace {index}")
+    return Trace(config, events, origin=origin)

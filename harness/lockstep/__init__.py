@@ -5,7 +5,8 @@ lockstep          one target, one reference, all oracles
 ranks             several engines as data-parallel ranks
 client_events     applies a trace's client events to the reference
 ledger_updates    applies the writes of a record to the reference
-target_exception  an exception in a target as a violation
+target_exception  an exception as a violation, and whose fault it is
+malformed         the field of a record or view that is not what the protocol allows
 differential      two targets on one trace (D1)
 state_catalogue   states that a campaign must reach
 reached_states    counts them

@@ -8,7 +8,22 @@ from __future__ import annotations
 
 from ...reference.model import Reference
 from ...targets.base.observe import View
-from ...targets.base.trace import Abort, Arrive, Config, Event, Fork, Park, Resume, Truncate, fits
+from ...targets.base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    Crop,
+    Event,
+    Fork,
+    Park,
+    Reorder,
+    Repeat,
+    Reset,
+    Resume,
+    Select,
+    Truncate,
+    fits,
+)
 
 
 def announce(event: Event, reference: Reference, config: Config, names: set[str]) -> None:
@@ -20,6 +35,28 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
         life = reference.lives.get(event.name)
         if life is not None and life.parked and fits(config, event, life.known):
             life.resume(event.prompt, event.max_new_tokens)
+
+
+def confirm_batch(
+    event: Event, reference: Reference, before: View, refused: str, config: Config, names: set[str]
+) -> None:
+    """Apply an event that acts on the batch, the running requests of the view `before` it."""
+    reference.batch = None
+    rows = before.running
+    if not rows or any(name not in reference.lives for name in rows):
+        return
+    if refused:
+        reference.batch = rows if isinstance(event, Select | Reorder | Repeat | Crop | Reset) else None
+    elif isinstance(event, Select):
+        reference.select(rows, event.names)
+    elif isinstance(event, Reorder):
+        reference.reorder(rows, event.sources)
+    elif isinstance(event, Repeat):
+        reference.repeat(rows, event.times, config.max_num_seqs, names)
+    elif isinstance(event, Crop):
+        reference.crop(rows, event.tokens)
+    elif isinstance(event, Reset):
+        reference.reset(rows)
 
 
 def confirm(event: Event, reference: Reference, view: View, refused: str, names: set[str]) -> None:

@@ -20,6 +20,7 @@ from ...targets.base.observe import (
     Forward,
     ForwardRow,
     Numeric,
+    OutOfRange,
     Planned,
     Record,
     SlotWrite,
@@ -27,6 +28,7 @@ from ...targets.base.observe import (
     View,
 )
 from ...targets.base.protocol import Target, TargetError
+from ...targets.base.proxy import unwrapped
 from ...targets.base.trace import (
     Abort,
     Config,
@@ -40,10 +42,11 @@ from ..oracles import IMPLEMENTED_HOOKS, ORACLES
 from ..oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
-from .client_events import announce, confirm
+from .client_events import announce, confirm, confirm_batch
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
+from .malformed import fault_in_effect, fault_in_view
 from .reached_states import ReachedStates
-from .target_exception import crash_violation, ended_request
+from .target_exception import crash_violation, ended_request, owner, record_violation
 
 DRAIN_STEPS_PER_TOKEN = 3
 """Steps allowed for draining, per token of the unfinished requests. Each step computes at least one token."""
@@ -59,17 +62,21 @@ def unobserved(index: int) -> None:
 class Lockstep:
     """One target, one reference, all applicable oracles."""
 
-    def __init__(self, target: Target, config: Config, observes: frozenset[str]) -> None:
+    def __init__(self, target: Target, config: Config, observes: frozenset[str], engine: tuple[str, ...] = ()) -> None:
+        """`engine` are the import names of the engine's packages (`Capabilities.engine`)."""
         self.target = target
         self.config = config
+        self.engine = engine
         self.context = Context(target, target.view())
         self.oracles = [oracle() for oracle in ORACLES if oracle.needs <= observes]
-        self.reached = ReachedStates(target.layout)
+        self.reached = ReachedStates(target.layout, observes)
         self.violation: Violation | None = None
         self.steps = 0
         self.digest = 0
         self._names: set[str] = set()
         self.asleep = False
+        self._effect: object = None
+        """What the target returned for the event in progress; None until it has."""
         self._planned_view: View | None = None
         self._planned_step = -1
         self._hooks = {name: self._overriders(name) for name in HOOKS}
@@ -92,18 +99,28 @@ class Lockstep:
         except (TargetError, TraceError):
             raise
         except Exception as error:  # whatever a target raises is a finding, not the end of the campaign
-            self.violation = crash_violation(context, error)
+            self.violation = self._raised(error)
         return self.violation
+
+    def _raised(self, error: Exception) -> Violation:
+        who, _ = owner(error, self.engine)
+        if who != "hybridfuzz":
+            return crash_violation(self.context, error, self.engine)
+        target, layout = unwrapped(self.target), self.context.layout
+        fault = fault_in_effect(self._effect, layout) or fault_in_view(target.view(), layout)
+        return record_violation(self.context, error, fault, type(target).__module__)
 
     def _happen(self, event: Event) -> Violation | None:
         context = self.context
-        effect = self.target.apply(event)
+        self._effect = None
+        self._effect = effect = self.target.apply(event)
         for record in effect.records:
             violation = self._record(record)
             if violation:
                 return violation
         view = self.target.view()
         confirm(event, context.reference, view, effect.refused, self._names)
+        confirm_batch(event, context.reference, context.before, effect.refused, self.config, self._names)
         context.refused = effect.refused
         if self._planned_view == view:
             view = self._planned_view  # oracles recognise a view that they have checked by its identity
@@ -184,7 +201,11 @@ class Lockstep:
     def _accesses(self, forward: Forward) -> Violation | None:
         """Check and then apply each access before the next one: a kernel may read what another wrote."""
         context, hooks = self.context, self._access_hooks
+        rows = len(forward.rows)
         for access in forward.accesses:
+            beyond = access.row >= rows or access.row < 0 or access.group < 0  # Python would count from the end
+            if beyond and type(access) is not OutOfRange:
+                raise IndexError("an access names a row or group that does not exist")
             for judge in hooks[type(access)]:
                 violation = judge(context, access)
                 if violation:

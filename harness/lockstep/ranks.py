@@ -137,7 +137,10 @@ def run_ranks(
     targets = {rank: factory.open(trace.config) for rank in (range(size) if own is None else own)}
     try:
         ranks = Ranks(
-            {rank: Lockstep(target, trace.config, factory.capabilities.observes) for rank, target in targets.items()},
+            {
+                rank: Lockstep(target, trace.config, factory.capabilities.observes, factory.capabilities.engine)
+                for rank, target in targets.items()
+            },
             size,
             vote,
         )

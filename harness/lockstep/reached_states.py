@@ -11,26 +11,46 @@ from ...reference.layout import Layout
 from ...reference.prefix_cache import Key
 from ...reference.request import Life
 from ...targets.base.observe import (
+    Content,
     Copied,
     Forward,
     ForwardRow,
     Loaded,
+    Numeric,
+    OutOfRange,
     Planned,
     PlannedRow,
+    RealForward,
     Record,
     SlotWrite,
     StateWrite,
     View,
     Zeroed,
 )
-from ...targets.base.trace import Abort, Event, Fork, MoveTier, Park, ResetPrefixCache, Step, Truncate
+from ...targets.base.trace import (
+    BATCH_EVENTS,
+    Abort,
+    Event,
+    Evict,
+    Fork,
+    MoveTier,
+    Park,
+    Reorder,
+    ResetPrefixCache,
+    Sleep,
+    Step,
+    Truncate,
+)
 from ..oracles.base import Context
 
 
 class ReachedStates:
     """Counts states of one trace."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, observes: frozenset[str] = frozenset()) -> None:
+        """`observes` is what the target declares that it observes."""
+        self._missing = set(observes)
+        """Declared observations that were not delivered yet."""
         self.counts: Counter[str] = Counter()
         self._windows = [index for index, group in enumerate(layout.groups) if group.window]
         self._drafting = [index for index, group in enumerate(layout.groups) if group.draft]
@@ -40,11 +60,15 @@ class ReachedStates:
         self._evicted: set[Key] = set()
         self._parked_with: dict[str, int] = {}
         """Tokens that a session had in memory when its last turn ended."""
+        self._content: Content | None = None
+        """The first content that was read."""
         self._seats: list[str] = []
         """Requests of the last batch, by row."""
 
     def after_record(self, record: Record, context: Context) -> None:
         """Count the states of a record. Called after the oracles accepted it and before the reference applies it."""
+        if self._missing:
+            self._observed(record)
         if isinstance(record, Planned):
             self._planned(record, context)
         elif isinstance(record, Forward):
@@ -55,6 +79,43 @@ class ReachedStates:
             self.counts["blocks zeroed"] += 1
         elif isinstance(record, Loaded):
             self.counts["loaded from outside the pool"] += 1
+
+    def _observed(self, record: Record) -> None:
+        """Note which of the declared observations were delivered, each once in a trace."""
+        if isinstance(record, Planned):
+            view = record.view
+            self._deliver("pool", len(view.references) > 0)
+            self._deliver("labels", view.labels is not None)
+            self._deliver("tables", len(view.tables) > 0)
+            self._deliver("caches", len(view.caches) > 0)
+            self._deliver("leftovers", len(view.leftovers) + len(view.drained) > 0)
+            self._deliver("estimates", any(row.estimated >= 0 for row in record.rows))
+        elif isinstance(record, Forward):
+            self._deliver("accesses", any(not isinstance(access, OutOfRange) for access in record.accesses))
+        elif isinstance(record, Zeroed | Copied | Loaded):
+            self._deliver("device_order", True)
+        elif isinstance(record, Numeric):
+            self._deliver("numeric", True)
+        elif isinstance(record, RealForward):
+            self._deliver("real_model", True)
+
+    def _deliver(self, word: str, delivered: bool) -> None:
+        if delivered and word in self._missing:
+            self._missing.remove(word)
+            self.counts[f"observed: {word}"] = 1
+
+    def _read_content(self, context: Context, view: View) -> None:
+        """Read pages until two differ: a target that always returns the same has shown nothing."""
+        groups = range(len(context.layout.groups))
+        pages = [(key.group, block) for block, key in view.published.items()]
+        if not context.layout.prefix_caching:
+            columns = [(index, table[index]) for table in view.tables.values() for index in groups]
+            pages = [(index, block) for index, blocks in columns for block in blocks if block != context.null]
+        for group, block in pages[:8]:
+            content = context.target.read(group, 0, block)
+            if self._content is None:
+                self._content = content
+            self._deliver("content", content != self._content)
 
     def _planned(self, planned: Planned, context: Context) -> None:
         counts, rows, lives = self.counts, planned.rows, context.reference.lives
@@ -72,7 +133,7 @@ class ReachedStates:
         for row in rows:
             life = lives[row.name]
             for index in self._windows:
-                passed = planned.view.tables[row.name][index][:1] == (context.null,)
+                passed = context.has_pool and planned.view.tables[row.name][index][:1] == (context.null,)
                 state = (
                     "hit behind a sliding window" if row.admitted else "blocks to the left of a sliding window freed"
                 )
@@ -88,7 +149,8 @@ class ReachedStates:
                 self._prompt(row, life, context)
         if admitted > 1:
             counts["two admitted in one step"] += 1
-        if not planned.view.tables.keys().isdisjoint(planned.view.waiting):
+        holders = planned.view.tables or planned.view.caches
+        if not holders.keys().isdisjoint(planned.view.waiting):
             counts["resumed turn waits while holding its caches"] += 1
         if 0 < prompts < len(rows):
             counts["prompts and decodes in one step"] += 1
@@ -239,6 +301,13 @@ class ReachedStates:
         """Count the states at the end of an event. Called after the oracles checked `view`; `context.before` is the
         view before it."""
         counts, running = self.counts, context.before.running
+        if "content" in self._missing and not isinstance(event, Sleep):
+            self._read_content(context, view)
+        if isinstance(event, Sleep):
+            counts["memory given back and taken again"] += view != context.before
+        elif isinstance(event, Evict):
+            lost = context.before.published.keys() - view.published.keys()
+            counts["cached block evicted by an event"] += bool(lost)
         if context.before.published and not view.published:
             self._evicted.update(context.before.published.values())
         gone = [name for name in running if name in view.waiting]
@@ -255,9 +324,27 @@ class ReachedStates:
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)
+        if context.event_kind in BATCH_EVENTS:
+            self._batch(event, context, view)
         if isinstance(event, ResetPrefixCache) and context.before.published and not view.published:
             counts["prefix cache reset"] += 1
             counts["prefix cache reset while requests run"] += bool(running)
+
+    def _batch(self, event: Event, context: Context, view: View) -> None:
+        counts, rows = self.counts, context.before.running
+        kind = context.event_kind
+        if kind == "crop":
+            counts["batch cropped or crop refused"] += bool(rows)
+        elif kind == "reset":
+            counts["batch reset"] += bool(rows)
+        elif kind == "select":
+            counts["rows of the batch selected"] += rows != view.running
+        elif kind == "repeat":
+            counts["rows of the batch repeated"] += len(view.running) > len(rows)
+        elif isinstance(event, Reorder):
+            sources = [event.sources.get(name, name) for name in rows]
+            counts["rows of the batch exchanged"] += sources != list(rows) and sorted(sources) == sorted(rows)
+            counts["row copied over another row"] += any(one in rows and sources.count(one) > 1 for one in sources)
 
     def _parked(self, event: Event, context: Context, view: View) -> None:
         counts, before = self.counts, context.before

@@ -29,9 +29,10 @@ def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], No
     except (TargetError, TraceError):
         raise
     except Exception as error:  # an engine that cannot be built for a configuration it should take
-        return Outcome(crash_violation(None, error), 0, 0, {}, {}, 0)
+        return Outcome(crash_violation(None, error, factory.capabilities.engine), 0, 0, {}, {}, 0)
     try:
-        lockstep = Lockstep(target, trace.config, factory.capabilities.observes)
+        capabilities = factory.capabilities
+        lockstep = Lockstep(target, trace.config, capabilities.observes, capabilities.engine)
         for index, event in enumerate(trace.events):
             on_event(index)
             if lockstep.apply(event, index):

@@ -14,6 +14,18 @@ from ..generate.overrides import converted
 from ..oracles import applicable
 
 REQUIRES: dict[str, str] = {
+    # what the target declares
+    "observed: pool": "observes:pool",
+    "observed: labels": "observes:labels",
+    "observed: tables": "observes:tables",
+    "observed: accesses": "observes:accesses",
+    "observed: content": "observes:content",
+    "observed: caches": "observes:caches",
+    "observed: device_order": "observes:device_order",
+    "observed: estimates": "observes:estimates",
+    "observed: leftovers": "observes:leftovers",
+    "observed: numeric": "observes:numeric",
+    "observed: real_model": "observes:real_model",
     # prompts and their chunks
     "chunked prefill": "chunked-prefill",
     "first chunk of one token": "chunked-prefill",
@@ -27,8 +39,8 @@ REQUIRES: dict[str, str] = {
     "batch of three or more": "",
     "two admitted in one step": "",
     "prompts and decodes in one step": "block-tables",
-    "request moved to another row": "",
-    "nothing could be scheduled": "continued",
+    "request moved to another row": "moving-rows",
+    "nothing could be scheduled": "continued pool",
     "padding rows": "padding",
     "padding over a vacated row": "padding",
     "dummy run after requests": "dummy_run",
@@ -50,6 +62,13 @@ REQUIRES: dict[str, str] = {
     "session truncated": "truncate",
     "truncation refused": "truncate block-tables",
     "turn resumed from a checkpoint": "truncate block-tables",
+    # batches of plain caches
+    "rows of the batch selected": "select",
+    "rows of the batch exchanged": "reorder",
+    "row copied over another row": "reorder",
+    "rows of the batch repeated": "repeat",
+    "batch cropped or crop refused": "crop",
+    "batch reset": "reset",
     # the prefix cache
     "prefix hit": "caching",
     "resumed from a hit": "preemption caching",
@@ -60,13 +79,14 @@ REQUIRES: dict[str, str] = {
     "block shared by two requests": "caching",
     "duplicate key": "caching block-tables",
     "cached block evicted": "caching",
+    "cached block evicted by an event": "evict caching",
     "evicted content computed again": "caching",
     "prefix cache reset": "reset_prefix_cache caching",
     "prefix cache reset while requests run": "reset_prefix_cache preemption caching block-tables",
     # blocks and states
-    "blocks zeroed": "zeroing",
+    "blocks zeroed": "zeroing pool",
     "block reused by another kind of group": "block-tables",
-    "block reused by another group of its kind": "twins",
+    "block reused by another group of its kind": "twins pool",
     "state copied to the request's current column": "align",
     "state copied back to its boundary block": "speculation align",
     "state copied out of the cache": "slots",
@@ -81,6 +101,7 @@ REQUIRES: dict[str, str] = {
     "hit extended by a load": "external_load caching",
     "stored outside the pool": "stores caching",
     "cached content moved to another tier": "move_tier caching",
+    "memory given back and taken again": "sleep",
     # speculation
     "convolution window shifted by accepted drafts": "speculation align",
     "all drafts accepted": "speculation",
@@ -119,6 +140,7 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
     if not fixed.get("enable_prefix_caching", True):
         modes = {"none"}
     has = set(capabilities.events) | set(capabilities.features) | set(get_args(Usual)) - capabilities.lacks | modes
+    has |= {f"observes:{word}" for word in capabilities.observes}
     if capabilities.windows:
         has.add("sliding-window")
     if capabilities.draft_block_sizes:
@@ -133,8 +155,10 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has.add("kept")
     if has & {"caching", "external_load", "resume"}:
         has.add("continued")
-    if "slots" not in capabilities.modes:
-        has.add("block-tables")
+    if capabilities.has_pool:
+        has |= {"pool", "moving-rows"}
+    if "select" in has:
+        has.add("moving-rows")
     if fixed.get("num_speculative_tokens", capabilities.max_speculative_tokens):
         has.add("speculation")
         if capabilities.variable_drafts:

@@ -1,36 +1,87 @@
-"""Findings for exceptions of a target: they name the exception's type and the innermost function."""
+"""Findings for exceptions: whose fault it is, the exception's type and the innermost function.
+
+    CRASH    the engine raised (where nothing tells engine and adapter apart: the target)
+    ADAPTER  the adapter raised: of all frames of the two, the innermost one is in the adapter
+    RECORD   hybridfuzz raised while it processed what the target reported: the finding names the malformed field
+
+The outermost frame outside of hybridfuzz belongs to the adapter; the engine's packages are declared
+(`Capabilities.engine`). Only a CRASH is a finding about the engine.
+"""
 
 from __future__ import annotations
 
 import sys
 import traceback
 from pathlib import Path
+from types import TracebackType
+from typing import Literal
 
+from ...targets.base.protocol import EngineError
 from ..oracles.base import Context
 from ..quoting import DETAILS_MAX, clean, one_line
 from ..traces.violation import Violation, cleaned
+from .malformed import Fault
 
 FIRST_LINE_MAX = 1_000
 """Characters that a finding's message keeps of an exception's first line."""
+ADAPTER_ORACLES = frozenset({"ADAPTER", "RECORD"})
+"""Findings about a target's adapter, not about its engine."""
+_PACKAGE = __name__.partition(".")[0]
+_OWN = tuple(f"{_PACKAGE}.{room}" for room in ("harness", "reference", "targets.base", "reports"))
+
+Owner = Literal["engine", "adapter", "target", "hybridfuzz"]
 
 
-def crash_violation(context: Context | None, error: Exception) -> Violation:
-    """Return the finding for an exception that the target raised (or, worse, the harness).
+def owner(error: BaseException, engine: tuple[str, ...]) -> tuple[Owner, str]:
+    """Return whose exception it is, and the guilty module. `engine` are the declared packages; without any, engine and
+    adapter are one "target"."""
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    foreign = [module for module in modules if not _within(module, _OWN)]
+    if not foreign:
+        return "hybridfuzz", modules[-1] if modules else ""
+    if not engine:
+        return "target", foreign[-1]
+    of_engine = next((module for module in reversed(modules) if _within(module, engine)), "")
+    if isinstance(error, EngineError):
+        return "engine", of_engine or foreign[-1]
+    adapter = _package(foreign[0])
+    for module in reversed(modules):
+        if _within(module, engine):
+            return "engine", module
+        if _within(module, (adapter,)):
+            return "adapter", module
+    return "adapter", foreign[0]
+
+
+def _within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def _package(module: str) -> str:
+    """Return the package of an adapter's module: the folder of a target that comes with hybridfuzz, else the top."""
+    parts = module.split(".")
+    return ".".join(parts[:3] if parts[:2] == [_PACKAGE, "targets"] else parts[:1])
+
+
+def crash_violation(context: Context | None, error: Exception, engine: tuple[str, ...] = ()) -> Violation:
+    """Return the finding for an exception that the target raised.
 
     `context` is None if the target could not be opened. Messages are cleaned and cut: they may be megabytes, no valid
     Unicode, or raise themselves.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f"{importable(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name}" if frames else "nowhere"
-    function = frames[-1].name if frames else ""
+    who, module = owner(error, engine)
+    oracle = "ADAPTER" if who == "adapter" else "CRASH"
+    name = f"adapter ({module})" if who == "adapter" else f"engine ({module})" if who == "engine" else "target"
+    frame = _innermost(error.__traceback__, module if who == "adapter" else "")
+    where = f"{importable(frame.filename)}:{frame.lineno} in {frame.name}" if frame else "nowhere"
+    function = frame.name if frame else ""
     text = text_of(error)
     what = one_line((text.splitlines() or [""])[0], FIRST_LINE_MAX)
-    when = f"event {context.event_index}, {context.event_kind}" if context else "while it was opened"
     return cleaned(
         Violation(
-            oracle="CRASH",
+            oracle=oracle,
             field=f"{type(error).__name__}-{function}".strip("-<>"),
-            message=f"CRASH: the target raised {type(error).__name__}: {what} at {where} ({when})",
+            message=f"{oracle}: the {name} raised {type(error).__name__}: {what} at {where} ({_when(context)})",
             expected="no exception",
             observed=_formatted(error, text),
             step=context.step if context else -1,
@@ -38,6 +89,40 @@ def crash_violation(context: Context | None, error: Exception) -> Violation:
             event_kind=context.event_kind if context else "open",
         )
     )
+
+
+def record_violation(context: Context, error: Exception, fault: Fault | None, module: str) -> Violation:
+    """Return the finding for a malformed record or view, which `module` reported. `fault` is None if no field is known
+    to be wrong, and hybridfuzz itself may be at fault."""
+    what = f"{type(error).__name__}: {one_line((text_of(error).splitlines() or [''])[0], FIRST_LINE_MAX)}"
+    if fault is None:
+        message = f"hybridfuzz raised {what} while it processed what {module} reported; no field is known to be wrong"
+    else:
+        message = f"{module} reported {fault.field} = {one_line(fault.observed, 200)}, expected {fault.expected}"
+    return cleaned(
+        Violation(
+            oracle="RECORD",
+            field=fault.field.replace(".", "-") if fault else type(error).__name__,
+            message=f"RECORD: {message} ({_when(context)})",
+            expected=fault.expected if fault else "no exception",
+            observed=(f"{fault.observed}\n" if fault else "") + _formatted(error, text_of(error)),
+            step=context.step,
+            event=context.event_index,
+            event_kind=context.event_kind,
+        )
+    )
+
+
+def _when(context: Context | None) -> str:
+    return f"event {context.event_index}, {context.event_kind}" if context else "while it was opened"
+
+
+def _innermost(stack: TracebackType | None, module: str) -> traceback.FrameSummary | None:
+    """Return the innermost frame; with a module, the innermost one of it."""
+    frames = traceback.extract_tb(stack)
+    names = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(stack)]
+    of_module = [frame for frame, name in zip(frames, names, strict=True) if name == module]
+    return of_module[-1] if of_module else frames[-1] if frames else None
 
 
 def text_of(error: BaseException) -> str:

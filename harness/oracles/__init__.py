@@ -1,4 +1,4 @@
-"""The oracles M1..M9 and S1..S8, in the order in which they judge one record.
+"""The oracles M1..M9 and S1..S9, in the order in which they judge one record.
 
 base          the context of one run, and the hooks of an oracle
 pool          M1 partition, M7 capacity, M9 leaks
@@ -9,6 +9,7 @@ state         S1 checkpoints, S2 resume, S3 rollback
 memory        S4 taint, S7 NaN
 output        S6 output tokens
 device_order  S8 the order of device work
+batch         S9 plain caches and their batch events
 numeric       the same invariants on bytes
 real_model    S4, S6 and S7 on the log-probabilities of a real model
 provenance    the cause of a wrong number, from the tags of the same forward
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from ...targets.base.protocol import Capabilities
 from .base import HOOKS, Context, Oracle
+from .batch import Rows
 from .cache import Commit, Hash, HitValidity
 from .device_order import Order
 from .liveness import Liveness, Publication
@@ -49,6 +51,7 @@ ORACLES: tuple[type[Oracle], ...] = (
     Poison,
     Output,
     Checkpoint,
+    Rows,
     Liveness,
     Leak,
 )

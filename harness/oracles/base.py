@@ -82,6 +82,8 @@ class Context:
         self.refused = ""
         """The reason if the target refused the last event, else ""."""
         self.null = target.layout.null_block
+        self.has_pool = target.layout.num_blocks > 0
+        """False for plain caches."""
         self.empty_row = "padding row"
         """The name of a row without a request in messages."""
         self._no_columns: Table = ((),) * len(target.layout.groups)
@@ -215,8 +217,10 @@ def after_tokens(whose: str, depth: int) -> str:
     return f"the state of {whose} after {depth} token{'s' * (depth != 1)}"
 
 
-def name_tag(context: Context, tag: int, part: str = "") -> str:
+def name_tag(context: Context, tag: int | None, part: str = "") -> str:
     """Return a tag in words: the prefix whose state it is; with `part` ("KV", "input") the position that it is of."""
+    if tag is None:
+        return "nothing"
     if tag == 0:
         return "zeroed memory"
     if tag < 0:

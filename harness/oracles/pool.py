@@ -117,6 +117,8 @@ class Leak(Oracle):
             if not row.anew:
                 reach = max(reach, self._reach.get(row.name, 0))
             self._reach[row.name] = reach
+            if not context.has_pool:
+                continue
             table = planned.view.tables[row.name]
             settled = context.reference.certain(row.name)
             for index, group in enumerate(layout.groups):
@@ -161,6 +163,8 @@ class Leak(Oracle):
                     observed=size,
                 )
         layout = context.layout
+        if not context.has_pool:
+            return None
         usable = layout.num_blocks - len(layout.unowned) - (len(view.published) if layout.cache_owns else 0)
         if len(view.free) != usable:
             return self.violation(

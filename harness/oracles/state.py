@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...reference.layout import first_attended
 from ...reference.prefix_cache import Key
+from ...reference.request import Life
 from ...targets.base.observe import (
     Content,
     Forward,
@@ -30,7 +31,8 @@ class Continuation(Oracle):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reads: set[tuple[int, int, int]] = set()
+        self._reads: set[tuple[int, int, int, str]] = set()
+        """Row, group, layer and part of the states that the present forward read."""
 
     def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
         life = context.lives[read.row]
@@ -42,8 +44,11 @@ class Continuation(Oracle):
         field = seen = ""
         if context.layout.zeroed_start and not depth and not read.temporal and not any(read.window or ()):
             return None
+        where = (read.row, read.group, read.layer)
+        if read.window is not None:
+            self._reads.add((*where, "conv"))
         if read.temporal is not None:
-            self._reads.add((read.row, read.group, read.layer))
+            self._reads.add((*where, "temporal"))
             if not depth or read.temporal != life.truth.tag(depth):
                 field, seen = "temporal", name_tag(context, read.temporal)
         if read.window is not None and not field:
@@ -79,11 +84,12 @@ class Continuation(Oracle):
         group = context.layout.groups[read.group]
         first = read.first_column * group.block_size
         wanted = life.truth.slots(first, life.settled)
-        observed = list(read.tags[: len(wanted)])
+        observed = list(read.tags[: len(wanted)] if context.has_pool else read.tags)
         if observed == wanted and (not first or first <= first_attended(group, life.settled)):
             return None
         index = first_difference(wanted, observed)
-        block = read.blocks[index // group.block_size] if index // group.block_size < len(read.blocks) else -1
+        column = index // group.block_size if context.has_pool else 0
+        block = read.blocks[column] if column < len(read.blocks) else -1
         seen = name_tag(context, observed[index], "KV") if index < len(observed) else "nothing"
         position = first + index
         return self.violation(
@@ -107,21 +113,26 @@ class Continuation(Oracle):
             for index, group in enumerate(context.layout.groups):
                 if group.kind != "mamba":
                     continue
+                parts = ("temporal",) * group.recurrent + ("conv",) * group.conv
                 for layer in range(group.layers):
-                    if (row, index, layer) not in reads:
-                        oracle = "S2" if life.resumed else "S3"
-                        return self.violation(
-                            context,
-                            "state-ignored",
-                            f"{life.name} has {life.settled} tokens computed, but mamba group {index} starts without "
-                            "reading its state",
-                            expected=f"state@{life.settled}",
-                            observed="no read",
-                            request=life.name,
-                            group=index,
-                            oracle=oracle,
-                        )
+                    for part in parts:
+                        if (row, index, layer, part) not in reads:
+                            return self._ignored(context, life, index, part)
         return None
+
+    def _ignored(self, context: Context, life: Life, index: int, part: str) -> Violation:
+        what = "recurrent state" if part == "temporal" else "convolution window"
+        return self.violation(
+            context,
+            "state-ignored" if part == "temporal" else "window-ignored",
+            f"{life.name} has {life.settled} tokens computed, but mamba group {index} starts without reading its "
+            + what,
+            expected=f"state@{life.settled}",
+            observed="no read",
+            request=life.name,
+            group=index,
+            oracle="S2" if life.resumed else "S3",
+        )
 
 
 class Checkpoint(Oracle):

@@ -107,8 +107,8 @@ class TableMirror(Oracle):
 
 
 class DeadRows(Oracle):
-    """M4: for a padding, dummy or vacated row, kernels may write only to the null block or a sink, and must never get
-    an out-of-range index."""
+    """M4: for a padding, dummy or vacated row, kernels may write only to the null block or a sink (of plain caches: to
+    any that no request has), and must never get an out-of-range index."""
 
     ids = ("M4",)
     title = "rows"
@@ -119,7 +119,7 @@ class DeadRows(Oracle):
         return None
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
-        if context.lives[write.row] is not None or write.block in context.layout.sinks:
+        if context.lives[write.row] is not None or self._harmless(context, write.block):
             return None
         return self._dead_write(context, write.row, write.group, write.block)
 
@@ -127,12 +127,18 @@ class DeadRows(Oracle):
         if context.lives[write.row] is not None:
             return None
         for block in write.blocks:
-            if block != context.null and block not in context.layout.sinks:
+            if block != context.null and not self._harmless(context, block):
                 return self._dead_write(context, write.row, write.group, block)
         return None
 
     def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
         return None if context.life(outside.row) else _sent_outside(self, context, outside)
+
+    @staticmethod
+    def _harmless(context: Context, block: int) -> bool:
+        if context.has_pool:
+            return block in context.layout.sinks
+        return block not in context.before.caches.values()
 
     def _dead_write(self, context: Context, row: int, group: int, block: int) -> Violation:
         what = "Mamba state" if context.layout.groups[group].kind == "mamba" else "attention KV"

@@ -86,4 +86,4 @@ class BugHistoryFile:
 
 def _essence(finding: Finding) -> tuple[str, int, bool]:
     """Return what makes writing urgent if it changes."""
-    return finding.signature, finding.events, finding.reduced
+    return finding.id, finding.events, finding.reduced

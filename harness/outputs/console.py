@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console as RichConsole
@@ -23,6 +24,11 @@ from ..events import (
     Finding,
     Found,
     Improved,
+    KnownBug,
+    KnownChecked,
+    Merged,
+    Node,
+    NodeLeft,
     Notice,
     Retested,
     Summary,
@@ -40,6 +46,8 @@ from .handler import CampaignInfo
 PLAIN_SECONDS = 10.0
 """Seconds between two lines of progress where the output is no terminal."""
 FINDINGS_SHOWN = 8
+NODES_SHOWN = 12
+"""Lost and slow ones first."""
 END_WORDS = {
     "time": "ended by the time limit",
     "steps": "ended by the step limit",
@@ -103,16 +111,20 @@ class Console:
                 self.found(finding)
             case Improved(finding) if finding.reduced or not finding.reproduced:
                 self.settled(finding)
+            case Merged(name, finding):
+                self.line(f"  {name}: the same cause as {finding.id}")
             case WorkerLost():
-                self.line(
-                    f"warning: worker {event.worker}, trace {event.index}: {event.reason}",
-                    "yellow",
-                )
+                where = f" on {event.node}" if event.node else ""
+                self.line(f"warning: worker {event.worker}{where}, trace {event.index}: {event.reason}", "yellow")
+            case NodeLeft():
+                self.line(f"warning: node {event.node} {event.state}: {event.reason}", "yellow")
             case Notice(text):
                 self.line(f"warning: {text}", "yellow")
             case CanaryDone(canary):
                 self._self_tested = True
                 self.line(canary_line(canary), "" if canary.found else "yellow")
+            case KnownChecked(bug) if bug.outdated:
+                self.line(f"warning: {known_line(bug)}", "yellow")
             case Retested() if event.fixed:
                 self.line(f"fixed: {event.signature}: its trace runs clean now")
             case Tick():
@@ -132,12 +144,12 @@ class Console:
         if event.earlier:
             self.line(f"earlier findings in this folder ({len(event.earlier)}):")
             for finding in event.earlier:
-                self.line(f"  {finding.signature}  {replay_command(event.target, finding.trace)}")
+                self.line(f"  {finding.id}  {replay_command(event.target, finding.trace)}")
 
     def found(self, finding: Finding) -> None:
         """Print a finding with a new signature."""
         self.line(
-            f"FOUND {finding.signature} (trace {finding.index}, {finding.events} events)",
+            f"FOUND {finding.id} (trace {finding.index}, {finding.events} events)",
             "bold red",
         )
         self.line(f"  {finding.message}")
@@ -145,9 +157,9 @@ class Console:
     def settled(self, finding: Finding) -> None:
         """Print how a reduction ended."""
         if finding.reproduced:
-            self.line(f"  {finding.signature}: reduced to {plural(finding.events, 'event')}")
+            self.line(f"  {finding.id}: reduced to {plural(finding.events, 'event')}")
         else:
-            self.line(f"  {finding.signature}: flaky, its trace ran clean when it ran alone", "yellow")
+            self.line(f"  {finding.id}: flaky, its trace ran clean when it ran alone", "yellow")
 
     def tick(self, tick: Tick) -> None:
         """Print a line of progress now and then."""
@@ -182,7 +194,7 @@ class Dashboard(Console):
         self._live.stop()
 
     def handle_event(self, event: CampaignEvent) -> None:
-        """Also show what each worker does."""
+        """Also show what each worker does; on a cluster, what each node does."""
         if isinstance(event, WorkerState):
             self._workers[event.worker] = event.state
         elif isinstance(event, TraceDone):
@@ -199,7 +211,12 @@ class Dashboard(Console):
     def _panel(self, tick: Tick) -> RenderableType:
         summary = tick.summary
         parts: list[RenderableType] = [Text(progress(tick), style="bold")]
-        for number, state in sorted(self._workers.items()):
+        nodes = sorted(summary.nodes, key=lambda node: (node.state == "up", node.traces_per_second))
+        for node in nodes[:NODES_SHOWN]:
+            parts.append(Text(f"  {node_line(node)}", "dim" if node.state == "up" else "yellow"))
+        if len(nodes) > NODES_SHOWN:
+            parts.append(Text(f"  and {len(nodes) - NODES_SHOWN} faster nodes", "dim"))
+        for number, state in () if nodes else sorted(self._workers.items()):
             parts.append(
                 Text(
                     f"  worker {number}  {self._traces.get(number, 0):>8,} traces  {state}",
@@ -209,7 +226,7 @@ class Dashboard(Console):
         for finding in sorted(summary.findings, key=lambda each: -each.count)[:FINDINGS_SHOWN]:
             parts.append(
                 Text(
-                    f"  {finding.count:>6}x {finding.signature} ({finding.events} events)",
+                    f"  {finding.count:>6}x {finding.id} ({finding.events} events)",
                     style="red",
                 )
             )
@@ -217,6 +234,21 @@ class Dashboard(Console):
         if summary.traces and missing:
             parts.append(Text(f"  not reached yet: {', '.join(missing)}", style="yellow", overflow="ellipsis"))
         return Group(*parts)
+
+
+def symptoms(finding: Finding) -> str:
+    """Return the symptoms of a finding that shows more than one, and how many of its traces are unsorted."""
+    shown = sorted(finding.symptoms.items(), key=lambda item: -item[1])
+    words = [f"shows as {', '.join(f'{signature} ({times})' for signature, times in shown)}"] if len(shown) > 1 else []
+    words += [f"{plural(finding.unsorted, 'trace')} counted by signature alone"] if finding.unsorted else []
+    return "; ".join(words)
+
+
+def node_line(node: Node) -> str:
+    """Return the totals of a node in one line."""
+    lost = f", {plural(node.lost, 'worker')} lost" if node.lost else ""
+    state = plural(node.workers, "worker") if node.state == "up" else node.state
+    return f"{node.name}  {state}  {node.traces:,} traces ({node.traces_per_second:,.1f}/s){lost}"
 
 
 def progress(tick: Tick) -> str:
@@ -246,12 +278,16 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         note = "" if finding.reproduced else ", flaky"
         parts.append(
             Text(
-                f"\n{finding.signature}: seen in {plural(finding.count, 'trace')}; "
+                f"\n{finding.id}: seen in {plural(finding.count, 'trace')}; "
                 f"shortest: {plural(finding.events, 'event')}{note}",
                 "bold red",
             )
         )
         parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
+        if also := symptoms(finding):
+            parts.append(Text(f"  {also}"))
+    for node in summary.nodes:
+        parts.append(Text(node_line(node), "" if node.state == "up" and not node.lost else "yellow"))
     if summary.lost_workers:
         parts.append(Text(f"{plural(summary.lost_workers, 'worker')} lost; the trace ran clean in a new one", "yellow"))
     if summary.canary and self_test:
@@ -297,6 +333,11 @@ def canary_line(canary: Canary) -> str:
             return f"self-test: interrupted before the planted bug was detected{silent}"
 
 
+def known_line(bug: KnownBug) -> str:
+    """Return the verdict on a known bug in one line."""
+    return f"known bug {bug.name}: {bug.verdict}: {bug.detail}"
+
+
 def verdict(summary: Summary) -> Text:
     """Return the last line of the report."""
     done = (
@@ -320,10 +361,20 @@ def verdict(summary: Summary) -> Text:
 
 def notes(summary: Summary) -> Iterator[str]:
     """Yield what follows the report: which findings are known or flaky, and whether any is new."""
+    verdicts = Counter(bug.verdict for bug in summary.known_bugs)
+    if behind := sum(bug.patched for bug in summary.known_bugs):
+        yield f"ran behind {plural(behind, 'known bug')}, fixed in a copy of the engine"
+    if verdicts:
+        yield f"known bugs: {', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}"
+    for bug in summary.known_bugs:
+        if bug.outdated:
+            yield known_line(bug)
+        if bug.warning and bug.covered:
+            yield f"warning: known bug {bug.name} covered {plural(bug.covered, 'failing trace')}; {bug.warning}"
     for finding in summary.findings:
         if finding.known:
-            yield f"known: {finding.signature} ({finding.known})"
+            yield f"known: {finding.id} ({finding.known})"
         elif finding.flaky:
-            yield f"flaky: {finding.signature}: {finding.shown} of {finding.tried} runs of its trace alone failed"
+            yield f"flaky: {finding.id}: {finding.shown} of {finding.tried} runs of its trace alone failed"
     if summary.findings and not summary.new_findings:
         yield "no new findings: all are known"

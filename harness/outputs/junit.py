@@ -29,14 +29,15 @@ def junit_file(summary: Summary) -> bytes:
 def suite(summary: Summary) -> ET.Element:
     """Return the test suite: known findings are skipped cases, new ones are failures.
 
-    A campaign that was blind, vacuous or cut off has a failure as well: it proves nothing.
+    A campaign that was blind, vacuous or cut off has a failure as well: it proves nothing. So has an outdated known
+    bug.
     """
     name = f"hybridfuzz.{summary.target}"
     cases = [_case(name, "traces", seconds=summary.seconds)]
     if summary.exit_reason in ("interrupted", "error"):
         _fail(cases[0], f"the campaign did not end: {summary.exit_reason}")
     for finding in summary.findings:
-        case = _case(name, finding.signature)
+        case = _case(name, finding.id)
         if finding.known:
             ET.SubElement(case, "skipped", message=_clean(f"known: {finding.known}"))
         else:
@@ -46,6 +47,11 @@ def suite(summary: Summary) -> ET.Element:
         case = _case(name, "self-test")
         if summary.blind:
             _fail(case, f"planted bugs were not found: {', '.join(summary.canary.silent)}")
+        cases.append(case)
+    for bug in summary.known_bugs:
+        case = _case(name, f"known bug {bug.name}")
+        if bug.outdated:
+            _fail(case, f"{bug.verdict}: {bug.detail}")
         cases.append(case)
     case = _case(name, "reached")
     if missing := [*summary.never_exercised, *summary.never_reached]:

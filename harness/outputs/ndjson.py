@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..events import CampaignEvent, Tick, TraceDone, WorkerState
+from ..events import CampaignEvent, Tick, TraceDone, TracesDone, WorkerState
 from ..findings.store import OutputError
 from .handler import CampaignInfo
 
@@ -64,7 +64,7 @@ class EventStream:
 
     def handle_event(self, event: CampaignEvent) -> None:
         """Write one line."""
-        if isinstance(event, WorkerState) or (isinstance(event, TraceDone) and not event.signature):
+        if isinstance(event, WorkerState | TracesDone) or (isinstance(event, TraceDone) and not event.signature):
             return
         if isinstance(event, Tick):
             if not event.summary.seconds or time.monotonic() - self._ticked < TICK_SECONDS:

@@ -110,9 +110,14 @@ def _result(trace: _Trace, summary: Summary, oracles: list[str]) -> dict[str, ob
         "ruleIndex": oracles.index(finding.oracle),
         "level": "warning" if finding.flaky else "error",
         "message": {"text": f"{finding.message}\n{finding.count} traces, reduced to {finding.events} events\n{again}"},
-        "locations": [trace.location(line, finding.signature)],
-        "partialFingerprints": {"hybridfuzz/signature/v1": f"{summary.target} {finding.signature}"},
-        "properties": {"signature": finding.signature, "count": finding.count, "flaky": finding.flaky},
+        "locations": [trace.location(line, finding.id)],
+        "partialFingerprints": {"hybridfuzz/signature/v1": f"{summary.target} {finding.id}"},
+        "properties": {
+            "signature": finding.signature,
+            "symptoms": dict(finding.symptoms),
+            "count": finding.count,
+            "flaky": finding.flaky,
+        },
     }
     if events:
         steps = [{"location": trace.location(number, text)} for number, text in events]

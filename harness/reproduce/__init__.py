@@ -1,6 +1,11 @@
 """Turns a failing trace into a reproducer that needs no hybridfuzz.
 
-script  runs a reproducer script before it is handed out
-folder  the folder around it, with REPORT.md
-bisect  finds the releases that show a failure
+script    runs a reproducer script before it is handed out
+versions  the versions in a target's environment
+scenario  the requests and events of a trace in words
+symptom   what a user sees of a failure: title and first paragraph
+related   public reports from the known bugs that come with hybridfuzz
+report    REPORT.md
+folder    the folder around them
+bisect    finds the releases that show a failure
 """

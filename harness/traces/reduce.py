@@ -10,24 +10,39 @@ fixed. Passes, repeated until none helps or the time is up:
     configure  fewer features, groups, rows and blocks
     rename     requests r0, r1, ..., documents a, b, ...
 
-A candidate counts only if it fails with the same signature: otherwise a reduction could end at another bug. It keeps
-at least one event.
+A candidate counts only if it fails with the same signature, and if the caller `accepts` its violation: otherwise a
+reduction could end at another bug. It keeps at least one event.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from ...reference.tokens import CONTINUATION
 from ...targets.base.protocol import TargetError
-from ...targets.base.trace import AnyEvent, Arrive, Config, Fork, Resume, Step, Trace, TraceError
+from ...targets.base.trace import (
+    AnyEvent,
+    Arrive,
+    Config,
+    Crop,
+    Fork,
+    Reorder,
+    Repeat,
+    Resume,
+    Select,
+    Step,
+    Trace,
+    TraceError,
+)
 from ..generate.overrides import RANKS
 from .outcome import Outcome
+from .violation import Violation
 
 Run = Callable[[Trace], Outcome]
+Accepts = Callable[[Violation], bool]
 
 
 class Reducer:
@@ -40,6 +55,7 @@ class Reducer:
         run: Run,
         seconds: float,
         on_better: Callable[[Trace], None],
+        accepts: Accepts | None = None,
     ) -> None:
         self.best = trace
         self.signature = signature
@@ -47,6 +63,7 @@ class Reducer:
         self._run = run
         self._deadline = time.monotonic() + seconds
         self._on_better = on_better
+        self._accepts = accepts
 
     @property
     def out_of_time(self) -> bool:
@@ -62,10 +79,13 @@ class Reducer:
             outcome = self._run(candidate)
         except (TraceError, TargetError):
             return False
-        if outcome.violation is None or outcome.violation.signature != self.signature:
+        violation = outcome.violation
+        if violation is None or violation.signature != self.signature:
+            return False
+        if self._accepts and not self._accepts(violation):
             return False
         # Events after the failing one were never run. A violation of the whole run (DETERMINISM) has no event.
-        count = outcome.violation.event + 1 or len(candidate.events)
+        count = violation.event + 1 or len(candidate.events)
         self.best = with_events(candidate, candidate.events[:count])
         self._on_better(self.best)
         return True
@@ -81,6 +101,7 @@ class Reducer:
             self.simplify_configuration()
             if self.best == before:
                 break
+        self._accepts = None  # it may look at names
         self.attempt(renamed(self.best))
         return self.best
 
@@ -148,10 +169,21 @@ def renamed(trace: Trace) -> Trace:
         elif isinstance(event, Step):
             changes["chunks"] = {requests.get(name, name): limit for name, limit in event.chunks.items()}
             changes["per_request"] = {requests.get(name, name): pair for name, pair in event.per_request.items()}
+        elif isinstance(event, Select):
+            changes["names"] = tuple(_renamed(name, requests) for name in event.names)
+        elif isinstance(event, Reorder):
+            sources = event.sources.items()
+            changes["sources"] = {_renamed(name, requests): _renamed(source, requests) for name, source in sources}
         if hasattr(event, "name"):
-            changes["name"] = requests.get(event.name, event.name)
+            changes["name"] = _renamed(event.name, requests)
         events.append(msgspec.structs.replace(event, **changes))
     return with_events(trace, tuple(events))
+
+
+def _renamed(name: str, requests: Mapping[str, str]) -> str:
+    """Return the new name of a request or of a copy of it (`reference.batch.copy_name`)."""
+    original, dot, copies = name.partition(".")
+    return requests.get(name) or requests.get(original, original) + dot + copies
 
 
 def smaller_numbers(value: int, least: int) -> list[int]:
@@ -169,6 +201,13 @@ def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
         for field, least in (("drafts", 0), ("right", 0), ("budget", 1)):
             for number in smaller_numbers(getattr(event, field) or least, least):
                 yield msgspec.structs.replace(event, **{field: number})
+    if isinstance(event, Repeat | Crop):
+        field, least = ("times", 2) if isinstance(event, Repeat) else ("tokens", 1)
+        for number in smaller_numbers(getattr(event, field), least):
+            yield msgspec.structs.replace(event, **{field: number})
+    if isinstance(event, Reorder):
+        for name in event.sources:
+            yield Reorder({other: source for other, source in event.sources.items() if other != name})
     if isinstance(event, Arrive) and event.priority:
         yield msgspec.structs.replace(event, priority=0)
     if isinstance(event, Arrive) and event.session:
@@ -230,9 +269,10 @@ def reduce_trace(
     *,
     seconds: float,
     on_better: Callable[[Trace], None] = lambda trace: None,
+    accepts: Accepts | None = None,
 ) -> Trace:
-    """Return the smallest trace found within `seconds` that still fails with `signature`.
+    """Return the smallest trace found within `seconds` that still fails with `signature` and that `accepts` agrees to.
 
     `on_better` gets each improvement at once, so that the best so far can be kept on disk.
     """
-    return Reducer(trace, signature, run, seconds, on_better).reduce()
+    return Reducer(trace, signature, run, seconds, on_better, accepts).reduce()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Event
 from typing import NamedTuple
 
@@ -12,7 +12,10 @@ from msgspec import structs
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
+from ..explain.activity import Observation
+from ..explain.answers import Answers
 from ..explain.history import History
+from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
 from .losses import Ran, judge_loss, lost_outcome
@@ -25,6 +28,7 @@ from .messages import (
     Explained,
     Failed,
     Fuzz,
+    Observe,
     Overrides,
     Port,
     Ported,
@@ -32,6 +36,8 @@ from .messages import (
     Reply,
     Request,
     Run,
+    Serve,
+    Served,
     Summarize,
     Summarized,
 )
@@ -41,6 +47,8 @@ START_SECONDS = 600.0
 """A cold engine on a busy machine imports for a minute; its very first start inspects and caches
 more.
 """
+BATCH = 8
+"""Traces that a worker is given at once. It reports each of them as it ends."""
 RESTART_WAITS = (1.0, 10.0)
 """Seconds before the second and the third try to replace a lost process."""
 
@@ -85,6 +93,16 @@ class WorkerClient:
     def __exit__(self, *_: object) -> None:
         if self._process:
             self._process.close()
+
+    @property
+    def node(self) -> str:
+        """Return "": the process runs on this machine."""
+        return ""
+
+    @property
+    def batch(self) -> int:
+        """Return how many traces it should be given at once."""
+        return BATCH
 
     @property
     def pid(self) -> int:
@@ -157,6 +175,34 @@ class WorkerClient:
             self.start()
             return outcome, History(violation=outcome.violation)
 
+    def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
+        """Run one trace and record its steps and the lines that it executed; a lost process leaves its violation."""
+        event = 0
+        try:
+            self._send(Observe(trace, lines, most))
+            limit = self._trace_limit()
+            while True:
+                reply = self._receive(limit)
+                if isinstance(reply, EventStarted):
+                    event = reply.event
+                elif isinstance(reply, Observation):
+                    return reply
+        except Lost as lost:
+            outcome = lost_outcome(lost, trace, event)
+            self.start()
+            return Observation(outcome)
+
+    def serve(self, trace: Trace, request: str = "") -> Answers:
+        """Run one trace to its end and return what its clients receive; no answers if the process is lost."""
+        try:
+            self._send(Serve(trace, request))
+            reply = self._receive(self._trace_limit(twice=True))  # the prompts are sent twice
+            assert isinstance(reply, Served)
+            return reply.answers
+        except Lost:
+            self.start()
+            return Answers()
+
     def run_summarized(self, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
         """Run one trace and summarize each event; a lost process leaves only its violation."""
         try:
@@ -171,9 +217,9 @@ class WorkerClient:
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
         """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise."""
-        first, end, waiting = request.first, request.first + request.count, time.monotonic()
+        first, end, stride, waiting = request.first, request.indexes.stop, request.stride, time.monotonic()
         while first < end:
-            asked = structs.replace(request, first=first, count=end - first)
+            asked = structs.replace(request, first=first, count=(end - first) // stride)
             try:
                 self._send(asked)
                 while first < end:
@@ -182,18 +228,18 @@ class WorkerClient:
                     reply = self._receive(self._trace_limit(twice=twice))
                     if isinstance(reply, Done):
                         yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds)
-                        first += 1
+                        first += stride
                         if reply.outcome.violation:
                             break
             except Lost as lost:
                 self.start()
                 ran = self._again(request, first, lost)
                 yield structs.replace(ran, seconds=time.monotonic() - waiting)
-                first += 1
+                first += stride
 
-    def draw(self, seed: int, index: int, overrides: Overrides) -> Trace:
+    def draw(self, seed: int, index: int, overrides: Overrides, avoid: Sequence[Circumstances] = ()) -> Trace:
         """Return a trace of a campaign, without running it."""
-        self._send(Draw(seed, index, overrides))
+        self._send(Draw(seed, index, overrides, avoid))
         reply = self._receive(self._limit(START_SECONDS))  # no engine runs, so this cannot be a hang
         assert isinstance(reply, Drawn)
         return reply.trace
@@ -207,7 +253,7 @@ class WorkerClient:
 
     def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
         """Run the trace at which a process was lost alone, in a new one."""
-        trace = self.draw(request.seed, index, request.overrides)
+        trace = self.draw(request.seed, index, request.overrides, request.avoid)
         return judge_loss(lost, index, trace, self.run(trace))
 
     def _send(self, request: Request) -> None:

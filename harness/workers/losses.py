@@ -10,6 +10,7 @@ If it runs clean, the loss is one of three things (`judge_loss`):
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -37,6 +38,23 @@ class Ran(Struct, frozen=True):
     trace: Trace | None = None
     lost: str = ""
     flaky: Violation | None = None
+    seconds: float = 0.0
+
+
+class Counts(Struct, frozen=True):
+    """Totals of many traces of which nothing else is reported. Each number is in `indexes` once.
+
+    lost       worker processes that were lost and replaced
+    repeats    failing traces by signature, all of signatures that the campaign has met before
+    seconds    CPU time
+    """
+
+    indexes: Sequence[int]
+    steps: int
+    exercised: Mapping[str, int]
+    reached: Mapping[str, int]
+    lost: int = 0
+    repeats: Mapping[str, int] = {}
     seconds: float = 0.0
 
 

@@ -1,7 +1,7 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · port · run · explain · testify · fuzz
-worker       ready (once, unasked) · began · done · drawn · ported · explained · testified · failed
+coordinator  draw · port · run · explain · serve · testify · observe · fuzz
+worker       ready (once, unasked) · began · done · drawn · ported · explained · served · testified · observed · failed
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
+from ..explain.activity import Observation
+from ..explain.answers import Answers
 from ..explain.history import History
+from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
 
@@ -28,6 +31,7 @@ class Draw(Struct, frozen=True, tag="draw"):
     seed: int
     index: int
     overrides: Overrides
+    avoid: Sequence[Circumstances] = ()
 
 
 class Port(Struct, frozen=True, tag="port"):
@@ -49,17 +53,32 @@ class Explain(Struct, frozen=True, tag="explain"):
     trace: Trace
 
 
+class Serve(Struct, frozen=True, tag="serve"):
+    """Run one trace to its end, without oracles, and return what its clients receive; `request` is the violation's."""
+
+    trace: Trace
+    request: str = ""
+
+
 class Summarize(Struct, frozen=True, tag="testify"):
     """Run one trace and summarize each event, for a comparison."""
 
     trace: Trace
 
 
+class Observe(Struct, frozen=True, tag="observe"):
+    """Run one trace and record its steps and, with `lines`, the engine's lines executed in its first `most` events."""
+
+    trace: Trace
+    lines: bool = False
+    most: int | None = None
+
+
 class Fuzz(Struct, frozen=True, tag="fuzz"):
-    """Draw and run up to `count` traces, ending with the first violation.
+    """Draw and run up to `count` traces, numbers `first`, `first + stride`, ..., ending with the first violation.
 
     Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
-    back with its result.
+    back with its result. Most traces to which circumstances in `avoid` apply are drawn again.
     """
 
     seed: int
@@ -68,6 +87,13 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     overrides: Overrides
     twice_every: int = 0
     wanted: Sequence[str] = ()
+    stride: int = 1
+    avoid: Sequence[Circumstances] = ()
+
+    @property
+    def indexes(self) -> range:
+        """Return the numbers of all traces."""
+        return range(self.first, self.first + self.count * self.stride, self.stride)
 
 
 class Ready(Struct, frozen=True, tag="ready"):
@@ -114,6 +140,12 @@ class Explained(Struct, frozen=True, tag="explained"):
     history: History
 
 
+class Served(Struct, frozen=True, tag="served"):
+    """Answer to `serve`."""
+
+    answers: Answers
+
+
 class Summarized(Struct, frozen=True, tag="testified"):
     """Answer to `testify`."""
 
@@ -129,8 +161,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Port | Run | Explain | Summarize | Fuzz
-Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Summarized | Failed
+Request = Draw | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
+Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Served | Summarized | Observation | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

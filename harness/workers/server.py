@@ -22,6 +22,8 @@ from msgspec import structs
 from ...targets.base.protocol import TargetError, TargetFactory
 from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
+from ..explain.activity import record_activity
+from ..explain.answers import collect_answers
 from ..explain.recorder import record_history
 from ..generate.grammar import draw_trace
 from ..lockstep.differential import run_summarized
@@ -42,12 +44,15 @@ from .messages import (
     Explained,
     Failed,
     Fuzz,
+    Observe,
     Port,
     Ported,
     Ready,
     Reply,
     Request,
     Run,
+    Serve,
+    Served,
     Summarize,
     Summarized,
     decode_request,
@@ -112,16 +117,23 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
         outcome, history = record_history(factory, request.trace, lambda index: send(EventStarted(index)))
         violation = outcome.violation and cleaned(outcome.violation)
         send(Explained(structs.replace(outcome, violation=violation), structs.replace(history, violation=violation)))
+    elif isinstance(request, Serve):
+        send(Served(collect_answers(factory, request.trace, request.request)))
     elif isinstance(request, Summarize):
         outcome, summaries = run_summarized(factory, request.trace)
         violation = outcome.violation and cleaned(outcome.violation)
         send(Summarized(structs.replace(outcome, violation=violation), summaries))
+    elif isinstance(request, Observe):
+        on_event = lambda index: send(EventStarted(index))  # noqa: E731
+        seen = record_activity(factory, request.trace, on_event, lines=request.lines, most=request.most)
+        violation = seen.outcome.violation and cleaned(seen.outcome.violation)
+        send(structs.replace(seen, outcome=structs.replace(seen.outcome, violation=violation)))
     elif isinstance(request, Draw):
         send(Drawn(_draw(factory, request, request.index)))
     elif isinstance(request, Port):
         send(Ported(*port(request.trace, factory)))
     else:
-        for index in range(request.first, request.first + request.count):
+        for index in request.indexes:
             began = time.process_time()
             trace = _draw(factory, request, index)
             twice = bool(request.twice_every) and index % request.twice_every == 0
@@ -134,7 +146,7 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
 
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
-    return draw_trace(factory.capabilities, request.seed, index, request.overrides, factory.supports)
+    return draw_trace(factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid)
 
 
 def failure(error: Exception) -> Failed:

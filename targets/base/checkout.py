@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -37,13 +37,17 @@ def make_view(package: Path, unwanted: re.Pattern[str], home: Path) -> Path:
     folder = home / f"view-{sha256(repr((sorted(links.items()), sorted(texts.items()))).encode()).hexdigest()[:12]}"
     try:
         if not folder.is_dir():
-            _fill(folder, links, texts)
+            fill(folder, links, texts)
     except OSError as error:
         raise TargetError(f"cannot make a view of {package} in {folder}: {error.strerror or error}") from error
     return folder
 
 
-def _fill(folder: Path, links: dict[str, str], texts: dict[str, str]) -> None:
+def fill(folder: Path, links: Mapping[str, str], texts: Mapping[str, str]) -> None:
+    """Make a folder of links and files in one go, also if several processes make it at the same time.
+
+    Raises OSError.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=".view-", dir=folder.parent))
     try:

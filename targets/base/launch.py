@@ -8,8 +8,12 @@ from msgspec import Struct
 
 
 class Launch(Struct, frozen=True):
-    """An interpreter, and environment variables to add to the current ones. `version` is for reports."""
+    """An interpreter, and environment variables to add to the current ones. `version` is for reports.
+
+    tree    folder on PYTHONPATH that the engine is imported from, and that patches apply to (`overlay`); "" for none
+    """
 
     python: str
     env: Mapping[str, str]
     version: str = ""
+    tree: str = ""

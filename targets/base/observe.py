@@ -25,14 +25,16 @@ Table = Sequence[Sequence[int]]
 
 
 class StateContent(Struct, frozen=True, gc=False, array_like=True):
-    """The content of one layer's page of a state block: temporal state and convolution window, as tags."""
+    """The content of one layer's page of a state block: temporal state and convolution window, as tags. `temporal` is
+    None and `window` () where the layers of the group have no such part (`Group.recurrent`, `Group.conv`)."""
 
-    temporal: int
+    temporal: int | None
     window: tuple[int, ...]
 
 
 class SlotContent(Struct, frozen=True, gc=False, array_like=True):
-    """The content of one layer's page of an attention block: a tag for each slot."""
+    """The content of one layer's page of an attention block: a tag for each slot. Of a plain cache: a tag for each
+    position that it holds, oldest first, without padding."""
 
     tags: Sequence[int]
 
@@ -49,11 +51,13 @@ class View(Struct, frozen=True, gc=False):
     labels     the same from the blocks' own fields; equal to `published` in a correct target, None if not observed
     tables     request -> the scheduler's table; only requests that hold blocks
     pins       block id -> references that are not from a table
-    waiting, running  names, in queue order
+    waiting, running  names, in queue order; where there are batch events `running` is in the order of the rows
     parked     sessions between two turns; `tables` and `references` include what they hold
     leftovers  name -> size of everything that must be empty once no request is alive
     drained    name -> size of everything that must be empty after each step
     stored     content outside the pool that a later load may find, one entry per layer of the key's group
+    caches     request -> id of its plain cache, as `Target.read` takes it for `block`: of each running and parked
+               request that holds one. `free`, `references`, `published` and `tables` are empty where there is no pool
     """
 
     free: Sequence[int]
@@ -68,6 +72,7 @@ class View(Struct, frozen=True, gc=False):
     drained: Mapping[str, int] = field(default_factory=dict)
     stored: Mapping[Key, Sequence[Content]] = field(default_factory=dict)
     parked: Sequence[str] = ()
+    caches: Mapping[str, int] = field(default_factory=dict)
 
 
 class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
@@ -182,7 +187,8 @@ class StateWrite(Struct, frozen=True, gc=False, array_like=True):
 
 class SlotRead(Struct, frozen=True, gc=False, array_like=True):
     """Attention read len(tags) positions in whole pages of `blocks`, starting at column `first_column` (not 0 with a
-    sliding window)."""
+    sliding window). Of a plain cache: exactly the positions that it attended to, those of this step's own tokens left
+    out; `blocks` is (its id,) and `first_column` the first position."""
 
     row: int
     group: int
@@ -193,7 +199,8 @@ class SlotRead(Struct, frozen=True, gc=False, array_like=True):
 
 
 class SlotWrite(Struct, frozen=True, gc=False, array_like=True):
-    """Keys and values of consecutive positions, first at `position`, were stored: slot `slots[i]` of `blocks[i]`."""
+    """Keys and values of consecutive positions, first at `position`, were stored: slot `slots[i]` of `blocks[i]`. Of a
+    plain cache `slots` are indices into the tensor, left padding included."""
 
     row: int
     group: int

@@ -17,8 +17,20 @@ class TargetError(Exception):
     """A target is not available or does not support a configuration; the message is one line with the remedy."""
 
 
+class EngineError(Exception):
+    """A stand-in of an adapter, such as an interpreter of kernels, found the engine's own code at fault: a store out of
+    bounds, say. It counts as an exception of the engine, although the adapter raises it."""
+
+
 Usual = Literal["chunked-prefill", "preemption", "zeroing"]
 """Features that a target has unless it lists them in `Capabilities.lacks`."""
+Observation = Literal[
+    "pool", "labels", "tables", "accesses", "content", "caches", "device_order", "estimates", "leftovers", "numeric",
+    "real_model",
+]  # fmt: skip
+"""Words of `Capabilities.observes`: each enables the oracles that need it (docs/reference/capabilities.md)."""
+Feature = Literal["pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks"]
+"""Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -26,10 +38,10 @@ class Capabilities(Struct, frozen=True):
 
     events       event tags that the target understands ("step" and "arrive" always)
     modes        mamba cache modes; "none" means prefix caching off
-    observes     of "pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers",
-                 "numeric": each enables the oracles that need it
+    observes     words of `Observation`: each enables the oracles that need it
     block_sizes  (mamba, attention) pairs to draw from; all groups of a kind have the same size. Prompt and output
-                 lengths, max_model_len, token budgets and chunk limits are drawn in multiples of the larger one
+                 lengths, max_model_len, token budgets and chunk limits are drawn in multiples of the larger one. Of
+                 plain caches: the chunk sizes of the kernels, at whose multiples something may change
     group_counts (mamba groups, attention groups) pairs to draw from
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none
     windows      tokens that a sliding-window attention group reaches back, () where a target has none
@@ -37,8 +49,15 @@ class Capabilities(Struct, frozen=True):
     accepts      further values of switches: a trace may have them, but they are not drawn
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
                  same on every machine
-    features     what else the target has. "padding", "stores", "partial-hits" and "snapshots" make reached states
-                 required; "chunks" makes the workload draw chunk limits for single requests
+    traces_per_configuration  consecutive traces that share a configuration: for engines that are expensive to build and
+                 are reset between traces
+    features     what else the target has. "block-tables": all groups draw blocks from one pool and name them in tables;
+                 "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
+                 drawn, and states of a pool are not required. "padding", "stores", "partial-hits" and "snapshots" make
+                 reached states required; "chunks" makes the workload draw chunk limits for single requests
+    engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an
+                 exception is the engine's if the innermost frame of engine and adapter is theirs, else the adapter's.
+                 Without any the two cannot be told apart
     lacks        what nearly every engine does and this one does not: states that need it are not required
     """
 
@@ -61,8 +80,15 @@ class Capabilities(Struct, frozen=True):
     options: dict[str, tuple[str, ...]] = {}
     accepts: dict[str, tuple[str, ...]] = {}
     traces_per_second: float = 4.0
+    traces_per_configuration: int = 1
     features: frozenset[str] = frozenset()
     lacks: frozenset[Usual] = frozenset()
+    engine: tuple[str, ...] = ()
+
+    @property
+    def has_pool(self) -> bool:
+        """True if blocks come from a pool; False for plain caches."""
+        return not self.features.isdisjoint({"pool", "block-tables"})
 
 
 class Target(Protocol):
@@ -79,7 +105,8 @@ class Target(Protocol):
         ...
 
     def read(self, group: int, layer: int, block: int) -> Content:
-        """Return the content of one layer's page of a block, read from the target's own storage."""
+        """Return the content of one layer's page of a block (of plain caches: of the cache with this id), read from the
+        target's own storage."""
         ...
 
     def close(self) -> None:

@@ -47,6 +47,13 @@ class TargetProxy:
             return getattr(_wrapped(self, "target", name), name)
 
 
+def unwrapped(target: Target) -> Target:
+    """Return the target behind all proxies."""
+    while isinstance(target, TargetProxy):
+        target = target.target
+    return target
+
+
 class FactoryProxy:
     """A `TargetFactory` that forwards to `factory`."""
 

@@ -24,6 +24,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
@@ -31,6 +32,8 @@ from types import ModuleType
 
 from msgspec import Struct
 
+from .declarations import check_capabilities
+from .deployment import Deployment
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
 from .repro import Failure, Script
@@ -86,7 +89,12 @@ def on_device(spec: str, device: str) -> str:
 
 def load_factory(spec: str) -> TargetFactory:
     """Return the factory of a target string. Call it in the interpreter that `prepare` returned."""
-    parsed = parse(spec)
+    factory = _load(spec, parse(spec))
+    check_capabilities(factory.capabilities, spec)
+    return factory
+
+
+def _load(spec: str, parsed: Spec) -> TargetFactory:
     if parsed.name == "python":
         return _from_module(spec, *parsed.variant.split(":"))
     module = _module(parsed.name, "factory")
@@ -114,7 +122,7 @@ def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
     """Return how to start a worker for a target; make the engine's environment if it is missing."""
     parsed = parse(spec)
     if parsed.name == "python":
-        return Launch(sys.executable, {})
+        return Launch(sys.executable, {}, tree=_folder_of(parsed.variant.partition(":")[0]))
     if not _has(parsed.name, "environment"):
         _check_variant(spec, parsed)
         return Launch(sys.executable, {})
@@ -152,6 +160,24 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
     scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
     return scripts
+
+
+def describe(spec: str, trace: Trace, version: str = "") -> Deployment:
+    """Return the server that a trace stands for; little more than the engine's name if the engine offers nothing."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "deployment"):
+        return Deployment(parsed.variant if parsed.name == "python" else parsed.name)
+    device = parsed.device or (parsed.version if not _has(parsed.name, "environment") else "")
+    described: Deployment = _module(parsed.name, "deployment").deployment(parsed.variant, trace, version, device)
+    return described
+
+
+def confirmation(spec: str) -> ModuleType:
+    """Return what runs failing traces on an engine's real models (`confirmation`). TargetError if there is none."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "confirmation"):
+        raise TargetError(f"target {spec!r} has no real models")
+    return _module(parsed.name, "confirmation")
 
 
 def engines() -> list[str]:
@@ -220,6 +246,19 @@ def _from_module(spec: str, module: str, attribute: str) -> TargetFactory:
         kind = type(factory).__name__
         raise TargetError(f"target {spec!r}: {kind!r} is no TargetFactory (name, capabilities, supports, open)")
     return factory
+
+
+def _folder_of(module: str) -> str:
+    """Return the folder that a worker imports a user's module from, "" if it is not a plain file or package.
+
+    Nothing is imported here: the module may need what only the worker has.
+    """
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    found = PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *filter(None, inherited), *sys.path])
+    if found is None or not found.origin or not found.origin.endswith(".py"):
+        return ""
+    path = Path(found.origin)
+    return str(path.parents[1] if path.name == "__init__.py" else path.parent)
 
 
 def _path_now() -> str:

@@ -68,7 +68,7 @@ def prepare_tree(engine: Engine, wanted: str, progress: Progress) -> Launch:
     else:
         tree = _package(engine, wanted).parent
     home = cache_folder() / engine.name / sha256(str(tree).encode()).hexdigest()[:12]
-    return Launch(sys.executable, {"PYTHONPATH": f"{importable()}:{tree}", **engine.variables(home)}, wanted)
+    return Launch(sys.executable, {"PYTHONPATH": f"{importable()}:{tree}", **engine.variables(home)}, wanted, str(tree))
 
 
 def _package(engine: Engine, wanted: str) -> Path:
@@ -128,4 +128,4 @@ def _launch(engine: Engine, tree: Path, number: str, home: Path, progress: Progr
     python = make_venv(engine.requirements, what, engine.venv_gigabytes, progress)
     # Without PYTHONSAFEPATH a worker that is started in a checkout would import the engine from there.
     path = {"PYTHONPATH": f"{importable()}:{tree}", "PYTHONSAFEPATH": "1"}
-    return Launch(str(python), {**path, **engine.variables(home)}, number)
+    return Launch(str(python), {**path, **engine.variables(home)}, number, str(tree))

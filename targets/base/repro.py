@@ -36,13 +36,11 @@ class Script(Struct, frozen=True):
 
     promise   text in the last line of its standard error when it fails as expected
     needs     the package that has to be importable
-    places    places to look at in the engine's source, most likely first
     """
 
     text: str
     promise: str
     needs: str
-    places: tuple[str, ...] = ()
 
 
 def python_comment(text: str) -> str:

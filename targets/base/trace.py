@@ -146,24 +146,35 @@ class Truncate(Event, frozen=True, tag="truncate"):
     length: Count
 
 
-class Permute(Event, frozen=True, tag="permute"):
-    """Reorder the rows of the batch; `order` lists names, the rest follow in their present order."""
+class Select(Event, frozen=True, tag="select"):
+    """The batch keeps the rows in `names`, in this order; the requests of the other rows end, as if aborted. Names that
+    are not in the batch are ignored; without any that is, nothing happens."""
 
-    order: Annotated[tuple[Name, ...], Meta(max_length=256)]
-
-
-class Save(Event, frozen=True, tag="save"):
-    """Write the caches of `name` out under `slot`."""
-
-    name: Name
-    slot: Name
+    names: Annotated[tuple[Name, ...], Meta(max_length=64)]
 
 
-class Restore(Event, frozen=True, tag="restore"):
-    """Read the caches of `name` back from `slot`."""
+class Reorder(Event, frozen=True, tag="reorder"):
+    """Each row in `sources` gets the caches and tokens of its source, as in beam search: see `reference.batch`."""
 
-    name: Name
-    slot: Name
+    sources: Annotated[dict[Name, Name], Meta(max_length=64)]
+
+
+class Repeat(Event, frozen=True, tag="repeat"):
+    """Each row is repeated, so that there are `times` of it next to each other: see `reference.batch`."""
+
+    times: Annotated[int, Meta(ge=2, le=4)]
+
+
+class Crop(Event, frozen=True, tag="crop"):
+    """Each row forgets the last `tokens` tokens that it computed; the next step computes them again. Nothing happens
+    unless each row has computed more than that. An engine refuses it if its states cannot follow."""
+
+    tokens: Positive
+
+
+class Reset(Event, frozen=True, tag="reset"):
+    """The caches of the batch are emptied in place; its requests wait again, ahead of the others, with nothing
+    computed."""
 
 
 class MoveTier(Event, frozen=True, tag="move_tier"):
@@ -192,8 +203,12 @@ class Resume(Event, frozen=True, tag="resume"):
 
 AnyEvent = (
     Arrive | Step | Preempt | Abort | DummyRun | CaptureGraphs | ResetPrefixCache | Evict | Sleep | Wake
-    | ExternalLoad | Fork | Truncate | Permute | Save | Restore | MoveTier | Park | Resume
+    | ExternalLoad | Fork | Truncate | MoveTier | Park | Resume | Select | Reorder | Repeat | Crop | Reset
 )  # fmt: skip
+
+BATCH_EVENTS = frozenset({"select", "reorder", "repeat", "crop", "reset"})
+"""Tags of the events that act on a whole batch of plain caches. The batch is `View.running`, in the order of its rows;
+a target may execute them only between two steps."""
 
 
 class Group(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

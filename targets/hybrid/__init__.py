@@ -13,4 +13,5 @@ device/         the operations of a hybrid model on bytes: Triton kernels, and a
 numeric/        repeats each trace on real bytes
 mutants/        known bugs, one small class each, in a file named after the part that it breaks
 repro           reproducer scripts for this target
+deployment      its part of a bug report
 """

@@ -12,15 +12,6 @@ from ...reference.tokens import Truth
 from ..base.repro import Failure, Script, python_comment, python_format
 from ..base.trace import Arrive, Event, Trace
 
-PLACES = {
-    "M": ("targets/hybrid/host/ (scheduler.py, cache_manager.py, block_tables.py): allocation and publication",),
-    "M3": ("targets/hybrid/worker/input_batch.py: the worker's block table",),
-    "M4": (
-        "targets/hybrid/worker/input_batch.py: rows of ended requests",
-        "targets/hybrid/worker/model_runner.py: padding and dummy rows",
-    ),
-    "S": ("targets/hybrid/worker/state_slots.py, model_runner.py: where states are, and how they move",),
-}
 IMPORTS = """\
 from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.observe import *
@@ -89,8 +80,7 @@ def _script(variant: str, trace: Trace, failure: Failure, promise: str, assertio
         assertion,
         'print("passed: the bug is not present")',
     ]
-    places = PLACES.get(failure.oracle) or PLACES.get(failure.oracle[:1], ())
-    return Script("\n".join(parts) + "\n", promise, "hybridfuzz", places)
+    return Script("\n".join(parts) + "\n", promise, "hybridfuzz")
 
 
 def _literal(event: Event) -> str:

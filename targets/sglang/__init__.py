@@ -5,6 +5,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
 
     environment  the engine's releases and the environment of its workers
     factory      capabilities; opens one engine per trace
+    deployment   the server that a trace stands for, for reports
     compat       differences between releases, and the construction of SGLang's parts
     stubs        stands in for modules and features that a CPU run does not need
     scheduling   SGLang's scheduler without its constructor; one turn of its event loop

@@ -45,7 +45,8 @@ class SglangFactory:
             # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
-            features=features,
+            features=features | {"pool"},
+            engine=("sglang",),
             options={
                 "strategy": strategies,
                 "tree_core": (tree_core,) if tree_core else tree_cores,

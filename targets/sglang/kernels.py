@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ..base.protocol import EngineError
+
 
 def install() -> None:
     """Replace the kernels of SGLang's speculation; may be called repeatedly."""
@@ -35,7 +37,7 @@ def install() -> None:
     mamba_state_scatter_triton.fused_conv_window_scatter_with_mask = scatter
 
 
-class OutOfBounds(RuntimeError):
+class OutOfBounds(EngineError):
     """A kernel accesses memory outside of its arguments."""
 
 

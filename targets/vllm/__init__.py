@@ -24,7 +24,8 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     interpreter     a fast interpreter for the runner's Triton kernels
     views           the host's metadata as a `View`
     target          the `Target` protocol
+    deployment      the server that a trace stands for, for reports
     repro           stand-alone reproducers; repro_engine is the engine that they inline
 
-Only `factory` may be imported where vLLM is not installed.
+Only `factory`, `options`, `deployment` and `repro` may be imported where vLLM is not installed.
 """

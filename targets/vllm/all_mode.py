@@ -48,7 +48,7 @@ def all_rows(
 
 def _blocks(row: StateRow) -> Sequence[int]:
     assert row.cached is not None
-    return [*(block for block, *_ in row.cached.windows), *(block for block, *_ in row.cached.states)]
+    return [*(window[0] for window in row.cached.windows), *(state[0] for state in row.cached.states)]
 
 
 def _tables(metadata: Any) -> tuple[list[list[int]], list[list[int]]]:

@@ -64,7 +64,8 @@ class VllmFactory:
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
             },
-            features=frozenset({"padding"}),
+            features=frozenset({"block-tables", "padding"}),
+            engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
 

@@ -21,30 +21,6 @@ ENVIRONMENT = """\
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
 os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 """
-PLACES = {
-    "M2": (
-        "vllm/v1/core/kv_cache_manager.py: allocate_slots (when keys are published)",
-        "vllm/v1/core/sched/scheduler.py: schedule (what is undone when a request is taken out of a step)",
-        "vllm/v1/core/block_pool.py: cache_full_blocks",
-    ),
-    "S1": (
-        "vllm/v1/worker/mamba_utils.py: copies at block boundaries",
-        "vllm/v1/core/single_type_kv_cache_manager.py: MambaManager (which column is published)",
-    ),
-    "S2": (
-        "vllm/v1/core/single_type_kv_cache_manager.py: MambaManager.find_longest_cache_hit",
-        "vllm/v1/worker/mamba_utils.py: preprocess_mamba",
-    ),
-    "S3": (
-        "vllm/v1/worker/gpu_input_batch.py, vllm/v1/worker/gpu/model_states/mamba_hybrid.py: num_accepted_tokens",
-        "vllm/v1/attention/backends/gdn_attn.py: which rows speculate, decode or prefill",
-        "vllm/v1/core/sched/scheduler.py: schedule (how many tokens a row gets)",
-    ),
-    "S4": (
-        "vllm/v1/attention/backends/gdn_attn.py: has_initial_state, and which rows speculate, decode or prefill",
-        "vllm/v1/core/sched/scheduler.py: schedule (how many tokens a row gets)",
-    ),
-}
 
 
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
@@ -79,7 +55,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
             "",
         ]
     )
-    return [Script(text, promise, "vllm, torch", PLACES.get(failure.oracle, ()))]
+    return [Script(text, promise, "vllm, torch")]
 
 
 def _source(name: str) -> tuple[list[str], str]:

@@ -13,7 +13,7 @@ from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.machine import PROFILE_VARIABLE, HybridCacheMachine, ViolationError, profile
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.registry import load_factory
-from hybridfuzz.targets.base.trace import Step
+from hybridfuzz.targets.base.trace import Event, Step
 from hypothesis import settings
 from support import CLEAN
 
@@ -102,6 +102,63 @@ def test_rules_of_ones_own_may_use_happen() -> None:
 
     assert failure(Mine.for_target("hybrid", run=FEW)) == ""
     assert taken
+
+
+def rules_run(case: type[HybridCacheMachine], target: str = "hybrid", **overrides: object) -> set[str]:
+    """Return the kinds of events that many examples of a machine draw. They are not applied: that takes too long."""
+    seen: set[str] = set()
+
+    class Looks(case):  # type: ignore[valid-type, misc]
+        def happen(self, event: Event) -> None:
+            seen.add(str(event.__struct_config__.tag))
+
+    assert failure(Looks.for_target(target, overrides, settings(FEW, max_examples=150))) == ""
+    return seen
+
+
+def test_there_is_a_rule_for_each_kind_of_event() -> None:
+    """Every kind that the built-in target knows is a rule of its own name, and happens; wake belongs to sleep."""
+    known = load_factory("hybrid").capabilities.events - {"wake"}
+    names = {rule.function.__name__ for rule in HybridCacheMachine.setup_state().rules}
+    assert known <= names
+    assert known <= rules_run(HybridCacheMachine)
+
+
+def test_a_subclass_switches_a_rule_off() -> None:
+    class Calm(HybridCacheMachine):
+        preempt = None
+        abort = None
+
+    seen = rules_run(Calm)
+    assert "step" in seen
+    assert not seen & {"preempt", "abort"}
+
+
+def test_a_subclass_replaces_a_rule() -> None:
+    """A rule of the same name takes the place of the inherited one."""
+    from hypothesis.stateful import rule
+
+    taken = []
+
+    class Mine(HybridCacheMachine):
+        @rule()
+        def evict(self) -> None:
+            taken.append(1)
+
+    assert "evict" not in rules_run(Mine)
+    assert taken
+
+
+def test_a_subclass_adds_an_invariant() -> None:
+    """It is checked between rules, with the target at hand, and fails the run."""
+    from hypothesis.stateful import invariant
+
+    class Strict(HybridCacheMachine):
+        @invariant()
+        def few_events(self) -> None:
+            assert len(self.events) < 5, "too many events"
+
+    assert "too many events" in failure(Strict.for_target("hybrid", run=FEW))
 
 
 def test_hypothesis_does_not_shrink() -> None:

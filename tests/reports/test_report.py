@@ -88,7 +88,9 @@ def campaign(folder: Path, count: int = 0, reached: Mapping[str, int] | None = N
         canary=Canary("null-as-state-slot", True, "found", "M4-step-mamba-dead-write", 2, 0.1),
     )  # fmt: skip
     (folder / STATE_FILE).write_bytes(msgspec.json.encode(summary))
-    save_bug_history(folder, merge({}, summary, [Known("M9-*", "vLLM #44175")], "2026-01-02T03:04:05+00:00"))
+    save_bug_history(
+        folder, merge({}, summary, [Known(signature="M9-*", reason="vLLM #44175")], "2026-01-02T03:04:05+00:00")
+    )
     return summary
 
 

@@ -68,6 +68,7 @@ class ExternalStore:
         for layer, page in zip(self.layers(load.group), pages, strict=False):
             where = (step, request, load.group, layer, load.column, load.block)
             if isinstance(page, StateContent):
+                assert page.temporal is not None
                 self.load_temporal(layer, load.block, page.temporal)
                 records.append(Loaded(*where, temporal=True))
                 self.load_window(layer, load.block, page.window)

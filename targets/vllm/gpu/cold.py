@@ -45,7 +45,8 @@ class Cold:
             policy="fcfs",
             options={name: config.options[name] for name in ("mixer", "dtype") if name in config.options},
         )
-        self._engine = RealEngine(self._config, device, "zero")
+        self._engine = RealEngine(self._config, device)
+        self._engine.reset("zero")
         self._engine.real.mirror = None
         self._known: dict[tuple[int, ...], Floats | None] = {}
         self._runs = 0

@@ -1,7 +1,8 @@
-"""Builds one real engine with a real model for one trace: runner, caches, captured graphs, scheduler.
+"""Builds one real engine with a real model: runner, caches, captured graphs, scheduler.
 
-`EngineCore` and `Worker` are left out as in the CPU adapter: loading checkpoints, profiling memory, warming up. Model
-and runner are new for each trace, so that a trace never depends on the one before it; compiled kernels stay.
+`EngineCore` and `Worker` are left out as in the CPU adapter: loading checkpoints, profiling memory, warming up. Between
+traces `reset` restores model, runner and every buffer to what they were when they were built (`snapshot`), fills the
+caches and makes a new scheduler. `benchmarks/gpu_engines.py --proof` compares the results with those of new engines.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from ..contracts import contract
 from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from ..layout import layout_of
 from ..options import drafts_on_device, has_graphs, is_v2
-from ..runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 from . import replay
 from .configuration import configure
-from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, storages
+from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
 from .models import fill_weights, mixer
 from .real_model import RealModel, watch_sampling
+from .snapshot import Snapshot
 
 _MEMORY = 1 << 30
 Fill = Literal["zero", "random", "nan"]
@@ -108,9 +109,12 @@ class SpeculatorOn(Speculator):
 
 
 class RealEngine:
-    """The parts of one engine, for one trace. `fill` is what memory holds before anything is written."""
+    """The parts of one engine, for one trace at a time. Call `reset` before the first one, too."""
 
-    def __init__(self, config: Config, device: str, fill: Fill) -> None:
+    scheduler: Any
+    hasher: Any
+
+    def __init__(self, config: Config, device: str) -> None:
         self.config = config
         self.is_v2 = is_v2(config)
         self.is_interpreted = device == "interpreter"
@@ -133,27 +137,41 @@ class RealEngine:
             self.layout = layout_of(config, self.is_v2, plan.worker)
             self._build_mirror(plan.worker)
             padding = self._capture() if has_graphs(config) else None
-            self.fill_pool(fill)
-            self.scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
-                vllm_config=vllm_config,
-                kv_cache_config=plan.scheduler,
-                structured_output_manager=StructuredOutputManager(vllm_config),
-                block_size=plan.block_size,
-                hash_block_size=plan.hash_block_size,
-                log_stats=False,
-            )
-            caching = config.enable_prefix_caching
-            self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
+        self._plan = plan
         self.hash_block_size = plan.hash_block_size
         watch_sampling(self.runner, self.real, self.is_v2)
-        kind = RunnerV2 if self.is_v2 else RunnerV1
-        self.worker: RunnerAdapter = kind(self.runner, self.recorder)
+        kind = RealV2 if self.is_v2 else RealV1
+        self.worker: RealV1 | RealV2 = kind(self.runner, self.recorder)
         if padding:
             self.worker.padding = padding
         self.recorder.worker = self.worker
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         if config.mamba_cache_mode == "align":
             self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
+        self._pages()
+        self._snapshot = Snapshot([self], [cache for layer in self.layers for cache in self.caches(layer.layer_name)])
+
+    def reset(self, fill: Fill) -> None:
+        """Make it the engine that it was when it was built. `fill` is what cache memory holds."""
+        config, plan = self.vllm_config, self._plan
+        if not self.is_interpreted:
+            torch.accelerator.synchronize()
+        snapshot, self.scheduler, self.hasher = self._snapshot, None, None
+        snapshot.restore()
+        self._snapshot = snapshot
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
+        self.fill_pool(fill)
+        with set_current_vllm_config(config):
+            self.scheduler = config.scheduler_config.get_scheduler_cls()(
+                vllm_config=config,
+                kv_cache_config=plan.scheduler,
+                structured_output_manager=StructuredOutputManager(config),
+                block_size=plan.block_size,
+                hash_block_size=plan.hash_block_size,
+                log_stats=False,
+            )
+            caching = self.config.enable_prefix_caching
+            self.hasher = compat.block_hasher(config, plan.hash_block_size) if caching else None
 
     def _build_model(self) -> Any:
         from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading

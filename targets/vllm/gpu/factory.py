@@ -48,7 +48,9 @@ class GpuFactory:
             },
             accepts={"dtype": ("bfloat16",)},
             traces_per_second=1.0,
-            features=frozenset({"padding"}),
+            traces_per_configuration=24,
+            features=frozenset({"block-tables", "padding"}),
+            engine=("vllm",),
         )
 
     def supports(self, config: Config) -> str:

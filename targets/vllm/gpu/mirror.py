@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
 from ....reference.tokens import next_token
@@ -21,7 +22,9 @@ from ...base.shadow import join
 from ..contracts import Contract
 from ..hooks import Recorder
 from ..layers import ShadowAttention, Tags
+from ..runner_adapter import Rows, RunnerV1, RunnerV2
 from ..state_layers import ShadowMamba
+from .host_copy import on_host
 
 Words = npt.NDArray[np.int64]
 
@@ -57,18 +60,54 @@ class MirrorAttention(ShadowAttention):
         assert np.shares_memory(self.pages, words)
         self.keys, self.values = self.pages[:, :, 0], self.pages[:, :, 1]
         self._contents = {}
-        self._real = real
-        """The layer whose pages vLLM zeroes; None where there is none (tests)."""
+        self.real = real
+        """The layer whose pages vLLM zeroes."""
 
-    def is_zero(self, block: int) -> bool:
-        """Whether there is such a page, and the real model's is all zeros."""
-        if not 0 <= block < len(self.pages):
-            return False
-        return not bool(self._real.kv_cache[block].any())
+
+class RealV2(RunnerV2):
+    """The V2 runner; its tables are those that were copied with the forward's metadata."""
+
+    tables: Sequence[torch.Tensor] = ()
+
+    def device_tables(self) -> Sequence[torch.Tensor]:
+        """The batch-ordered tables of all groups, to be copied."""
+        return () if self.is_dummy else list(self.runner.block_tables.input_block_tables)
+
+    def table(self, group: int, names: Sequence[str | None]) -> Rows:
+        """A group's table as the forward reads it."""
+        if self.is_dummy:
+            return ()
+        slots = self._batch.idx_mapping_np[: len(names)].tolist()
+        lengths = self.runner.block_tables.num_blocks.np[group]
+        rows = self.tables[group][: len(slots)].tolist()
+        return [row[: lengths.item(slot)] for row, slot in zip(rows, slots, strict=True)]
+
+
+class RealV1(RunnerV1):
+    """The V1 runner, likewise."""
+
+    tables: Sequence[torch.Tensor] = ()
+
+    def device_tables(self) -> Sequence[torch.Tensor]:
+        """The tables of all groups, to be copied."""
+        if self.is_dummy:
+            return ()
+        batch = self.runner.input_batch
+        return [table.get_device_tensor(len(batch.req_ids)) for table in batch.block_table.block_tables]
+
+    def table(self, group: int, names: Sequence[str | None]) -> Rows:
+        """A group's table as the forward reads it."""
+        if self.is_dummy:
+            return ()
+        count = len(names) - names.count(None)
+        lengths = self.runner.input_batch.block_table[group].num_blocks_per_row[:count].tolist()
+        return [row[:length] for row, length in zip(self.tables[group][:count].tolist(), lengths, strict=True)]
 
 
 class MirrorRecorder(Recorder):
     """Sees device work go by, and does to the tags what it says."""
+
+    worker: RealV1 | RealV2 | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,12 +129,21 @@ class MirrorRecorder(Recorder):
 
     def zeroed(self, blocks: Sequence[int]) -> None:
         """Blocks were to be zeroed; what counts is what the real pages hold now."""
-        before = len(self.records)
-        super().zeroed(blocks)
-        for record in self.records[before:]:
-            assert isinstance(record, Zeroed)
+        layers = self.attention_layers
+        there = [block for block in blocks if all(0 <= block < len(layer.pages) for layer in layers)]
+        if not there:
+            return
+        held = torch.stack([layer.real.kv_cache[there].flatten(1).any(1) for layer in layers]).any(0).tolist()
+        done = [block for block, has_content in zip(there, held, strict=True) if not has_content]
+        if done:
+            self.records.append(Zeroed(self.step, done))
             for words in self.storages:
-                words[list(record.blocks)] = 0
+                words[done] = 0
+
+    def on_host(self, call: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a copy, read from the device at once."""
+        read: dict[str, Any] = on_host(call)
+        return read
 
     def block_copied(self, source: int, destination: int) -> None:
         """Copy on write: a whole page, all layers."""

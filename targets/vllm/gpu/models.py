@@ -41,6 +41,8 @@ _MODELS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 64, "decoder_sparse_step": 1, "partial_rotary_factor": 0.25,
     },
 }  # fmt: skip
+MIXERS = tuple(_MODELS)
+"""Kinds of state layers."""
 _NAMES = {"mamba2": ("mamba", "attention"), "gdn": ("linear_attention", "full_attention")}
 
 

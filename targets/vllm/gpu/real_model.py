@@ -6,6 +6,7 @@ The real model's logits are kept, as log-probabilities on the host: one row for 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import torch
 from vllm.forward_context import get_forward_context
 
+from .host_copy import on_host
 from .mirror import Mirror
 
 Floats = npt.NDArray[np.float32]
@@ -63,8 +65,14 @@ class RealModel:
 
     def walk(self, context: Any, input_ids: torch.Tensor) -> None:
         """Run the mirror on the metadata that the kernels were given."""
-        if self.mirror is not None and context.attn_metadata is not None:
-            self.mirror.run(context, input_ids.tolist())
+        mirror = self.mirror
+        if mirror is None or context.attn_metadata is None:
+            return
+        tables = mirror.recorder.worker.device_tables() if mirror.recorder.worker else ()
+        metadata, slots, ids, copies = on_host((context.attn_metadata, context.slot_mapping, input_ids, tables))
+        if mirror.recorder.worker:
+            mirror.recorder.worker.tables = copies
+        mirror.run(SimpleNamespace(attn_metadata=metadata, slot_mapping=slots), ids.tolist())
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The real model's logits."""
@@ -79,8 +87,11 @@ class RealModel:
         self.sampled_from = None
         if self.mirror is None or chosen is None or not self.mirror.tags:
             return logits
-        indices: list[int] = chosen.tolist()
-        self.reads.append(Read(indices, logprobs(logits)))
+        with torch.inference_mode():
+            # One copy for both: indices are far below 2^24.
+            values = torch.cat([logits.float().log_softmax(-1), chosen[:, None].float()], 1).cpu().numpy()
+        indices: list[int] = values[:, -1].astype(int).tolist()
+        self.reads.append(Read(indices, values[:, :-1]))
         forced = torch.zeros_like(logits)
         tokens = torch.tensor(self.mirror.tokens(indices), device=logits.device)
         return forced.scatter_(1, tokens[:, None], _CERTAIN)

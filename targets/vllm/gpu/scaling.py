@@ -1,50 +1,77 @@
 """A trace for other block sizes: a CPU trace has blocks of 4 to 16 tokens, a real model's are larger.
 
-A length is a number of blocks and a rest. Both are kept. In a second form a rest of more than half a block is counted
-from the next boundary instead, so that a prompt that ends one token before a boundary still does. Lengths below one
-block are kept.
+A length is a number of blocks and a rest, or a number of blocks and a distance to the next boundary. Which of the two
+matters depends on the trace: a prompt of five tokens in blocks of four may have to be one token behind a boundary, or
+to reach the next one in three steps. So a trace has several scaled forms, in which each prompt keeps the one or the
+other. `harness/commands/confirm.py` runs them on the CPU to find those that still fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, product
 
 from msgspec import structs
 
 from ...base.trace import AnyEvent, Arrive, Config, Step, Trace
 
 LONGEST = 1024
+FORMS_MAX = 256
+"""Scaled forms of one trace."""
 Length = Callable[[int], int]
 
 
-def scaled(trace: Trace, size: int, from_end: bool) -> Trace:
-    """The trace with blocks of `size` tokens; `from_end` keeps the distance of a length to the next boundary."""
+def from_start(size: int, old: int) -> Length:
+    """Keep whole blocks and the rest."""
+    return lambda tokens: tokens // old * size + tokens % old
+
+
+def to_boundary(size: int, old: int) -> Length:
+    """Keep the distance to the next boundary; a length that ends at one is a block away from the next."""
+    return lambda tokens: (tokens // old + 1) * size - (old - tokens % old)
+
+
+def nearest(size: int, old: int) -> Length:
+    """Keep the distance to the boundary that is nearer; lengths below one block are kept."""
+    start, end = from_start(size, old), to_boundary(size, old)
+    return lambda tokens: end(tokens) if tokens > old and tokens % old > old // 2 else start(tokens)
+
+
+def scaled(trace: Trace, size: int, forms: Sequence[Callable[[int, int], Length]] = (from_start,)) -> Trace:
+    """The trace with blocks of `size` tokens.
+
+    `forms` are those of the arrivals' prompts in turn; the last one serves the rest.
+    """
     old = max(group.block_size for group in trace.config.groups)
-
-    def length(tokens: int) -> int:
-        blocks, rest = divmod(tokens, old)
-        if from_end and blocks and rest > old // 2:
-            return (blocks + 1) * size - (old - rest)
-        return blocks * size + rest
-
+    events: list[AnyEvent] = []
+    arrivals = 0
+    for event in trace.events:
+        if isinstance(event, Arrive):
+            form = forms[min(arrivals, len(forms) - 1)]
+            arrivals += 1
+            events.append(_arrival(event, form(size, old), from_start(size, old)))
+        elif isinstance(event, Step) and event.budget is not None:
+            events.append(structs.replace(event, budget=max(from_start(size, old)(event.budget), 1)))
+        else:
+            events.append(event)
     return structs.replace(
         trace,
-        config=_config(trace.config, size, old),
-        events=tuple(_event(event, length) for event in trace.events),
+        config=_config(trace.config, size, old, [event for event in events if isinstance(event, Arrive)]),
+        events=tuple(events),
         origin=f"{trace.origin}, blocks of {old} scaled to {size}",
     )
 
 
-def _config(config: Config, size: int, old: int) -> Config:
+def _config(config: Config, size: int, old: int, arrivals: Sequence[Arrive]) -> Config:
     def limit(tokens: int) -> int:
         return tokens if tokens <= old else min(LONGEST, -(-tokens // old) * size)
 
     groups = tuple(structs.replace(group, block_size=size) for group in config.groups)
-    longest = limit(config.max_model_len)
+    longest = max((sum(length for _, length in one.prompt) + one.max_new_tokens for one in arrivals), default=0)
     made = structs.replace(
         config,
         groups=groups,
-        max_model_len=longest,
+        max_model_len=min(max(limit(config.max_model_len), longest), LONGEST),
         max_num_batched_tokens=limit(config.max_num_batched_tokens),
         long_prefill_token_threshold=config.long_prefill_token_threshold and limit(config.long_prefill_token_threshold),
     )
@@ -52,25 +79,31 @@ def _config(config: Config, size: int, old: int) -> Config:
     return structs.replace(made, num_blocks=made.smallest_pool() + spare)
 
 
-def _event(event: AnyEvent, length: Length) -> AnyEvent:
-    if isinstance(event, Arrive):
-        # The prompt's end is what counts: its parts end where the scaled prefixes end.
-        ends, total, parts = [], 0, []
-        for _, tokens in event.prompt:
-            total += tokens
-            ends.append(length(total))
-        for (document, _), start, end in zip(event.prompt, [0, *ends], ends, strict=False):
-            parts.append((document, max(end - start, 1)))
-        return structs.replace(event, prompt=tuple(parts))
-    if isinstance(event, Step) and event.budget is not None:
-        return structs.replace(event, budget=max(length(event.budget), 1))
-    return event
+def _arrival(event: Arrive, whole: Length, part: Length) -> Arrive:
+    """The prompt's end is what counts; its parts end where the scaled prefixes end."""
+    total = sum(tokens for _, tokens in event.prompt)
+    ends, seen = [0], 0
+    for _, tokens in event.prompt:
+        seen += tokens
+        ends.append(whole(seen) if seen == total else part(seen))
+    prompt = tuple(
+        (document, max(end - start, 1))
+        for (document, _), start, end in zip(event.prompt, ends[:-1], ends[1:], strict=True)
+    )
+    return structs.replace(event, prompt=prompt)
 
 
 def candidates(trace: Trace, size: int) -> Iterator[Trace]:
-    """Scaled traces, the most faithful first; the trace itself if its blocks are of this size."""
+    """Scaled forms without duplicates, the plainest first; the trace itself if its blocks are of this size."""
     if all(group.block_size == size for group in trace.config.groups):
         yield trace
         return
-    yield scaled(trace, size, from_end=False)
-    yield scaled(trace, size, from_end=True)
+    count = sum(isinstance(event, Arrive) for event in trace.events)
+    mixed = product((from_start, to_boundary), repeat=min(count, 8))
+    seen = set()
+    for forms in islice(((from_start,), (nearest,), *mixed), FORMS_MAX):
+        made = scaled(trace, size, forms or (from_start,))
+        key = repr(made.events)
+        if key not in seen:
+            seen.add(key)
+            yield made

@@ -21,6 +21,10 @@ NEW_TOKENS = 12
 """Tokens of each answer at least: one wrong state shows sooner or later."""
 
 
+ROWS = 8
+"""`max_num_seqs` of the engine under test."""
+
+
 def write_witness(trace: Trace) -> str:
     """The script's text. TargetError where the public API cannot do what the trace does."""
     config = trace.config
@@ -41,7 +45,10 @@ def write_witness(trace: Trace) -> str:
     if config.options.get("mixer") == "gdn":
         raise TargetError("no witness script: Qwen3-Next without experts needs a patch; try mixer=mamba2")
     k = config.num_speculative_tokens
-    engine: dict[str, Any] = {"attention_backend": "TRITON_ATTN", "enable_prefix_caching": True}
+    budget = max(config.max_num_batched_tokens, ROWS * (k + 1))
+    engine: dict[str, Any] = {
+        "attention_backend": "TRITON_ATTN", "enable_prefix_caching": True, "max_num_batched_tokens": budget,
+    }  # fmt: skip
     if k:
         engine["speculative_config"] = {
             "method": "ngram", "num_speculative_tokens": k, "prompt_lookup_max": 3, "prompt_lookup_min": 1,

@@ -42,7 +42,7 @@ def serve(plan, engine_arguments):
         engine = LLMEngine.from_engine_args(
             EngineArgs(
                 model=folder, skip_tokenizer_init=True, load_format="dummy", dtype=DTYPE, max_model_len=512,
-                max_num_seqs=8, max_num_batched_tokens=512, mamba_cache_mode="align", mamba_ssm_cache_dtype="float32",
+                max_num_seqs=8, mamba_cache_mode="align", mamba_ssm_cache_dtype="float32",
                 gpu_memory_utilization=0.1, kv_cache_memory_bytes=256 << 20, async_scheduling=False, seed=0,
                 disable_log_stats=True, **engine_arguments,
             )
@@ -68,34 +68,47 @@ def main():
         plan, engine_arguments = json.loads(sys.argv[1])
         print("ANSWERS", json.dumps(serve(plan, engine_arguments)), flush=True)
         os._exit(0)
-    together = answers_of(PLAN, ENGINE, RUNNER)
-    plain = {"attention_backend": ENGINE["attention_backend"], "enforce_eager": True, "enable_prefix_caching": True}
+    plain = {
+        "attention_backend": ENGINE["attention_backend"], "enforce_eager": True, "enable_prefix_caching": True,
+        "max_num_batched_tokens": 512,
+    }  # fmt: skip
+    batch = start(PLAN, ENGINE, RUNNER)
+    single = {name: start([(0, name, prompt, count)], plain, "1") for _, name, prompt, count in PLAN}
+    together = answers_of(batch)
     failed = False
-    for _, name, prompt, count in PLAN:
-        alone, margins = answers_of([(0, name, prompt, count)], plain, "1")[name]
+    for name, process in single.items():
+        alone, margins = answers_of(process)[name]
         tokens = together[name][0]
         at = next((i for i, (one, other) in enumerate(zip(alone, tokens, strict=False)) if one != other), None)
         differs = at is not None and margins[at] > UNSURE
         failed |= differs
         print(f"{name}: alone {alone}")
         print(f"{name}: here  {tokens}" + (f"  WRONG from token {at} on" if differs else ""))
-    print("the defect is here" if failed else "passed: the defect is not here")
-    return int(failed)
+    if failed:
+        sys.exit("the defect is here: tokens differ from those of the same request alone")
+    print("passed: the defect is not here")
+    return 0
 
 
-def answers_of(plan, engine_arguments, runner):
-    """The answers of an engine in a process of its own, which starts with empty memory."""
+def start(plan, engine_arguments, runner):
+    """An engine in a process of its own, which starts with empty memory."""
     environment = {
         **os.environ, "VLLM_USE_V2_MODEL_RUNNER": runner, "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_USE_FLASHINFER_SAMPLER": "0",
     }  # fmt: skip
     command = [sys.executable, __file__, json.dumps([plan, engine_arguments])]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    for line in ran.stdout.splitlines():
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def answers_of(process):
+    """What the engine answered."""
+    output = process.communicate()[0]
+    for line in output.splitlines():
         if line.startswith("ANSWERS "):
             return json.loads(line.removeprefix("ANSWERS "))
-    sys.exit(f"the engine did not start:\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}")
+    print(f"the engine did not start:\n{output[-6000:]}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

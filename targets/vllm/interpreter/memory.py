@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.protocol import EngineError
 from .values import NUMPY, SIZE
 
 PAGE = 4096
@@ -34,7 +35,7 @@ SCALARS: dict[str, Any] = {
 FEW = 50  # so many that Python's own min and max are faster than numpy's
 
 
-class OutOfBounds(RuntimeError):
+class OutOfBounds(EngineError):
     """A kernel touches memory that it was not given."""
 
 

@@ -21,7 +21,7 @@ from hybridfuzz.harness.findings.triage import (
 from hybridfuzz.targets.base.trace import TraceError
 
 MUTANT = "hybrid:null-as-state-slot"
-KNOWN = [Known("S3-*", "vLLM #1", "vllm@*")]
+KNOWN = [Known(signature="S3-*", reason="vLLM #1", target="vllm@*")]
 
 
 def finding(signature: str = "S3-step-mamba-temporal", count: int = 2, events: int = 5, **more: int) -> Finding:

@@ -15,9 +15,11 @@ from hybridfuzz.harness.lockstep.state_catalogue import (
 )
 from hybridfuzz.harness.oracles import applicable, titles
 from hybridfuzz.targets.base.trace import (
+    BATCH_EVENTS,
     Abort,
     Arrive,
     DummyRun,
+    Evict,
     ExternalLoad,
     Fork,
     Group,
@@ -26,9 +28,11 @@ from hybridfuzz.targets.base.trace import (
     Preempt,
     ResetPrefixCache,
     Resume,
+    Sleep,
     Step,
     Trace,
     Truncate,
+    Wake,
 )
 from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
 
@@ -43,7 +47,11 @@ WRAPPED = make_trace(
     num_blocks=9, max_model_len=40,
 )  # fmt: skip
 
+WORDS = ("pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers")
 TRACES: dict[str, Trace] = {
+    **{f"observed: {word}": make_trace(*RESEND) for word in WORDS},
+    "memory given back and taken again": make_trace(*RESEND[:6], Sleep(), Wake()),
+    "cached block evicted by an event": make_trace(*RESEND[:6], Evict(3)),
     "chunked prefill": make_trace(arrive("r0", 20), *steps(4), max_num_batched_tokens=8),
     "first chunk of one token": make_trace(arrive("r0", 20), Step(budget=1)),
     "chunk shorter than the convolution window": make_trace(arrive("r0", 20), Step(budget=2)),
@@ -179,8 +187,10 @@ TRACES: dict[str, Trace] = {
 NOTHING = make_trace(arrive("r0", 5, new=1), groups=(Group("attention", 16),), graph_sizes=())
 
 
-EMBEDDED = [state for state, needs in REQUIRES.items() if not {"slots", "snapshots"} & set(needs.split())]
-"""States with slots of their own are reached by the targets that have them (tests/targets/sglang)."""
+ELSEWHERE = {"slots", "snapshots", "observes:caches", "observes:numeric", "observes:real_model", *BATCH_EVENTS}
+EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
+"""States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of
+plain caches by the toy (tests/test_toy_plain_cache.py)."""
 
 
 @pytest.mark.parametrize("state", EMBEDDED)
@@ -193,7 +203,7 @@ def test_each_state_has_a_trace_that_reaches_it(state: str) -> None:
 def test_a_trace_without_anything_reaches_nothing() -> None:
     """One short prompt, one token: no state is counted by accident."""
     reached = {state for state, times in run_trace(CLEAN, NOTHING).reached.items() if times}
-    assert reached <= {"blocks zeroed"}
+    assert {state for state in reached if not state.startswith("observed: ")} <= {"blocks zeroed"}
 
 
 @pytest.mark.parametrize(
@@ -220,16 +230,33 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
         max_speculative_tokens=0,
         max_async_depth=0,
         group_counts=((1, 1),),
-        features=frozenset(),
+        features=frozenset({"block-tables"}),
         windows=(),
         draft_block_sizes=(),
     )
     required = required_states(poor)
     assert "chunked prefill" in required
     assert not {"prefix hit", "aborted while running", "draft rejected", "padding rows"} & set(required)
-    assert features(poor, {}) == {"arrive", "step", "none", "block-tables", "chunked-prefill", "preemption", "zeroing"}
+    usual = {"chunked-prefill", "preemption", "zeroing"}
+    observed = {f"observes:{word}" for word in poor.observes}
+    assert features(poor, {}) - observed == {"arrive", "step", "none", "block-tables", "pool", "moving-rows", *usual}
     assert not {"M2", "M4", "M6", "S1", "S2", "S5"} & set(required_oracles(poor))
     assert required_oracles(CLEAN.capabilities) == applicable(CLEAN.capabilities)
+
+
+def test_states_of_a_pool_are_not_required_of_plain_caches() -> None:
+    """Whether a target has a pool is declared, not inferred from its modes."""
+    plain = msgspec.structs.replace(
+        CLEAN.capabilities, modes=("none",), events=frozenset({"arrive", "step", "resume"}), features=frozenset()
+    )
+    pooled = msgspec.structs.replace(plain, features=frozenset({"pool"}))
+    tables = msgspec.structs.replace(plain, features=frozenset({"block-tables"}))
+    needs_pool = set(required_states(pooled)) - set(required_states(plain))
+    assert needs_pool == {
+        "nothing could be scheduled", "blocks zeroed", "block reused by another group of its kind",
+        "request moved to another row",
+    }  # fmt: skip
+    assert "block reused by another kind of group" in set(required_states(tables)) - set(required_states(pooled))
 
 
 def test_an_engine_says_what_it_lacks_and_the_rest_stays_required() -> None:

@@ -111,7 +111,9 @@ def test_every_state_that_exists_is_read_in_every_forward(groups: tuple[Group, .
     context.lives = [None, life_of("r1", 9), life]
     forward = Forward(0, (), ())
     pages = [(index, layer) for index, group in enumerate(groups) if group.kind == "mamba" for layer in (0, 1)]
+    window = life.truth.window(5, WIDTH)
     reads = [StateRead(2, index, layer, 0, 3, life.truth.tag(5), None) for index, layer in pages]
+    reads += [StateRead(2, index, layer, 0, 3, None, window) for index, layer in pages]
     for read in reads:
         assert oracle.on_state_read(context, read) is None
     assert oracle.on_forward(context, forward) is None
@@ -120,7 +122,24 @@ def test_every_state_that_exists_is_read_in_every_forward(groups: tuple[Group, .
             assert read is left_out or oracle.on_state_read(context, read) is None
         violation = oracle.on_forward(context, forward)
         assert violation is not None
-        assert (violation.field, violation.request, violation.group) == ("state-ignored", "r0", left_out.group)
+        field = "window-ignored" if left_out.temporal is None else "state-ignored"
+        assert (violation.field, violation.request, violation.group) == (field, "r0", left_out.group)
+
+
+@pytest.mark.parametrize(
+    ("group", "read"),
+    [
+        (Group("mamba", 8, conv=False), StateRead(0, 0, 0, 0, 3, life_of("r0", 9).truth.tag(5), None)),
+        (Group("mamba", 8, recurrent=False), StateRead(0, 0, 0, 0, 3, None, life_of("r0", 9).truth.window(5, WIDTH))),
+    ],
+)
+def test_layers_with_one_part_read_that_part(group: Group, read: StateRead) -> None:
+    """A group without a recurrent state, or without a convolution, needs no read of it; of the other part it does."""
+    context, oracle = context_of(Layout((group,), 9, WIDTH, "none", False)), Continuation()
+    context.lives = [life_of("r0", 9, settled=5)]
+    assert oracle.on_state_read(context, read) is None
+    assert oracle.on_forward(context, Forward(0, (), ())) is None
+    assert oracle.on_forward(context, Forward(0, (), ())) is not None
 
 
 def test_what_was_found_instead_is_named() -> None:

@@ -36,6 +36,6 @@ def test_a_known_cause_is_met_and_a_sound_trace_is_silent() -> None:
     with WorkerClient(TARGET, prepare(TARGET, print), trace_seconds=500) as worker:
         worker.start()
         assert worker.run(sound).violation is None
-        violation = worker.run(scaled(load_trace(path), 16, from_end=False)).violation
+        violation = worker.run(scaled(load_trace(path), 16)).violation
     assert violation is not None
     assert violation.signature == "S6-step-logprobs"

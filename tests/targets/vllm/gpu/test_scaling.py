@@ -9,7 +9,7 @@ from hybridfuzz.targets.base.registry import on_device, parse
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, check_config
 from hybridfuzz.targets.vllm.gpu.devices import ATTENTION, GPU, OPERATORS, stood_in_for
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
-from hybridfuzz.targets.vllm.gpu.scaling import candidates, scaled
+from hybridfuzz.targets.vllm.gpu.scaling import candidates, from_start, nearest, scaled, to_boundary
 from hybridfuzz.targets.vllm.gpu.witness import write_witness
 
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
@@ -28,23 +28,31 @@ def lengths(trace: Trace) -> list[int]:
 
 
 def test_a_length_keeps_its_blocks_and_its_rest() -> None:
-    made = scaled(trace_of(1, 3, 4, 5, 11), 16, from_end=False)
+    made = scaled(trace_of(1, 3, 4, 5, 11), 16)
     assert lengths(made) == [1, 3, 16, 17, 35]
     assert made.events[-1] == Step(budget=18)
 
 
 def test_a_length_can_keep_its_distance_to_the_next_boundary() -> None:
-    assert lengths(scaled(trace_of(3, 7, 11, 13), 16, from_end=True)) == [3, 31, 47, 49]
+    assert lengths(scaled(trace_of(3, 7, 11, 13), 16, [nearest])) == [3, 31, 47, 49]
+    assert lengths(scaled(trace_of(3, 4, 5, 7), 16, [to_boundary])) == [15, 28, 29, 31]
+
+
+def test_each_prompt_can_keep_its_own_form() -> None:
+    """A request that decodes up to a boundary beside one that hits the block before it needs both."""
+    made = scaled(trace_of(4, 4), 16, [to_boundary, from_start])
+    assert lengths(made) == [28, 16]
+    assert made in list(candidates(trace_of(4, 4), 16))
 
 
 def test_parts_of_a_prompt_end_where_the_scaled_prefixes_end() -> None:
     config = trace_of().config
     trace = Trace(config, (Arrive("r", (("a", 8), ("b", 5)), 3),))
-    assert scaled(trace, 16, from_end=False).events == (Arrive("r", (("a", 32), ("b", 17)), 3),)
+    assert scaled(trace, 16).events == (Arrive("r", (("a", 32), ("b", 17)), 3),)
 
 
 def test_a_trace_with_such_blocks_is_kept() -> None:
-    once = scaled(trace_of(5), 16, from_end=False)
+    once = scaled(trace_of(5), 16)
     assert list(candidates(once, 16)) == [once]
 
 

@@ -1,0 +1,245 @@
+"""How well failing traces are grouped by cause, with the truth from fixes.
+
+    python benchmarks/identity.py collect  --target vllm@0.33.0 --seed 77 --traces 400 -o out
+    python benchmarks/identity.py truth    --target vllm@0.33.0 -o out
+    python benchmarks/identity.py evidence --target vllm@0.33.0 -o out
+    python benchmarks/identity.py score    -o out [out ...]
+
+The truth is not known to the harness: the cause of a failing trace is the fix that silences it up to the event at which
+it failed (`truth`, for vLLM with the fixes of vllm_campaign.py; a trace that two fixes silence has both causes, and
+either is right). `mutants` does all of it for mixtures of embedded mutants: the cause of a trace is the mutant without
+which it is silent.
+
+Every step can be cut off and continued. `score` replays the campaign's own decisions (`campaign/sorting.py`) on the
+saved evidence, in the order of the traces, and puts the grouping by signature beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from hybridfuzz.harness.campaign.sorting import DIFFERENT, EVIDENCE_MAX
+from hybridfuzz.harness.identity.compare import founds, learned, likeness_to, same_cause
+from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
+from hybridfuzz.harness.identity.investigate import Investigation
+from hybridfuzz.harness.traces.files import load_trace, save_trace
+from hybridfuzz.harness.traces.reduce import with_events
+from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Trace
+from msgspec import Struct
+
+UNSORTED = "unsorted"
+"""Traces whose evidence was cut off by the time limit and that are like no finding."""
+
+
+class Sorted(Struct):
+    """Evidence of one trace, and what it cost: seconds of the worker's CPU and of the wall clock, and runs."""
+
+    evidence: Evidence | None
+    reduced: Trace
+    cpu: float
+    seconds: float
+
+
+def failing(folder: Path) -> list[Path]:
+    """Traces of a folder, by number."""
+    return sorted((folder / "traces").glob("*.json"), key=lambda path: int(path.stem))
+
+
+def violation_of(path: Path) -> Violation:
+    """Return the violation with which a trace was saved."""
+    return msgspec.json.decode(path.with_suffix(".violation").read_bytes(), type=Violation)
+
+
+def collect(target: str, seed: int, most: int, folder: Path) -> None:
+    """Save failing traces as a campaign meets them."""
+    (folder / "traces").mkdir(parents=True, exist_ok=True)
+    known = [int(path.stem) for path in failing(folder)]
+    index = max(known, default=-1) + 1
+    with WorkerClient(target, prepare(target, print), trace_seconds=300) as worker:
+        worker.start()
+        while len(known) < most:
+            for ran in worker.fuzz(Fuzz(seed, index, 25, {})):
+                index = ran.index + 1
+                if violation := ran.outcome.violation:
+                    path = folder / "traces" / f"{ran.index}.json"
+                    path.with_suffix(".violation").write_bytes(msgspec.json.encode(violation))
+                    save_trace(ran.trace or worker.draw(seed, ran.index, {}), path)
+                    known.append(ran.index)
+        print(f"{len(known)} failing traces of {index}")
+
+
+def silenced(worker: WorkerClient, path: Path) -> bool:
+    """Return True if a trace shows no violation up to the event at which it failed."""
+    trace, violation = load_trace(path), violation_of(path)
+    cut = with_events(trace, trace.events[: violation.event + 1 or len(trace.events)])
+    return worker.run(cut).violation is None
+
+
+def truth(target: str, folder: Path) -> None:
+    """Note for each trace the first fix that silences it. Fixes run one after another, on what is left."""
+    from trees import edited_tree
+    from vllm_campaign import FIXES, unpacked
+
+    source = unpacked(target)
+    found = load_truth(folder)
+    for name, edits in FIXES.items():
+        left = [path for path in failing(folder) if path.stem not in found]
+        try:
+            spec = f"vllm@{edited_tree(source, list(edits), source.parent / 'identity-benchmark' / name)}"
+        except (ValueError, FileNotFoundError) as error:
+            print(f"{name} does not apply: {error}", file=sys.stderr)
+            continue
+        with WorkerClient(spec, prepare(spec, lambda *_: None), trace_seconds=300) as worker:
+            worker.start()
+            found |= {path.stem: name for path in left if silenced(worker, path)}
+        (folder / "truth.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+        print(name, sum(cause == name for cause in found.values()), flush=True)
+
+
+def load_truth(folder: Path) -> dict[str, str]:
+    """Return the cause of each trace by its number."""
+    path = folder / "truth.json"
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, str]) if path.exists() else {}
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def evidence(target: str, folder: Path, part: str, seconds: float) -> None:
+    """Collect the evidence of each trace, as a campaign does."""
+    (folder / "evidence").mkdir(parents=True, exist_ok=True)
+    number, of = map(int, part.split("/"))
+    with WorkerClient(target, prepare(target, lambda *_: None), trace_seconds=300) as worker:
+        capabilities = worker.start().capabilities
+        for path in failing(folder)[number::of]:
+            saved = folder / "evidence" / path.name
+            if saved.exists():
+                continue
+            trace, violation = load_trace(path), violation_of(path)
+            began, cpu, pid = time.monotonic(), cpu_seconds(worker.pid), worker.pid
+            investigation = Investigation(worker, capabilities, seconds)
+            best = investigation.reduce(trace, violation)
+            seen = investigation.evidence(best)
+            spent = time.monotonic() - began
+            cpu = cpu_seconds(worker.pid) - (cpu if worker.pid == pid else 0.0)
+            saved.write_bytes(msgspec.json.encode(Sorted(seen, best, cpu, spent)))
+            print(
+                path.stem, violation.signature, f"{cpu:.1f} s CPU, {spent:.1f} s, {investigation.runs} runs", flush=True
+            )
+
+
+def load_evidence(folder: Path) -> dict[str, Sorted]:
+    """Return what was collected, by number, in the order of the traces."""
+    paths = sorted((folder / "evidence").glob("*.json"), key=lambda path: int(path.stem))
+    return {path.stem: msgspec.json.decode(path.read_bytes(), type=Sorted) for path in paths}
+
+
+def grouped(seen: Mapping[str, Evidence]) -> dict[str, str]:
+    """Return the finding of each trace, deciding as a campaign on one worker does."""
+    findings: dict[str, FindingEvidence] = {}
+    where: dict[str, str] = {}
+    for trace, one in seen.items():
+        names = same_cause(one, findings)
+        if not names and not founds(one) and any(_shows(finding, one.signature) for finding in findings.values()):
+            where[trace] = UNSORTED
+            continue
+        into = names[0] if names else next(name for name in _names(one.signature) if name not in findings)
+        known = list(findings[into].evidence) if into in findings else []
+        for other in names[1:]:
+            known += findings.pop(other).evidence
+            where |= {each: into for each, name in where.items() if name == other}
+        if not known or (len(known) < EVIDENCE_MAX and likeness_to(one, FindingEvidence(known)) < DIFFERENT):
+            known.append(one)
+        findings[into] = FindingEvidence(known, learned(known))
+        where[trace] = into
+    return where
+
+
+def _shows(finding: FindingEvidence, signature: str) -> bool:
+    return any(one.signature == signature for one in finding.evidence)
+
+
+def _names(signature: str) -> Iterator[str]:
+    yield signature
+    yield from (f"{signature}.{number}" for number in range(2, 10_000))
+
+
+def verdict(where: Mapping[str, str], causes: Mapping[str, str]) -> dict[str, object]:
+    """Return the figures of one grouping."""
+    members: dict[str, Counter[str]] = {}
+    unsorted = sum(name == UNSORTED for name in where.values())
+    where = {trace: name for trace, name in where.items() if name != UNSORTED}
+    for trace, name in where.items():
+        members.setdefault(name, Counter())[causes[trace]] += 1
+    majority = {name: counts.most_common(1)[0][0] for name, counts in members.items()}
+    wrong = sum(causes[trace] != majority[name] for trace, name in where.items())
+    met, own = {causes[trace] for trace in where}, Counter(majority.values())
+    return {
+        "traces": len(where),
+        "unsorted": unsorted,
+        "findings": len(members),
+        "in a finding of another cause": wrong,
+        "causes met": len(met),
+        "causes without a finding": sorted(met - own.keys()),
+        "findings by cause": dict(own.most_common()),
+        "mixed": {name: dict(counts) for name, counts in members.items() if len(counts) > 1},
+    }
+
+
+def score(folders: Sequence[Path]) -> None:
+    """Print the figures of each folder: by evidence, by signature, places, cost."""
+    for folder in folders:
+        causes, seen = load_truth(folder), load_evidence(folder)
+        usable = {trace: one.evidence for trace, one in seen.items() if one.evidence and trace in causes}
+        if not usable:
+            continue
+        print(f"{folder}: {len(seen)} traces with evidence, {len(usable)} of known cause")
+        print(" by evidence", msgspec.json.format(msgspec.json.encode(verdict(grouped(usable), causes))).decode())
+        signatures = {trace: one.signature for trace, one in usable.items()}
+        print(" by signature", msgspec.json.format(msgspec.json.encode(verdict(signatures, causes))).decode())
+        costs = sorted(one.cpu for one in seen.values())
+        print(
+            f" cost: median {statistics.median(costs):.1f} s CPU, 90 % below {costs[len(costs) * 9 // 10]:.1f} s, "
+            f"{statistics.median(one.evidence.runs for one in seen.values() if one.evidence):.0f} runs"
+        )
+
+
+def main() -> None:
+    """Run one step."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("step", choices=("collect", "truth", "evidence", "score"))
+    parser.add_argument("--target", default="vllm@0.33.0")
+    parser.add_argument("--seed", type=int, default=77)
+    parser.add_argument("--traces", type=int, default=400)
+    parser.add_argument("--part", default="0/1", help="N/M: every M-th trace from N on, to share the work")
+    parser.add_argument("--seconds", type=float, default=120.0, help="time limit for each trace")
+    parser.add_argument("-o", dest="out", type=Path, nargs="+", required=True)
+    arguments = parser.parse_args()
+    folder = arguments.out[0]
+    if arguments.step == "collect":
+        collect(arguments.target, arguments.seed, arguments.traces, folder)
+    elif arguments.step == "truth":
+        truth(arguments.target, folder)
+    elif arguments.step == "evidence":
+        evidence(arguments.target, folder, arguments.part, arguments.seconds)
+    else:
+        score(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Sorts failing traces into findings by cause, within a share of the campaign's time.
+
+A violation counts for the finding of its signature at once, as *unsorted*. As long as sorting has taken less than
+`SORT_SHARE` of the time of all workers (plus `SORT_GRACE` seconds, for short campaigns; both in `state`), its trace is
+then reduced in at most `SORT_SECONDS` and its evidence compared with that of every finding: it stays, moves to another
+finding, or becomes a finding of its own. Beyond that share it stays unsorted, and the finding says how many of its
+traces are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from ...targets.base.trace import Trace
+from ..events import Finding, Found, Improved, Merged
+from ..findings.store import FindingStore
+from ..identity.compare import founds, learned, likeness_to, same_cause
+from ..identity.evidence import Evidence, FindingEvidence
+from ..identity.investigate import Investigation
+from ..traces.files import load_trace
+from ..traces.violation import Violation
+from ..workers.protocol import Worker
+from .state import CampaignState, Claim, Unsorted
+
+SORT_SECONDS = 10.0
+EVIDENCE_MAX = 5
+"""Traces of a finding whose evidence is kept: the smallest and four that differ from it."""
+DIFFERENT = 0.7
+"""A trace is worth keeping beside others if it is less like each of them than this."""
+
+
+def learn(store: FindingStore, name: str, evidence: Evidence, trace: Trace) -> None:
+    """Add the evidence of one more trace to a finding; keep the trace, too, if it differs from those it has."""
+    known = store.evidence.get(name)
+    if known is None or not known.evidence:
+        store.learn(name, FindingEvidence([evidence], learned([evidence])))
+        return
+    if len(known.evidence) < EVIDENCE_MAX and likeness_to(evidence, known) < DIFFERENT:
+        store.add_trace(name, trace)
+        kept = [*known.evidence, evidence]
+        store.learn(name, FindingEvidence(kept, learned(kept)))
+
+
+def causes(evidence: Evidence, store: FindingStore, *, but: str = "") -> list[str]:
+    """Return the names of findings with the same cause, the most like first."""
+    others: Mapping[str, FindingEvidence] = {name: one for name, one in store.evidence.items() if name != but}
+    return same_cause(evidence, others)
+
+
+class Sorter:
+    """Sorts the failing traces that one worker meets. Its state is the campaign's."""
+
+    def __init__(self, state: CampaignState, worker: Worker) -> None:
+        self._state = state
+        self._worker = worker
+
+    def sort(self, counted: Unsorted) -> Claim | None:
+        """Find the finding that an unsorted trace belongs to. Return the claim if it is a finding of its own."""
+        state, began = self._state, time.monotonic()
+        try:
+            seen = self._evidence(counted.trace, counted.violation, SORT_SECONDS)
+        finally:
+            state.sorted_for(time.monotonic() - began)
+        if seen is None:
+            return None
+        trace, violation, evidence = seen
+        gone: list[Finding] = []
+        with state.lock:
+            store = state.store
+            if counted.name not in store.findings:  # merged into another one meanwhile
+                return None
+            found = causes(evidence, store)
+            if found and (into := found[0]) in store.findings:
+                finding = store.sort(counted.name, counted.violation.signature, into)
+                learn(store, into, evidence, trace)
+                state.judge(into)
+                claim = None
+                gone = self._link(into, [name for name in found[1:] if name in store.findings])
+            elif found or founds(evidence):
+                finding = store.split(counted.name, violation, counted.index, trace, state.known(violation.signature))
+                claim = Claim(finding, None)
+            else:  # too little evidence for a finding of its own
+                return None
+            state.save_locked()
+            for one in gone:
+                store.remove(one)
+        state.emit(Found(finding, self._worker.node) if claim else Improved(finding))
+        for one in gone:
+            state.emit(Merged(one.id, store.findings[into]))
+        return claim
+
+    def _link(self, into: str, others: list[str]) -> list[Finding]:
+        """Merge findings that a trace has shown to have one cause; return those that are gone. The caller holds the
+        lock, saves the state, and removes their files."""
+        store, gone = self._state.store, []
+        for name in others:
+            evidence = store.evidence[name]
+            traces = [load_trace(path) for path in (store.findings[name].trace, *store.findings[name].extras)]
+            merged, kept = store.merge(name, into)
+            if len(traces[0].events) < kept.events:
+                store.improve(into, traces[0], None)
+            for each, trace in zip(evidence.evidence, traces, strict=False):
+                learn(store, into, each, trace)
+            gone.append(merged)
+        return gone
+
+    def settle(self, name: str, trace: Trace, seconds: float) -> None:
+        """Collect the evidence of a confirmed and reduced finding; merge it into another one of the same cause."""
+        state, store = self._state, self._state.store
+        began = time.monotonic()
+        try:
+            evidence = Investigation(self._worker, state.capabilities, seconds).evidence(trace)
+        finally:
+            state.sorted_for(time.monotonic() - began)
+        if evidence is None:
+            return
+        with state.lock:
+            found = causes(evidence, store, but=name)
+            if not found:
+                learn(store, name, evidence, trace)
+                state.judge(name)
+                state.save_locked()
+                return
+            into = found[0]
+            shorter = into not in store.findings or len(trace.events) < store.findings[into].events
+            gone, finding = store.merge(name, into)
+            if shorter and len(trace.events) < finding.events:
+                finding = store.improve(into, trace, None)
+            learn(store, into, evidence, trace)
+            state.judge(into)
+            finding = store.findings[into]
+            state.save_locked()
+            store.remove(gone)
+        state.emit(Merged(name, finding))
+
+    def _evidence(self, trace: Trace, violation: Violation, seconds: float) -> tuple[Trace, Violation, Evidence] | None:
+        """Return a reduced trace with its violation and its evidence, None if it does not fail again."""
+        investigation = Investigation(self._worker, self._state.capabilities, seconds)
+        best = investigation.reduce(trace, violation)
+        outcome = investigation.result(best)
+        if outcome is None or outcome.violation is None:
+            return None
+        evidence = investigation.evidence(best)
+        return (best, outcome.violation, evidence) if evidence else None

@@ -1,0 +1,219 @@
+"""Does a patch fix a finding? Its traces, their neighbours and a short campaign run without the patch and with it.
+
+A failure with the patch is compared with what the same trace does without it:
+
+    remains   the same signature at the same event: the patch does not reach this failure
+    broken    without the patch the trace runs clean, or at least further: the patch causes it
+    later     without the patch the trace fails earlier, or otherwise at the same event: it lies behind the finding
+    other     the same failure with and without the patch, but not with a signature of the finding
+
+Another bug of the engine with a signature of the finding cannot be told from it here. So both sides should run with the
+patches of the other known bugs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct, field, structs
+
+from ...targets.base.protocol import Capabilities
+from ...targets.base.trace import Config, Trace, TraceError
+from ..identity.evidence import EXTRA_TRACES_MAX
+from ..traces.files import save_trace
+from ..traces.neighbours import neighbours
+from ..traces.outcome import Outcome
+from ..traces.reduce import reduce_trace
+from ..traces.violation import Violation
+from ..workers.client import WorkerClient
+from ..workers.messages import Fuzz, Overrides
+from .store import FINDINGS_FOLDER, OutputError, file_name, make_folder, read_state
+
+FIXED, NOT_FIXED, BROKEN = "fixes it", "does not fix it", "fixes it, but breaks something else"
+Kind = Literal["clean", "remains", "broken", "later", "other"]
+BATCH = 25
+REDUCE_SECONDS = 20.0
+FIELDS = (
+    "mamba_cache_mode",
+    "enable_prefix_caching",
+    "num_speculative_tokens",
+    "eagle_block_drop",
+    "async_depth",
+    "policy",
+)
+"""Configuration fields that the campaign takes from the finding; sizes are drawn."""
+
+
+class Row(Struct):
+    """One part of the test: how many traces ran, and how many failed without and with the patch, by signature.
+
+    In a campaign only those that fail with the patch run without it, too.
+    """
+
+    name: str
+    traces: int = 0
+    steps: int = 0
+    before: dict[str, int] = field(default_factory=dict)
+    after: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    def count(self, before: Violation | None, after: Violation | None, kind: Kind) -> None:
+        """Count the results of one trace."""
+        for counts, key in (
+            (self.before, before.signature if before else ""),
+            (self.after, after.signature if after else ""),
+            (self.kinds, kind),
+        ):
+            if key:
+                counts[key] = counts.get(key, 0) + 1
+
+
+class Failure(Struct, frozen=True):
+    """A failure with the patch, and where its trace is saved."""
+
+    kind: Kind
+    signature: str
+    message: str
+    trace: str
+    events: int
+
+
+class Verification(Struct, frozen=True):
+    """The result. `failures` are those that decide the verdict."""
+
+    verdict: str
+    signatures: tuple[str, ...]
+    rows: tuple[Row, ...]
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def fixes(self) -> bool:
+        """True if the patch fixes the finding and breaks nothing."""
+        return self.verdict == FIXED
+
+
+def kind_of(before: Violation | None, after: Violation | None, wanted: Iterable[str]) -> Kind:
+    """Return what a failure with the patch means."""
+    if after is None:
+        return "clean"
+    if before is None or after.event < before.event:
+        return "broken"
+    if after.event > before.event or after.signature != before.signature:
+        return "later"
+    return "remains" if after.signature in wanted else "other"
+
+
+def traces_of(finding: Path, name: str = "") -> list[Path]:
+    """Return the traces of a finding: a trace file and those kept beside it, or those of a finding in a folder.
+
+    Raises TraceError if there is no such finding.
+    """
+    if not finding.is_dir():
+        also = [finding.with_name(f"{finding.stem}.also-{number}.json") for number in range(1, EXTRA_TRACES_MAX + 1)]
+        return [finding, *(path for path in also if path.exists())]
+    summary = read_state(finding)
+    found = {one.id: one for one in summary.findings} if summary else {}
+    if name not in found:
+        raise TraceError(f"{finding}: there is no finding {name!r}; there are: {', '.join(found) or 'none'}")
+    return traces_of(finding / FINDINGS_FOLDER / Path(found[name].trace).name)
+
+
+def overrides_of(config: Config) -> Overrides:
+    """Return what a campaign fixes so that it draws configurations like this one."""
+    return {**{field: getattr(config, field) for field in FIELDS}, **config.options}
+
+
+class Verifier:
+    """One test of one patch. Both workers must have been started; `capabilities` are the target's."""
+
+    def __init__(
+        self,
+        before: WorkerClient,
+        after: WorkerClient,
+        capabilities: Capabilities,
+        out: Path,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._before, self._after = before, after
+        self._capabilities = capabilities
+        self._out, self._progress = out, progress
+        self._wanted: set[str] = set()
+        self._failures: dict[tuple[Kind, str], Failure] = {}
+
+    def verify(self, traces: Sequence[Trace], *, count: int, steps: int, seed: int) -> Verification:
+        """Run the traces, `count` neighbours and a campaign of `steps` steps; a part that settles it is the last.
+
+        Raises TraceError if no trace fails without the patch, OutputError if a trace cannot be saved, and what a
+        worker raises.
+        """
+        make_folder(self._out)
+        violations = [self._before.run(trace).violation for trace in traces]
+        self._wanted = {violation.signature for violation in violations if violation}
+        if not self._wanted:
+            raise TraceError("no trace of the finding fails without the patch: there is nothing to verify")
+        rows = [Row("traces of the finding")]
+        for trace in traces:
+            self._pair(rows[0], trace)
+        if not self._failures:
+            rows.append(Row("their neighbours"))
+            for trace in neighbours(traces, self._capabilities, seed, count):
+                self._pair(rows[1], trace)
+                if rows[1].traces % 50 == 0:
+                    self._progress(f"{rows[1].traces} neighbours")
+        if not self._failures:
+            rows.append(Row("campaign"))
+            self._campaign(rows[2], traces[0].config, steps, seed)
+        kinds = {failure.kind for failure in self._failures.values()}
+        verdict = NOT_FIXED if "remains" in kinds else BROKEN if "broken" in kinds else FIXED
+        return Verification(verdict, tuple(sorted(self._wanted)), tuple(rows), tuple(self._failures.values()))
+
+    def _pair(self, row: Row, trace: Trace) -> None:
+        """Run a trace on both sides. One that a side refuses is not counted."""
+        try:
+            before, after = self._before.run(trace), self._after.run(trace)
+        except TraceError:
+            return
+        self._count(row, trace, before.violation, after)
+
+    def _campaign(self, row: Row, config: Config, steps: int, seed: int) -> None:
+        """Run new traces with the patch; one that fails runs without it, too."""
+        overrides = overrides_of(config)
+        while row.steps < steps:
+            for ran in self._after.fuzz(Fuzz(seed, row.traces, BATCH, overrides)):
+                failed = ran.outcome.violation and ran.trace
+                before = self._before.run(failed).violation if failed else None
+                self._count(row, failed or Trace(config, ()), before, ran.outcome)
+                if row.steps >= steps:
+                    break
+            self._progress(f"campaign: {row.steps} steps")
+
+    def _count(self, row: Row, trace: Trace, before: Violation | None, after: Outcome) -> None:
+        kind = kind_of(before, after.violation, self._wanted)
+        row.traces += 1
+        row.steps += after.steps
+        row.count(before, after.violation, kind)
+        if after.violation and kind in ("remains", "broken"):
+            self._keep(kind, trace, after.violation)
+
+    def _keep(self, kind: Kind, trace: Trace, violation: Violation) -> None:
+        """Save the first failure of its kind and signature; what the patch breaks is reduced."""
+        key = kind, violation.signature
+        if key in self._failures:
+            return
+        path = self._out / f"{kind}-{file_name(violation.signature)}.json"
+        if kind == "broken":
+            trace = reduce_trace(trace, violation.signature, self._run_broken, seconds=REDUCE_SECONDS)
+        try:
+            save_trace(trace, path)
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from error
+        self._failures[key] = Failure(kind, violation.signature, violation.message, str(path), len(trace.events))
+
+    def _run_broken(self, trace: Trace) -> Outcome:
+        """Run a candidate with the patch; a failure counts only if the patch causes it."""
+        outcome = self._after.run(trace)
+        if outcome.violation and kind_of(self._before.run(trace).violation, outcome.violation, ()) != "broken":
+            return structs.replace(outcome, violation=None)
+        return outcome

@@ -1,0 +1,205 @@
+"""What a user sees of a failure, and under which circumstances: the title of a report.
+
+Derived from the violated invariant, the answers of a run to the end (`explain/answers.py`) and the reduced trace. No
+title is written for one bug.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, Preempt, ResetPrefixCache, Trace
+from ..explain.answers import Answer
+from ..explain.history import History, RequestStep
+from ..traces.violation import Violation
+from .scenario import requests_of, steps_of
+
+CONSEQUENCES = {
+    "M1": ("Cache blocks are miscounted", "Blocks leak, or are freed or handed out while they are in use."),
+    "M2": (
+        "The prefix cache publishes blocks that do not hold what their keys name",
+        "A later request with that prefix continues from {content}.",
+    ),
+    "M3": (
+        "The worker uses a cache block that is not the scheduler's",
+        "A state or KV is read from, or written to, memory that may belong to something else.",
+    ),
+    "M4": (
+        "A padding or dummy row writes into cache memory",
+        "If the block is cached or in use, a request continues from overwritten content.",
+    ),
+    "M5": (
+        "A request writes into a cache block that is shared or published",
+        "Other requests that use the block continue from overwritten content.",
+    ),
+    "M6": (
+        "A prefix-cache hit is longer than the cached content",
+        "The request skips tokens whose content was never computed.",
+    ),
+    "M7": (
+        "The admission check miscounts cache blocks",
+        "Requests are admitted without enough memory, or wait although there is enough.",
+    ),
+    "M8": ("Requests stall", "A request waits although it could be served."),
+    "M9": ("Cache memory leaks", "Memory is not returned: a long-running server loses capacity."),
+    "S1": (
+        "A prefix-cache entry holds {content}",
+        "A later request with that prefix continues from {content}.",
+    ),
+    "S2": (
+        "A request resumes from {content}",
+        "All of its following tokens are computed from it.",
+    ),
+    "S3": (
+        "A request continues from {content}",
+        "All of its following tokens are computed from it.",
+    ),
+    "S4": (
+        "A request reads cache memory that was never written for it",
+        "Its tokens depend on what an earlier request left in that memory.",
+    ),
+    "S5": (
+        "A prefix-cache entry is published before it is written",
+        "A later request with that prefix continues from memory that holds something else.",
+    ),
+    "S6": ("Wrong tokens", "The client receives other tokens than the model's."),
+    "S7": ("NaN in the output", "The client receives tokens that were chosen from NaN."),
+    "S8": ("Device work overtakes an earlier step", "An earlier step may read memory that is already overwritten."),
+    "HANG": ("The engine hangs", "No request makes progress any more."),
+    "PROTOCOL": ("The worker's output is corrupted", "The engine writes into a stream that is not its own."),
+    "DETERMINISM": (
+        "The same requests give another result in a second run",
+        "Results depend on something that is not part of the requests.",
+    ),
+    "D1": ("Two implementations behave differently", "At least one of them is wrong."),
+}
+"""Oracle -> (what happens, what follows from it). `{content}` is what the violation's cache group holds."""
+CONTENTS = {"mamba": "a wrong recurrent state", "attention": "wrong KV"}
+_OWNER = re.compile(r"\b(?:the state|the \w+ of position \d+) of (\S+)")
+
+
+class Symptom(Struct, frozen=True):
+    """`title` is one line without markup; `impact` is one paragraph of sentences."""
+
+    title: str
+    impact: str
+
+
+def symptom_of(trace: Trace, history: History, violation: Violation, answers: Sequence[Answer]) -> Symptom:
+    """Return the title of a report and its first paragraph."""
+    what, follows = _consequence(violation)
+    details = [*_seen(answers)]
+    wrong = [one for one in answers if one.wrong_from >= 0]
+    if violation.oracle != "CRASH":
+        if any(not one.again for one in wrong):
+            what = "Wrong tokens"
+        elif wrong:
+            what = "Wrong tokens from a prefix-cache hit"
+        elif late := next((one for one in answers if one.end not in ("", "aborted", "not finished")), None):
+            details.append(f"Later the engine raises: {late.end}.")
+    if owner := _other_owner(trace, violation):
+        details.append(f"{violation.request} reads memory of another request, {owner}.")
+    circumstances = list(_circumstances(trace, history, violation))
+    settings = list(_settings(trace))
+    title = " ".join([what, *circumstances]) + (f" ({', '.join(settings)})" if settings else "")
+    if not details:
+        clean = "In the run below every client receives the right tokens." if answers else ""
+        details = [text for text in (follows, clean) if text]
+    return Symptom(title, " ".join(details))
+
+
+def _consequence(violation: Violation) -> tuple[str, str]:
+    if violation.oracle == "CRASH":
+        kind, _, where = violation.field.partition("-")
+        place = f" in {where}" if where else ""
+        return f"The engine crashes with {kind}{place}", "All running requests are lost."
+    if violation.oracle == "M8" and violation.field in ("hit", "unpublished"):
+        return "Cached prefixes are not found", "They are computed again: throughput is lost, no wrong token by itself."
+    what, follows = CONSEQUENCES.get(violation.oracle, (f"Invariant {violation.oracle} is violated", ""))
+    content = CONTENTS.get(violation.group_kind, "wrong content")
+    return what.replace("{content}", content), follows.replace("{content}", content)
+
+
+def _seen(answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield a sentence for the first wrong answer, and for requests that do not end."""
+    if one := next((one for one in answers if one.wrong_from >= 0), None):
+        at = one.wrong_from
+        got = _token(one.observed, at)
+        again = "A later request with the same prefix" if one.again else f"The client of {one.request}"
+        yield (
+            f"{again} receives wrong tokens: token {at + 1} is {got}, expected {_token(one.expected, at)}. "
+            "No error is raised."
+        )
+    stuck = [one.request for one in answers if one.end == "not finished"]
+    if stuck:
+        yield f"{', '.join(stuck)} {'do' if len(stuck) > 1 else 'does'} not end."
+
+
+def _token(tokens: Sequence[int], index: int) -> str:
+    return str(tokens[index]) if index < len(tokens) else "none"
+
+
+def _other_owner(trace: Trace, violation: Violation) -> str:
+    """Return the request whose content the violation's request reads, "" if it is its own or no request's."""
+    names = {event.name for event in trace.events if isinstance(event, Arrive)}
+    match = _OWNER.search(violation.observed)
+    owner = match[1] if match else ""
+    return owner if violation.request and owner in names - {violation.request} else ""
+
+
+def _circumstances(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
+    """Yield the request's situation, then the events that are left in the trace."""
+    subject = next((one for one in requests_of(trace, history) if one.name == violation.request), None)
+    steps = steps_of(history)
+    own = steps.get(violation.request, [])
+    first = own[0].step if own else -1
+    k = trace.config.num_speculative_tokens
+    if subject:
+        kind = "a request"
+        if subject.prompt == 1:
+            kind = "a one-token prompt"
+        elif k and subject.prompt == 1 + k:
+            kind = "a prompt of 1 + k tokens"
+        elif len(subject.chunks) > 1 and len(own) <= len(subject.chunks):
+            kind = "a prompt that is prefilled in chunks"
+        others = [name for name, all_steps in steps.items() if name != subject.name and _has(all_steps, first)]
+        resumed = sum(one.admitted for one in own) > 1
+        yield f"for {kind}" + (" that joins a running batch" if others and not resumed else "")
+        if resumed and not any(isinstance(event, Preempt | ResetPrefixCache) for event in trace.events):
+            yield "that resumes after a preemption"
+        if subject.hit > 0:
+            yield "after a prefix-cache hit"
+    last = len(history.moments)
+    happened = [type(event) for event in trace.events[:last]]
+    names = {
+        DummyRun: "a data-parallel dummy run",
+        ResetPrefixCache: "a prefix-cache reset",
+        Preempt: "a preemption",
+        Abort: "an abort",
+        Evict: "an eviction",
+    }
+    told = [words for kind, words in names.items() if kind in happened]
+    if violation.event_kind == "dummy_run":
+        told.remove(names[DummyRun])
+        yield "in a data-parallel dummy run"
+    if told:
+        yield f"after {' and '.join(told)}"
+
+
+def _has(steps: Sequence[RequestStep], number: int) -> bool:
+    return any(one.step == number for one in steps)
+
+
+def _settings(trace: Trace) -> Iterator[str]:
+    config = trace.config
+    if any(group.kind == "mamba" for group in config.groups):
+        yield "hybrid model"
+    if config.num_speculative_tokens:
+        yield "speculative decoding"
+    if config.async_depth:
+        yield "asynchronous scheduling"
+    if config.policy == "priority":
+        yield "priority scheduling"

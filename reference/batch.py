@@ -1,0 +1,63 @@
+"""Batches of plain caches: which request is in which row, and whose tokens it has.
+
+A plain cache is one set of tensors whose first dimension is the batch: row i belongs to request i, and there is no
+pool. Two operations give a row the caches of another one:
+
+    repeat   every row is repeated; the copies of r0 are r0.1, r0.2, ... and stand behind it
+    reorder  beams: rows take over the caches and the tokens of their sources, all at the same time
+
+Rows with the same source would have the same tokens for ever, and a wrong copy could not be seen. As in beam search,
+the k-th of them (k = 0 for the first row in the batch) therefore continues with another token: if the source has
+sampled a token, the newest one, which is not computed yet, is replaced by `choice(token, k)`.
+
+Source: transformers `Cache.batch_select_indices`, `reorder_cache`, `batch_repeat_interleave` (5.23).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from .tokens import other_token
+
+NAME_MAX = 64
+"""Characters of a request's name."""
+
+
+def choice(token: int, rank: int) -> int:
+    """Return the token with which the copy of rank `rank` continues where the model samples `token`."""
+    for _ in range(rank):
+        token = other_token(token)
+    return token
+
+
+def copy_name(name: str, index: int) -> str:
+    """Return the name of the `index`-th copy of a request, from 1."""
+    return f"{name}.{index}"
+
+
+def selected(rows: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the batch after `select`: the rows in `names`, in that order; all rows if none of them is in it."""
+    return [name for name in dict.fromkeys(names) if name in rows] or list(rows)
+
+
+def repeated(rows: Sequence[str], times: int, most: int, known: set[str]) -> dict[str, tuple[str, int]]:
+    """Return the batch after `repeat`: row -> (source, rank), in row order; empty if nothing happens, since the batch
+    would have more than `most` rows, or because a copy's name is too long or in `known` (names that arrived)."""
+    batch = {copy_name(name, rank) if rank else name: (name, rank) for name in rows for rank in range(times)}
+    copies = [name for name, (_, rank) in batch.items() if rank]
+    fits = len(batch) <= most and all(len(name) <= NAME_MAX and name not in known for name in copies)
+    return batch if fits else {}
+
+
+def reordered(rows: Sequence[str], sources: Mapping[str, str]) -> dict[str, tuple[str, int]]:
+    """Return the batch after `reorder`: row -> (source, rank), in row order. A row without a source in the batch is its
+    own source."""
+    taken: Counter[str] = Counter()
+    batch = {}
+    for name in rows:
+        source = sources.get(name, name)
+        source = source if source in rows else name
+        batch[name] = (source, taken[source])
+        taken[source] += 1
+    return batch

@@ -1,0 +1,91 @@
+"""Checks what a target declares in its `Capabilities`: a misspelt word would switch something off without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import get_args
+
+from msgspec import ValidationError, convert, structs
+
+from ...reference.layout import Mode
+from .protocol import Capabilities, Feature, Observation, TargetError, Usual
+from .trace import AnyEvent, Config
+
+EVENTS = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
+"""Tags of all events."""
+VOCABULARIES: Mapping[str, frozenset[str]] = {
+    "events": EVENTS,
+    "modes": frozenset(get_args(Mode)),
+    "speculative_modes": frozenset(get_args(Mode)),
+    "observes": frozenset(get_args(Observation)),
+    "features": frozenset(get_args(Feature)),
+    "lacks": frozenset(get_args(Usual)),
+    "policies": frozenset({"fcfs", "priority"}),
+}
+"""Field of `Capabilities` -> the words that it may have."""
+_NEEDS_POOL = frozenset({"pool", "labels", "tables", "device_order", "estimates"})
+"""Observations of a target with a pool."""
+_RESERVED = frozenset(structs.asdict(Config(2, ()))) | {"dp"}
+"""Names that `--config` already has: fields of the configuration, and the number of ranks."""
+
+
+def check_capabilities(capabilities: Capabilities, target: str) -> None:
+    """Raise TargetError, in one line, for a declaration that cannot be meant."""
+    if reason := fault(capabilities):
+        raise TargetError(f"target {target!r}: its capabilities: {reason}")
+
+
+def fault(capabilities: Capabilities) -> str:
+    """Return the first fault of the declarations, "" if there is none."""
+    for field, known in VOCABULARIES.items():
+        words: Collection[str] = getattr(capabilities, field)
+        if isinstance(words, str):
+            return f"{field} is one string, expected several words"
+        for word in sorted(set(words) - known):
+            return f"{field} has {word!r}; {_hint(word, known)}"
+    try:
+        convert({name: _plain(value) for name, value in structs.asdict(capabilities).items()}, Capabilities)
+    except ValidationError as error:
+        return str(error)
+    return _contradiction(capabilities) or _bad_option(capabilities)
+
+
+def _contradiction(capabilities: Capabilities) -> str:
+    if missing := {"arrive", "step"} - capabilities.events:
+        return f"events has no {' and no '.join(sorted(missing))}: every target understands arrive and step"
+    if "resume" not in capabilities.events and (needing := {"park", "fork", "truncate"} & capabilities.events):
+        return f"events has {min(needing)!r} but no 'resume': only sessions can do that"
+    if not (capabilities.modes and capabilities.block_sizes and capabilities.group_counts):
+        return "modes, block_sizes and group_counts must not be empty"
+    if not capabilities.has_pool:
+        if of_pool := _NEEDS_POOL & capabilities.observes:
+            return (
+                f"observes has {min(of_pool)!r}, but features has neither 'block-tables' nor 'pool': "
+                "a target with plain caches observes 'caches'"
+            )
+        if caching := [mode for mode in capabilities.modes if mode != "none"]:
+            return f"modes has {caching[0]!r}, but features has neither 'block-tables' nor 'pool'"
+    elif "caches" in capabilities.observes:
+        return "observes has 'caches', which is for targets without a pool, but features names one"
+    return ""
+
+
+def _bad_option(capabilities: Capabilities) -> str:
+    for field in ("options", "accepts"):
+        for name, values in getattr(capabilities, field).items():
+            if name in _RESERVED:
+                return f"{field} has {name!r}, which --config already has; choose another name"
+            if field == "options" and not values:
+                return f"{field} has no value for {name!r}"
+    return ""
+
+
+def _plain(value: object) -> object:
+    """Return sets as sorted lists, so that messages do not depend on their order."""
+    return sorted(value) if isinstance(value, frozenset | set) else value
+
+
+def _hint(word: str, known: Collection[str]) -> str:
+    close = get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"

@@ -1,0 +1,137 @@
+"""A copy of an engine's tree with patches applied. It is made of links: nothing is written to the tree.
+
+A folder that holds no patched file is one symbolic link; in the others each entry is one, and patched files are new
+files. So whatever a patch names, only files below the new folder are written. Its name is a digest of its content:
+campaigns that run at the same time share it, and one in use never changes. It is filled under another name and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from msgspec import structs
+
+from .checkout import fill
+from .environment import cache_folder
+from .launch import Launch
+from .patches import FILE_BYTES_MAX, FilePatch, Patch, PatchError, merged
+from .protocol import TargetError
+
+FOLDER = "patched"
+NO_TREE = "patches cannot be applied to this target; they can to a release or a path, such as vllm@0.33.0"
+
+
+def patched(launch: Launch, patches: Sequence[Patch]) -> Launch:
+    """Return a launch that imports the engine from its tree with patches applied.
+
+    Raises PatchError if a patch does not fit or two conflict, TargetError if this target takes no patches or the
+    overlay cannot be made.
+    """
+    if not patches:
+        return launch
+    if not launch.tree:
+        raise TargetError(NO_TREE)
+    tree = Path(launch.tree)
+    folder = str(make_overlay(tree, [in_tree(patch, tree) for patch in patches]))
+    if "PYTHONPATH" in launch.env:
+        path = [folder if part == launch.tree else part for part in launch.env["PYTHONPATH"].split(os.pathsep)]
+    else:  # a user's module: its worker inherits ours, and looks in the working directory
+        path = [folder, str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    version = f"{launch.version} + {len(patches)} {'fix' if len(patches) == 1 else 'fixes'}".strip(" +")
+    env = {**launch.env, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+    return structs.replace(launch, env=env, tree=folder, version=version)
+
+
+def misfits(launch: Launch, patches: Sequence[Patch]) -> Mapping[str, str]:
+    """Return, by name, why a patch does not apply to a target's tree, or with which earlier patch it conflicts.
+
+    All others apply together. Raises TargetError if the target takes no patches.
+    """
+    if patches and not launch.tree:
+        raise TargetError(NO_TREE)
+    problems: dict[str, str] = {}
+    kept: list[Patch] = []
+    for patch in patches:
+        tree = Path(launch.tree)
+        try:
+            one = in_tree(patch, tree)
+            merged([*kept, one], _reader(tree))
+        except PatchError as error:
+            problems[patch.name] = str(error)
+        else:
+            kept.append(one)
+    return problems
+
+
+def in_tree(patch: Patch, tree: Path) -> Patch:
+    """Return what a patch changes in the packages of `tree`. Raises PatchError if that is nothing.
+
+    A patch made in a repository may name a folder above the package (python/sglang/... of SGLang), which is dropped,
+    and tests and documents, which are left out.
+    """
+    files = []
+    for file in patch.files:
+        parts = file.path.split("/")
+        for first in range(min(2, len(parts))):
+            if _importable(tree / parts[first]):
+                files.append(FilePatch("/".join(parts[first:]), file.hunks, file.new))
+                break
+    if not files:
+        raise PatchError(f"patch {patch.name} does not apply: it changes nothing in the packages of {tree}")
+    return structs.replace(patch, files=tuple(files))
+
+
+def make_overlay(tree: Path, patches: Sequence[Patch]) -> Path:
+    """Return a folder in the cache with the packages of `tree` and patches applied. Raises PatchError, TargetError."""
+    try:
+        texts = merged(patches, _reader(tree))
+        links = dict(_links(tree, texts))
+        digest = sha256(repr((sorted(links.items()), sorted(texts.items()))).encode("utf-8", "surrogateescape"))
+        place = cache_folder() / FOLDER / digest.hexdigest()[:16]
+        if not place.is_dir():
+            fill(place, links, texts)
+    except OSError as error:
+        raise TargetError(f"cannot make a patched copy of {tree}: {error.strerror or error}") from error
+    return place
+
+
+def _reader(tree: Path) -> Callable[[str], str | None]:
+    def read(path: str) -> str | None:
+        """Return the text of a file of the tree, None if there is none. Raises PatchError for anything else."""
+        try:
+            descriptor = os.open(tree / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise PatchError(f"{path}: not a regular file")
+                data = file.read(FILE_BYTES_MAX + 1)
+            if len(data) > FILE_BYTES_MAX:
+                raise PatchError(f"{path}: more than {FILE_BYTES_MAX} bytes")
+            return data.decode("utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise PatchError(f"{path}: cannot be read as text: {error}") from None
+
+    return read
+
+
+def _links(tree: Path, texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (path in the overlay, path that it links to): everything but the patched files and their folders."""
+    mixed = {parent.as_posix() for path in texts for parent in Path(path).parents}
+    for inside in sorted(mixed):
+        for child in (tree / inside).iterdir() if (tree / inside).is_dir() else ():
+            name = child.relative_to(tree).as_posix()
+            wanted = child.name != "__pycache__" if inside != "." else _importable(child)
+            if wanted and name not in mixed and name not in texts:
+                yield name, str(child)
+
+
+def _importable(path: Path) -> bool:
+    """Return True for a package, a module or the metadata of a distribution: what a tree is imported for."""
+    if path.suffix in (".dist-info", ".egg-info"):
+        return path.is_dir()
+    return path.is_file() if path.suffix == ".py" else (path / "__init__.py").is_file()

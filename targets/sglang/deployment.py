@@ -1,0 +1,80 @@
+"""The SGLang server that a trace's configuration stands for. Importable without SGLang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..base.deployment import Deployment, Implementation
+from ..base.trace import Arrive, Config, Trace
+
+MODEL = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+"""A public model with gated delta nets, whose contract the target checks."""
+OWN = (
+    "scheduler (planning, admission, chunking, retraction, aborts), ScheduleBatch, Req, batch result processor",
+    "UnifiedRadixCache with its tree cores, request and state pools, KV allocators",
+    "linear-attention backend: planning and storing of prefill snapshots, commit of accepted and tracked states",
+)
+REPLACED = (
+    "the model's layers: stand-ins that keep, in SGLang's own convolution, temporal and KV tensors, an exact digest of "
+    "the tokens behind each state, key and value; the next token is a function of that digest",
+    "one turn of event_loop_normal or event_loop_overlap, the choice of the request that is retracted, index "
+    "kernels (in plain PyTorch), output to clients",
+    "scheduler features that no scenario uses: switched off",
+)
+DRAFTS = ("the n-gram corpus: drafts are as many right and wrong tokens as the scenario states",)
+CORES = ("rust", "python")
+"""Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
+
+
+def deployment(variant: str, trace: Trace, version: str, device: str = "") -> Deployment:
+    """Return the server for a trace of a release. A variant may fix the tree core."""
+    del version, device
+    config = trace.config
+    core = variant if variant in CORES else config.options.get("tree_core", "")
+    cores = tuple(Implementation(f"{one} tree core", {"tree_core": one}, one == CORES[0]) for one in CORES)
+    return Deployment(
+        title="SGLang",
+        command=("python", "-m", "sglang.launch_server", "--model-path", MODEL),
+        flags=tuple(_flags(trace)),
+        variables=_variables(config, core),
+        scaled=tuple(_scaled(config)),
+        implementations=cores if core in CORES and not variant else (),
+        own=OWN,
+        replaced=(*REPLACED, *(DRAFTS if config.num_speculative_tokens else ())),
+        packages=("torch", "triton", "transformers", "numpy"),
+        tracker="https://github.com/sgl-project/sglang/issues",
+    )
+
+
+def _variables(config: Config, core: str) -> Mapping[str, str]:
+    return {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core} if config.enable_prefix_caching and core in CORES else {}
+
+
+def _flags(trace: Trace) -> Iterator[str]:
+    config = trace.config
+    sizes = {group.kind: group.block_size for group in config.groups}
+    if config.enable_prefix_caching:
+        yield from ("--mamba-radix-cache-strategy", config.options.get("strategy", "no_buffer"))
+        track = max(sizes.values()) * int(config.options.get("track", "1"))
+        yield from ("--mamba-track-interval", str(track))
+    else:
+        yield "--disable-radix-cache"
+    if not config.async_depth:
+        yield "--disable-overlap-schedule"
+    yield from ("--page-size", str(sizes["attention"]), "--chunked-prefill-size", str(config.max_num_batched_tokens))
+    yield from ("--max-running-requests", str(config.max_num_seqs), "--context-length", str(config.max_model_len))
+    if config.num_speculative_tokens:
+        # A verification has the last token and the drafts.
+        drafts = str(config.num_speculative_tokens + 1)
+        yield from ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", drafts)
+    if any(isinstance(event, Arrive) and event.session for event in trace.events):
+        yield "--enable-streaming-session"
+
+
+def _scaled(config: Config) -> Iterator[str]:
+    chunk = next((group.block_size for group in config.groups if group.kind == "mamba"), 0)
+    if config.enable_prefix_caching:
+        yield f"snapshot grid of {chunk} tokens; a server's is its model's chunk size (at least 64 for GDN models)"
+    yield f"pools: {config.num_blocks - 1} pages of keys and values, and the fewest state slots that a server takes"
+    if config.num_speculative_tokens:
+        yield "drafts are given by the scenario; a server's come from its n-gram corpus"

@@ -1,0 +1,107 @@
+"""A batch's cache, and the client's operations on it: the calls of the public API.
+
+The cache of the tags and that of the real model are handled by the same code. An operation that the library declines
+leaves the cache as it was, because it runs on a copy.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from . import operations as do
+
+
+class Declined(Exception):
+    """The library does not support an operation; the message is its own."""
+
+
+class Batch:
+    """The cache of one batch, and the caches that are kept for sessions.
+
+    new  makes a cache; it may return None, if the model makes it in its first forward
+    """
+
+    def __init__(self, new: Callable[[], Any]) -> None:
+        self._new = new
+        self.cache: Any = None
+        self.kept: dict[str, Any] = {}
+
+    def apply(self, operation: do.Operation) -> None:
+        """Execute an operation that is not a forward. Declined if the library does not support it."""
+        match operation:
+            case do.Begin(reused=reused):
+                if not reused or self.cache is None:
+                    self.cache = self._new()
+            case do.Crop(tokens=tokens):
+                self._change("crop", -tokens)
+            case do.Select(rows=rows):
+                self._change("batch_select_indices", torch.tensor(rows))
+            case do.Reorder(rows=rows):
+                self._change("reorder_cache", torch.tensor(rows))
+            case do.Repeat(times=times):
+                self._change("batch_repeat_interleave", times)
+            case do.Reset():
+                self._change("reset")
+            case do.Store(name=name):
+                self.kept[name], self.cache = self.cache, None
+            case do.Load(name=name):
+                self.cache = self.kept.pop(name)
+            case do.Copy(name=name, parent=parent):
+                self.kept[name] = deepcopy(self.kept[parent])
+            case do.Forget(name=""):
+                self.cache = None
+            case do.Forget(name=name):
+                self.kept.pop(name, None)
+
+    def _change(self, method: str, *arguments: Any) -> None:
+        if self.cache is None:
+            return
+        changed = deepcopy(self.cache)
+        try:
+            getattr(changed, method)(*arguments)
+        except Exception as error:
+            if reason := declined(error, method):
+                raise Declined(reason) from error
+            raise
+        self.cache = changed
+
+
+def states_of(cache: Any, index: int) -> tuple[Any, Any]:
+    """Return the convolution inputs and the recurrent states of a layer, each None before its first token.
+
+    Up to 5.19 the cache has no methods for them, up to 5.12 a layer has one of each.
+    """
+    if hasattr(cache, "get_conv_state"):
+        return cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0)
+    layer = cache.layers[index]
+    parts = (layer.has_previous_state, layer.conv_states, layer.recurrent_states)
+    before, windows, states = map(part_of, parts)
+    return (windows, states) if before else (None, None)
+
+
+def part_of(parts: Any) -> Any:
+    """Return the only part of a state layer; up to 5.12 it is not in a dictionary."""
+    return parts[0] if isinstance(parts, dict) else parts
+
+
+def declined(error: Exception, method: str) -> str:
+    """Return the reason if the library itself refuses a call, "" if something in it failed.
+
+    It refuses by a `raise` statement of its own, or because a kind of layer does not have the method.
+    """
+    if isinstance(error, AttributeError) and error.name == method:
+        return str(error)
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if place is None:
+        return ""
+    code = place.tb_frame.f_code
+    raised = linecache.getline(code.co_filename, place.tb_lineno).strip().startswith("raise ")
+    inside = "/transformers/" in code.co_filename
+    return str(error) if raised and inside else ""

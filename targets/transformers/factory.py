@@ -1,0 +1,111 @@
+"""The transformers target's capabilities. Importable without transformers: it is imported when a factory is made."""
+
+from __future__ import annotations
+
+from ..base.protocol import Capabilities, Target, TargetError
+from ..base.releases import cannot_import
+from ..base.trace import Config
+from .families import FAMILIES
+
+EVENTS = frozenset({"arrive", "step", "abort", "resume", "fork", "select", "reorder", "repeat", "crop", "reset"})
+DRAFTS = 3
+OPTIONS = {
+    "family": tuple(FAMILIES),
+    "cache": ("own", "own", "static"),
+    "client": ("generate", "loop"),
+    "chunks": ("any", "wide", "whole"),
+    "forward": ("model", "tags"),
+    "reuse": ("no", "yes"),
+    "record": ("no", "no", "yes"),
+}
+"""Switches of a trace.
+
+family   the model
+cache    the model's own cache, or a `StaticCache`
+client   `generate` passes positions, a loop written by hand does not
+chunks   prompts are fed in chunks of any size; in any, but of several columns where a row still is padding; or at once,
+         and what comes later token by token
+forward  tags and the real model, or tags alone
+reuse    a batch that has ended leaves its cache, emptied in place, to the next one of the same size
+record   the cache records past states, so that it can be cropped
+"""
+
+
+class TransformersFactory:
+    """Opens clients of the transformers that can be imported in this process."""
+
+    def __init__(self, name: str, family: str = "") -> None:
+        from .model import Models
+
+        self.name = name
+        self.models = Models()
+        self.capabilities = capabilities(family)
+
+    def supports(self, config: Config) -> str:
+        """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
+        return refusal(config)
+
+    def open(self, config: Config) -> Target:
+        """Build a client for one trace."""
+        if reason := self.supports(config):
+            raise TargetError(f"{self.name}: {reason}; change the configuration")
+        from .target import TransformersTarget
+
+        return TransformersTarget(config, self.models)
+
+
+def capabilities(family: str = "") -> Capabilities:
+    """Return the capabilities, with a family for all traces or with all families."""
+    return Capabilities(
+        events=EVENTS,
+        modes=("none",),
+        observes=frozenset({"accesses", "caches", "leftovers", "real_model"}),
+        block_sizes=((4, 1), (8, 1)),
+        group_counts=((1, 1),),
+        max_speculative_tokens=DRAFTS,
+        speculative_modes=("none",),
+        options={**OPTIONS, "family": (family,) if family else OPTIONS["family"]},
+        features=frozenset({"chunks"}),
+        lacks=frozenset({"preemption", "zeroing"}),
+        engine=("transformers",),
+        traces_per_second=2.0,
+    )
+
+
+def refusal(config: Config) -> str:
+    """Return "", or the reason why a configuration is not supported."""
+    family = FAMILIES.get(config.options.get("family", ""))
+    if family is None:
+        return "it needs an option family"
+    static = config.options.get("cache") == "static"
+    records = config.num_speculative_tokens or config.options.get("record") == "yes"
+    if config.mamba_cache_mode != "none":
+        return "it has no prefix cache: use mamba_cache_mode=none"
+    if config.conv_width != 4:
+        return "conv_width is 4"
+    if config.num_speculative_tokens and family.recurrent:
+        return f"{family.model_type} has recurrent states, with which transformers refuses assisted decoding"
+    if static and (not family.conv or not family.count("attention")):
+        return f"{family.model_type} has no static cache"
+    if static and records:
+        return "a static cache does not record past states"
+    if records and not family.conv:
+        return f"the cache of {family.model_type} does not record past states"
+    return ""
+
+
+def variants() -> dict[str, str]:
+    """Return the variants: one for each family."""
+    return {slug: f"the {family.model_type} family alone" for slug, family in FAMILIES.items()}
+
+
+def make_factory(variant: str) -> TransformersFactory:
+    """Return the factory, in a process of the engine's environment. Imports transformers: ten seconds."""
+    try:
+        import transformers
+
+        del transformers
+        name = f"transformers:{variant}" if variant else "transformers"
+        return TransformersFactory(name, variant)
+    except ImportError as error:
+        raise cannot_import("transformers", "transformers@5.23.0", error) from error

@@ -1,0 +1,223 @@
+"""Writes stand-alone reproducers for transformers: calls of its public API on a tiny random model, one after the other.
+
+Each forward is compared with one of the same tokens alone, without a cache. A failure of tags is shown by the numbers
+that follow from it, some steps later; one that never reaches a number has no script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..base.protocol import TargetError
+from ..base.repro import Failure, Script, python_comment
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    Crop,
+    Event,
+    Fork,
+    Reorder,
+    Repeat,
+    Reset,
+    Resume,
+    Select,
+    Step,
+    Trace,
+    fits,
+)
+from . import operations as do
+from .client import Client
+from .families import FAMILIES, WEIGHTS, Family
+
+STEPS_AFTER = 8
+"""Steps after the violation, in which wrong content in a cache becomes a wrong number."""
+PROMISE = "differ from the same tokens alone"
+OPENING = '''\
+"""{message}
+
+Needs transformers and torch, no GPU, no downloads. Fails with an AssertionError where the bug is.
+"""
+
+import copy
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM{imports}
+
+config = AutoConfig.for_model("{model_type}", **{sizes!r})
+torch.manual_seed(0)
+model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+with torch.no_grad():
+    for name, weights in model.named_parameters():
+        if weights.dim() >= 2 and "A_log" not in name:
+            inputs = weights.shape[-1] if weights.dim() == 2 else weights[0].numel()
+            weights.copy_(torch.randn_like(weights) * {weights} / inputs**0.5)
+
+
+def forward(tokens, mask, positions, rows):
+    """Run one forward; `rows`: row -> (its tokens so far, how many of them are new). Return the cache."""
+    given = {{"input_ids": torch.tensor(tokens), "{cache_name}": cache, "use_cache": True}}
+    if mask is not None:
+        given["attention_mask"] = torch.tensor(mask)
+    if positions is not None:
+        given["position_ids"] = torch.tensor(positions)
+    with torch.no_grad():
+        output = model(**given)
+        for row, (known, new) in rows.items():
+            found = output.logits[row, -new:].log_softmax(-1)
+            alone = model(input_ids=torch.tensor([known]), use_cache=False).logits[0, -new:].log_softmax(-1)
+            greedy, right = found.argmax(-1).tolist(), alone.argmax(-1).tolist()
+            distance = (found - alone).abs().max().item()
+            assert distance < 0.01, (
+                f"row {{row}}: greedy tokens {{greedy}}, alone {{right}}; "
+                f"log-probabilities {promise} by {{distance:.2g}}"
+            )
+    return output.{cache_name}
+
+
+kept = {{}}
+'''
+
+
+def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
+    """Return the reproducer. Raises TargetError for a trace of another target."""
+    del variant
+    family = FAMILIES.get(trace.config.options.get("family", ""))
+    if family is None:
+        raise TargetError("no stand-alone script: the trace names no family of models")
+    promise = failure.field.partition("-")[0] if failure.oracle == "CRASH" else PROMISE
+    names = [name for name in ("DynamicCache", "StaticCache") if f" {name}(" in _begin(trace.config)]
+    opening = OPENING.format(
+        message=python_comment(failure.message),
+        imports="".join(f", {name}" for name in names),
+        model_type=family.model_type,
+        sizes=dict(family.sizes),
+        weights=WEIGHTS,
+        cache_name=family.cache_name,
+        promise=PROMISE,
+    )
+    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER))]
+    calls = _Script(trace.config, family).lines(events)
+    text = "\n".join([opening, *calls, 'print("passed: the bug is not here")', ""])
+    return [Script(text, promise, "transformers")]
+
+
+class _Script:
+    """The operations of a trace, as lines of Python."""
+
+    def __init__(self, config: Config, family: Family) -> None:
+        self.config = config
+        self.family = family
+        self.client = Client(config)
+
+    def lines(self, events: Sequence[Event]) -> Iterator[str]:
+        """Yield the calls of all events."""
+        for event in events:
+            yield from self._event(event)
+
+    def _event(self, event: Event) -> Iterator[str]:
+        client = self.client
+        match event:
+            case Arrive() if event.name not in client.names and fits(self.config, event):
+                client.arrive(event)
+            case Resume() if row := client.parked.get(event.name):
+                if fits(self.config, event, row.known):
+                    client.resume(event)
+            case Abort():
+                yield from map(self._line, client.abort(event.name))
+            case Fork() if event.parent in client.parked and event.name not in client.names:
+                yield from map(self._line, client.fork(event.name, event.parent))
+            case Step():
+                yield from self._step(event)
+            case Reset():
+                yield from map(self._line, client.empty())
+            case Crop():
+                done = [one for one in client.crop(event.tokens) if self._supported(one)]
+                yield from map(self._line, done)
+                if done:
+                    client.cropped(event.tokens)
+            case Select():
+                for one in client.select(event.names):
+                    if isinstance(one, do.Select) and self._supported(one):
+                        yield self._line(one)
+                        client.batch = [client.batch[row] for row in one.rows]
+            case Reorder() | Repeat():
+                done, after = (
+                    client.reorder(event.sources) if isinstance(event, Reorder) else client.repeat(event.times)
+                )
+                if done and all(map(self._supported, done)):
+                    yield from map(self._line, done)
+                    client.batch = after
+                client.names |= {row.name for row in client.live() if row.name}
+
+    def _step(self, event: Step) -> Iterator[str]:
+        client = self.client
+        formed = client.form()
+        yield from map(self._line, formed)
+        if not client.batch:
+            return
+        feed, fed, _, _ = client.plan(event, bool(formed))
+        rows = {}
+        for index, row in enumerate(client.batch):
+            if row.name is not None and fed.count[index]:
+                tokens = feed.tokens[index][len(feed.tokens[index]) - fed.count[index] :]
+                rows[index] = ([*row.truth.tokens[: fed.before[index]], *tokens], fed.count[index])
+        yield self._forward(feed, rows)
+        _, finished = client.advance(feed, fed)
+        if self.config.num_speculative_tokens:
+            yield self._line(do.Crop(fed.drafts - fed.right))
+        yield from map(self._line, client.settle(finished))
+
+    def _forward(self, feed: do.Feed, rows: dict[int, tuple[list[int], int]]) -> str:
+        plain = self.config.options.get("client") == "loop"
+        mask = None if self.family.masks_itself and not plain and feed.start else [list(row) for row in feed.mask]
+        known = self.family.cache_name == "past_key_values"
+        positions = None if plain or not known else [list(row) for row in feed.positions]
+        return f"cache = forward({[list(row) for row in feed.tokens]}, {mask}, {positions}, {rows})"
+
+    def _supported(self, operation: do.Operation) -> bool:
+        """Return False if the library (5.23) declines an operation."""
+        static = self.config.options.get("cache") == "static"
+        match operation:
+            case do.Select() | do.Repeat():
+                return not static and not (self.family.conv and "state" in self.family.layers)
+            case do.Crop(tokens=tokens):
+                records = _records(self.config)
+                return not static and self.family.conv and records and tokens <= self.client.recorded
+        return True
+
+    def _line(self, operation: do.Operation) -> str:
+        match operation:
+            case do.Begin(reused=reused):
+                return "# the next batch uses the emptied cache" if reused else _begin(self.config)
+            case do.Crop(tokens=tokens):
+                return f"cache.crop({-tokens})"
+            case do.Select(rows=chosen):
+                return f"cache.batch_select_indices(torch.tensor({list(chosen)}))"
+            case do.Reorder(rows=chosen):
+                return f"cache.reorder_cache(torch.tensor({list(chosen)}))"
+            case do.Repeat(times=times):
+                return f"cache.batch_repeat_interleave({times})"
+            case do.Reset():
+                return "cache.reset()"
+            case do.Store(name=name):
+                return f"kept[{name!r}] = cache"
+            case do.Load(name=name):
+                return f"cache = kept.pop({name!r})"
+            case do.Copy(name=name, parent=parent):
+                return f"kept[{name!r}] = copy.deepcopy(kept[{parent!r}])"
+        return "# the batch has ended"
+
+
+def _records(config: Config) -> bool:
+    return config.num_speculative_tokens > 0 or config.options.get("record") == "yes"
+
+
+def _begin(config: Config) -> str:
+    """Return the line that makes a new cache."""
+    if config.options.get("cache") == "static":
+        length = 2 * config.max_model_len + config.num_speculative_tokens
+        return f"cache = StaticCache(config=config, max_cache_len={length})"
+    if _records(config):
+        return "cache = DynamicCache(config=config)\ncache.activate_past_recording()"
+    return "cache = None  # the model makes it"

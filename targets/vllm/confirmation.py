@@ -1,0 +1,64 @@
+"""Failing traces on vLLM with real models: which of their forms and configurations run, and what the models compute.
+
+The tokens that requests go on with are the trace's; the real model is observed by its log-probabilities.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import structs
+
+from ..base.confirmation import ALONE, Rows
+from ..base.trace import Step, Trace
+from .gpu.models import MIXERS
+from .gpu.scaling import candidates
+
+FILLS = ("random", "zero", "nan")
+BLOCK = 16
+"""Tokens of a block: the least that vLLM's attention kernel takes."""
+STEPS_MAX = 300
+"""Steps after the trace's last event, until all requests have ended."""
+
+
+def forms(trace: Trace) -> Iterator[Trace]:
+    """The trace in blocks of 16 tokens, in its several forms."""
+    yield from candidates(trace, BLOCK)
+
+
+def choices(trace: Trace) -> Sequence[Mapping[str, str]]:
+    """Both runners, and all kinds of state layers that the trace leaves open."""
+    mixers = [trace.config.options["mixer"]] if "mixer" in trace.config.options else MIXERS
+    return [{"mixer": mixer, "runner": runner} for mixer in mixers for runner in ("v2", "v1")]
+
+
+def configured(trace: Trace, options: Mapping[str, str]) -> Trace:
+    """The trace with other options, and a pool that is large enough for them."""
+    config = structs.replace(trace.config, options={**trace.config.options, **options})
+    spare = sum(group.kind == "mamba" for group in config.groups) if config.options.get("mixer") == "mamba2" else 0
+    blocks = max(config.num_blocks, config.smallest_pool() + spare)
+    return structs.replace(trace, config=structs.replace(config, num_blocks=blocks))
+
+
+def computed(factory: Any, trace: Trace) -> Rows:
+    """What the real model computes for each token that is its request's own. An exception of the engine ends it."""
+    target = factory.open(trace.config)
+    rows: Rows = {}
+    try:
+        for index, event in enumerate([*trace.events, *[Step()] * STEPS_MAX]):
+            if index >= len(trace.events) and not target.lanes[0].has_work():
+                break
+            for record in target.apply(event).records:
+                for row in record.rows if hasattr(record, "tolerance") else ():
+                    rows.setdefault((row.request, row.position), {})[ALONE] = row.expected
+            for lane in target.lanes:
+                for one in lane.computed:
+                    for place, values in zip(one.rows, one.logprobs, strict=True):
+                        rows.setdefault(place, {})[lane.fill] = values
+    except Exception as error:  # the engine's: what was computed until then is shown
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    finally:
+        target.close()
+    return rows

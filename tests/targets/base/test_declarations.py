@@ -1,0 +1,56 @@
+"""A misspelt or contradictory declaration is one line, with the nearest word that is known."""
+
+from typing import Any
+
+import pytest
+from hybridfuzz.targets.base.declarations import EVENTS, check_capabilities, fault
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.registry import engines, load_factory
+from msgspec.structs import replace
+
+GOOD = load_factory("hybrid").capabilities
+PLAIN = replace(
+    GOOD, modes=("none",), features=frozenset(), observes=frozenset({"accesses", "caches"}), windows=(), options={}
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"observes": frozenset({"acceses"})}, "observes has 'acceses'; did you mean 'accesses'?"),
+        ({"events": EVENTS - {"abort"} | {"abbort"}}, "events has 'abbort'; did you mean 'abort'?"),
+        ({"events": EVENTS | {"zzz"}}, "events has 'zzz'; known: abort, arrive"),
+        ({"events": frozenset({"arrive"})}, "events has no step"),
+        ({"events": frozenset({"arrive", "step", "park"})}, "events has 'park' but no 'resume'"),
+        ({"features": frozenset({"blocktables"})}, "features has 'blocktables'; did you mean 'block-tables'?"),
+        ({"lacks": frozenset({"preempt"})}, "lacks has 'preempt'; did you mean 'preemption'?"),
+        ({"modes": ("alin",)}, "modes has 'alin'; did you mean 'align'?"),
+        ({"policies": ("fifo",)}, "policies has 'fifo'; did you mean 'fcfs'?"),
+        ({"observes": "pool"}, "observes is one string, expected several words"),
+        ({"block_sizes": ((8, "4"),)}, "Expected `int`, got `str` - at `$.block_sizes[0][1]`"),
+        ({"block_sizes": ()}, "modes, block_sizes and group_counts must not be empty"),
+        ({"options": {"dp": ("1",)}}, "options has 'dp', which --config already has; choose another name"),
+        ({"options": {"num_blocks": ("1",)}}, "options has 'num_blocks', which --config already has"),
+        ({"options": {"mixer": ()}}, "options has no value for 'mixer'"),
+        ({"features": frozenset({"padding"})}, "neither 'block-tables' nor 'pool'"),
+        ({"observes": GOOD.observes | {"caches"}}, "observes has 'caches', which is for targets without a pool"),
+    ],
+)
+def test_each_fault_is_one_line(changes: dict[str, Any], reason: str) -> None:
+    found = fault(replace(GOOD, **changes))
+    assert reason in found
+    assert "\n" not in found
+    with pytest.raises(TargetError, match=r"^target 'mine': its capabilities: "):
+        check_capabilities(replace(GOOD, **changes), "mine")
+
+
+def test_plain_caches_have_no_pool_to_observe() -> None:
+    assert not fault(PLAIN)
+    assert "observes has 'tables'" in fault(replace(PLAIN, observes=PLAIN.observes | {"tables"}))
+    assert "modes has 'align'" in fault(replace(PLAIN, modes=("none", "align")))
+
+
+def test_the_targets_here_declare_what_is_known() -> None:
+    """Those that can be loaded without their engine."""
+    assert not fault(GOOD)
+    assert engines()

@@ -1,0 +1,110 @@
+"""Deployments: every flag of a drawn configuration is one of the engine's, and its own parser takes it."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.targets.base.deployment import Deployment
+from hybridfuzz.targets.base.registry import describe, prepare
+from hybridfuzz.targets.base.trace import DummyRun, Trace
+from hybridfuzz.targets.sglang.factory import SglangFactory
+from hybridfuzz.targets.vllm.factory import VllmFactory
+from msgspec import structs
+from support import arrive, make_trace, steps
+
+COUNT = 24
+PARSE = {
+    "vllm@0.33.0": """\
+import json, sys
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+for flags in json.loads(sys.argv[1]):
+    found = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(flags)
+    assert found.max_num_seqs and found.num_gpu_blocks_override
+    wanted = None if "None" in flags else 0
+    assert found.prefix_cache_retention_interval == wanted, flags
+    assert bool(found.speculative_config) == ("--speculative-config" in flags), flags
+print("parsed")
+""",
+    "sglang@0.5.23": """\
+import argparse, json, sys
+from sglang.srt.server_args import ServerArgs
+for flags in json.loads(sys.argv[1]):
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    found = parser.parse_args(["--model-path", "x", *flags])
+    assert found.disable_overlap_schedule == ("--disable-overlap-schedule" in flags)
+    assert found.max_running_requests and found.page_size
+print("parsed")
+""",
+}
+
+
+def drawn(target: str) -> list[Trace]:
+    factory = VllmFactory("vllm") if target.startswith("vllm") else SglangFactory("sglang", sessions=True)
+    return [draw_trace(factory.capabilities, 5, index, {}, factory.supports) for index in range(COUNT)]
+
+
+@pytest.fixture(params=PARSE)
+def target(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_flags_are_well_formed_and_complete(target: str) -> None:
+    for trace in drawn(target):
+        found = describe(target, trace, target.partition("@")[2])
+        names = [part for part in found.flags if part.startswith("--")]
+        assert len(names) == len(set(names)) >= 5
+        assert all(isinstance(part, str) and part for part in (*found.flags, *found.command))
+        assert found.own and found.replaced and found.scaled and found.tracker
+        drafts = trace.config.num_speculative_tokens
+        assert any("speculative" in name for name in names) == bool(drafts)
+        assert sum(one.default for one in found.implementations) in ((0, 1) if "sglang" in target else (1,))
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+def test_the_engines_own_parser_takes_them(target: str) -> None:
+    launch = prepare(target, print)
+    flags = [list(describe(target, trace, launch.version).flags) for trace in drawn(target)]
+    command = [launch.python, "-c", PARSE[target], json.dumps(flags)]
+    ran = subprocess.run(command, env={**os.environ, **launch.env}, capture_output=True, text=True, check=False)
+    assert ran.stdout.endswith("parsed\n"), ran.stderr[-2000:]
+
+
+def vllm(trace: Trace, version: str = "0.33.0", spec: str = "vllm@0.33.0") -> Deployment:
+    return describe(spec, trace, version)
+
+
+@pytest.mark.parametrize(
+    ("version", "default"),
+    [("0.33.0", "V2"), ("0.28.0", "V2"), ("0.27.1", "V1"), ("1.0.0", "V2"), ("0.0.0.dev0", "V2"), ("", "V2")],
+)
+def test_the_default_runner_is_that_of_the_release(version: str, default: str) -> None:
+    [found] = [one.title for one in vllm(make_trace(), version).implementations if one.default]
+    assert found == f"{default} model runner"
+
+
+def test_a_dummy_run_needs_data_parallel_ranks() -> None:
+    plain = make_trace(arrive("r0", 3), *steps(2))
+    with_dummy = structs.replace(plain, events=(*plain.events, DummyRun(2)))
+    assert "--data-parallel-size" in vllm(with_dummy).flags
+    assert "--data-parallel-size" not in vllm(plain).flags
+
+
+def test_a_real_model_has_other_stand_ins() -> None:
+    version = "0.33.0, real model on cuda, stood in: attention: Triton's; two operators in PyTorch"
+    found = vllm(make_trace(), version, "vllm@0.33.0@cuda")
+    assert any("Triton kernels and CUDA graphs" in clause for clause in found.own)
+    assert found.replaced[-2:] == ("attention: Triton's", "two operators in PyTorch")
+    assert not any("digest" in clause for clause in found.replaced)
+
+
+def test_a_target_without_a_description_has_its_name() -> None:
+    assert describe("python:some:THING", make_trace()) == Deployment("some:THING")
+
+
+def test_a_mutant_is_named() -> None:
+    assert any("accepted-count-zero" in clause for clause in describe("hybrid:accepted-count-zero", make_trace()).own)

@@ -1,0 +1,139 @@
+"""An overlay imports as the tree does, with patches applied; nothing is written to the tree."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.overlay import misfits, patched
+from hybridfuzz.targets.base.patches import Patch, PatchError, parse_patch
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.registry import prepare
+
+POOL = "a = 1\nb = 1\nc = 1\n"
+ASK = "import engine.core.pool as p, engine.core.deep, engine.layers; print(p.a, p.b, p.c)"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYBRIDFUZZ_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    for name in ("__init__.py", "core/__init__.py", "core/deep/__init__.py", "layers/__init__.py"):
+        (tree / "engine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / "engine" / name).write_text("")
+    (tree / "engine" / "core" / "pool.py").write_text(POOL)
+    (tree / "notes.txt").write_text("no package")
+    return tree
+
+
+def launch(tree: Path) -> Launch:
+    return Launch(sys.executable, {"PYTHONPATH": f"/elsewhere:{tree}"}, "1.0", str(tree))
+
+
+def patch(letter: str, name: str = "one", path: str = "engine/core/pool.py", value: int = 2) -> Patch:
+    lines = [f"-{letter} = 1\n+{letter} = {value}\n" if one == letter else f" {one} = 1\n" for one in "abc"]
+    return parse_patch(f"--- a/{path}\n+++ b/{path}\n@@ -1,3 +1,3 @@\n{''.join(lines)}", name)
+
+
+def ask(of: Launch, code: str = ASK) -> str:
+    env = {**os.environ, **of.env, "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run([of.python, "-c", code], env=env, capture_output=True, text=True, check=False)
+    return ran.stdout.strip() or ran.stderr
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_patches_are_in_effect_and_the_tree_is_as_before(tree: Path) -> None:
+    before = contents(tree)
+    fixed = patched(launch(tree), [patch("a"), patch("c", "two")])
+    assert (ask(fixed), fixed.version) == ("2 1 2", "1.0 + 2 fixes")
+    assert contents(tree) == before
+    assert patched(launch(tree), []) == launch(tree)
+
+
+def test_everything_but_the_patched_file_is_a_link(tree: Path) -> None:
+    overlay = Path(patched(launch(tree), [patch("a")]).tree)
+    made = [path for path in overlay.rglob("*") if not path.is_symlink() and path.is_file()]
+    assert [path.relative_to(overlay).as_posix() for path in made] == ["engine/core/pool.py"]
+    assert (overlay / "engine/layers").is_symlink() and not (overlay / "notes.txt").exists()
+
+
+def test_an_overlay_is_named_by_its_content(tree: Path) -> None:
+    one = patched(launch(tree), [patch("a")]).tree
+    assert patched(launch(tree), [patch("a", "other name")]).tree == one
+    assert patched(launch(tree), [patch("b")]).tree != one
+    (tree / "engine/core/pool.py").write_text(POOL + "d = 1\n")
+    assert patched(launch(tree), [patch("a")]).tree != one
+
+
+def test_campaigns_that_start_together_share_one(tree: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = set(pool.map(lambda _: patched(launch(tree), [patch("a")]).tree, range(16)))
+    assert len(made) == 1
+    assert [path.name for path in (tmp_path / "cache" / "patched").iterdir()] == [Path(made.pop()).name]
+
+
+def test_a_patch_of_the_repository_names_other_folders_too(tree: Path) -> None:
+    """Folders above the package are dropped; tests and documents, which a tree does not have, are left out."""
+    inside = patch("a", path="python/engine/core/pool.py")
+    tests = patch("a", path="tests/test_pool.py")
+    both = Patch("one", (*inside.files, *tests.files))
+    assert ask(patched(launch(tree), [both])) == "2 1 1"
+    with pytest.raises(PatchError, match="changes nothing in the packages"):
+        patched(launch(tree), [tests])
+
+
+def test_misfits_are_named_and_the_others_still_apply(tree: Path) -> None:
+    patches = [patch("a"), patch("a", "again", value=3), patch("b", "lost", path="engine/gone.py"), patch("c", "three")]
+    problems = misfits(launch(tree), patches)
+    assert {name: text.partition(":")[0] for name, text in problems.items()} == {
+        "again": "patches one and again conflict",
+        "lost": "patch lost does not apply",
+    }
+    assert ask(patched(launch(tree), [one for one in patches if one.name not in problems])) == "2 1 2"
+
+
+def test_a_new_file_cannot_leave_the_overlay_through_a_link_in_the_tree(tree: Path, tmp_path: Path) -> None:
+    """The patched file's folders are made anew, so a link in the tree is not followed."""
+    (tmp_path / "outside").mkdir()
+    (tree / "engine" / "linked").symlink_to(tmp_path / "outside")
+    text = "--- /dev/null\n+++ b/engine/linked/new.py\n@@ -0,0 +1 @@\n+x = 7\n"
+    fixed = patched(launch(tree), [parse_patch(text, "one")])
+    assert ask(fixed, "from engine.linked.new import x; print(x)") == "7"
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "binary", "fifo"])
+def test_what_is_no_text_file_cannot_be_patched(tree: Path, kind: str) -> None:
+    path = tree / "engine/core/pool.py"
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"\xff\xfe")
+    with pytest.raises(PatchError, match=r"engine/core/pool\.py"):
+        patched(launch(tree), [patch("a")])
+
+
+def test_a_target_without_a_tree_takes_no_patches() -> None:
+    with pytest.raises(TargetError, match="cannot be applied to this target"):
+        patched(prepare("hybrid", print), [patch("a")])
+
+
+def test_the_module_of_a_user_can_be_patched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it lies in the working directory, which a worker has on its path."""
+    (tmp_path / "mine.py").write_text(POOL)
+    monkeypatch.chdir(tmp_path)
+    fixed = patched(prepare("python:mine:FACTORY", print), [patch("a", path="mine.py")])
+    assert ask(fixed, "import mine; print(mine.a)") == "2"

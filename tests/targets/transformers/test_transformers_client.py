@@ -1,0 +1,105 @@
+"""The client of the transformers target: columns, padding and rows, without transformers and torch."""
+
+import msgspec
+import pytest
+from hybridfuzz.reference.tokens import Truth
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step
+from hybridfuzz.targets.transformers import operations as do
+from hybridfuzz.targets.transformers.client import PAD, Client
+
+PLAIN = Config(
+    num_blocks=200,
+    groups=(Group("mamba", 4), Group("attention", 1)),
+    mamba_cache_mode="none",
+    enable_prefix_caching=False,
+    max_num_batched_tokens=64,
+)
+TWO = (Arrive("r0", (("a", 6),), 3), Arrive("r1", (("b", 2),), 3))
+
+
+def client_with(*arrivals: Arrive, **changes: object) -> Client:
+    client = Client(msgspec.structs.replace(PLAIN, **changes))
+    for arrival in arrivals:
+        client.arrive(arrival)
+    return client
+
+
+def feed(client: Client, event: Step = Step()) -> do.Feed:  # noqa: B008
+    """Run one step; every operation is executed."""
+    formed = client.form()
+    fed, meaning, _, _ = client.plan(event, bool(formed))
+    _, finished = client.advance(fed, meaning)
+    client.settle(finished)
+    return fed
+
+
+def test_prompts_are_padded_on_the_left_to_the_same_length() -> None:
+    fed = feed(client_with(*TWO))
+    assert fed.mask == ((1,) * 6, (0, 0, 0, 0, 1, 1))
+    assert fed.tokens[1] == (PAD,) * 4 + tuple(Truth((("b", 2),)).tokens)
+    assert fed.positions[1] == (0, 0, 0, 0, 0, 1)
+
+
+def test_a_chunk_may_hold_nothing_but_padding_of_a_row() -> None:
+    client = client_with(*TWO)
+    client.form()
+    fed, meaning, planned, _ = client.plan(Step(chunks={"r0": 3}), fresh=True)
+    assert [row.name for row in planned] == ["r0"]
+    assert (meaning.count, meaning.samples) == ((3, 0), False)
+    assert fed.start == 0
+
+
+@pytest.mark.parametrize(("chunks", "counts"), [("whole", [6, 1]), ("wide", [2, 2, 1, 1, 1]), ("any", [1] * 6)])
+def test_the_option_chunks_limits_how_prompts_are_fed(chunks: str, counts: list[int]) -> None:
+    client = client_with(*TWO, options={"chunks": chunks})
+    fed = [len(feed(client, Step(chunks={"r0": 1})).tokens[0]) for _ in counts]
+    assert fed == counts
+
+
+def test_rows_that_have_ended_stay_until_the_batch_ends() -> None:
+    client = client_with(Arrive("r0", (("a", 3),), 1), Arrive("r1", (("b", 3),), 2))
+    feed(client)
+    assert [row.name for row in client.batch] == [None, "r1"]
+    assert len(feed(client).tokens) == 2
+    assert not client.batch
+
+
+def test_cropped_columns_are_fed_again() -> None:
+    client = client_with(*TWO)
+    first = feed(client)
+    assert client.crop(1) == [do.Crop(1)]
+    client.cropped(1)
+    again = feed(client)
+    assert [row[0] for row in again.tokens] == [row[-1] for row in first.tokens]
+    assert client.crop(3) == [], "r1 has computed no more than that"
+
+
+def test_a_reordered_row_takes_over_tokens_and_padding_of_its_source() -> None:
+    client = client_with(*TWO)
+    feed(client)
+    operations, after = client.reorder({"r0": "r1", "r1": "r1"})
+    assert operations == [do.Reorder((1, 1))]
+    assert [(row.name, row.pad) for row in after] == [("r0", 4), ("r1", 4)]
+    first, second = (row.tokens(6, 7) for row in after)
+    assert first != second, "two rows of one source go on with different tokens"
+
+
+def test_a_session_keeps_its_cache_and_goes_on_from_it() -> None:
+    client = client_with(Arrive("s", (("a", 4),), 2, session=True))
+    feed(client)
+    client.form()
+    fed, meaning, _, _ = client.plan(Step(), fresh=False)
+    _, finished = client.advance(fed, meaning)
+    assert client.settle(finished) == [do.Store("s")]
+    client.resume(Resume("s", (("b", 3),), 1))
+    assert client.form() == [do.Load("s")]
+    fed, _, [row], _ = client.plan(Step(), fresh=True)
+    assert (row.kept, row.num_tokens, fed.start) == (5, 4, 5), "the last token sampled was never fed"
+
+
+def test_an_emptied_cache_serves_the_next_batch_of_its_size() -> None:
+    client = client_with(*TWO, Arrive("r2", (("c", 2),), 1), max_num_seqs=2)
+    feed(client)
+    assert client.empty() == [do.Reset()]
+    assert client.form() == [do.Begin(2, reused=True)]
+    assert [row.name for row in client.batch] == ["r0", "r1"]

@@ -1,0 +1,62 @@
+"""The transformers target's refusals and scripts, without transformers."""
+
+import msgspec
+import pytest
+from hybridfuzz.targets.base.repro import Failure
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Reorder, Step, Trace
+from hybridfuzz.targets.transformers.factory import refusal, variants
+from hybridfuzz.targets.transformers.families import FAMILIES
+from hybridfuzz.targets.transformers.repro import PROMISE, write_scripts
+
+PLAIN = Config(
+    num_blocks=200,
+    groups=(Group("mamba", 4), Group("attention", 1)),
+    mamba_cache_mode="none",
+    enable_prefix_caching=False,
+)
+
+
+def config(family: str, **changes: object) -> Config:
+    options = {"family": family, **{name: str(changes.pop(name)) for name in ("cache", "record") if name in changes}}
+    return msgspec.structs.replace(PLAIN, options=options, **changes)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (config("jamba"), ""),
+        (config("lfm2", num_speculative_tokens=2), ""),
+        (config("jamba", num_speculative_tokens=2), "assisted decoding"),
+        (config("jamba", cache="static"), ""),
+        (config("jamba", cache="static", record="yes"), "does not record"),
+        (config("mamba", cache="static"), "no static cache"),
+        (config("minimax", record="yes"), "does not record"),
+        (config("jamba", mamba_cache_mode="align"), "mamba_cache_mode=none"),
+        (config("llama"), "family"),
+    ],
+)
+def test_configurations_are_refused_with_a_reason(wanted: Config, reason: str) -> None:
+    answer = refusal(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+
+
+def test_each_family_is_a_variant() -> None:
+    assert set(variants()) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_script_calls_public_api_only(family: str) -> None:
+    events = (
+        Arrive("r0", (("a", 5),), 4),
+        Arrive("r1", (("b", 3),), 4),
+        Step(),
+        Reorder({"r0": "r1", "r1": "r0"}),
+    )
+    failure = Failure("S9", "temporal", "r0 holds the state of r1", events, 0)
+    [script] = write_scripts("", Trace(config(family), events), failure)
+    compile(script.text, "script.py", "exec")
+    assert "hybridfuzz" not in script.text
+    assert "cache.reorder_cache(torch.tensor([1, 0]))" in script.text
+    assert script.promise == PROMISE
+    assert script.needs == "transformers"
