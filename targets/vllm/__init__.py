@@ -7,13 +7,15 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     factory         capabilities; opens one engine per trace
     options         the options of a trace
     compat          every difference between vLLM releases, found by feature detection
+    old_releases    what only releases before 0.28 need: platform, stand-ins for CUDA, V1 runner
     configuration   a trace's configuration as a `VllmConfig`
     layout          the cache that vLLM built, in the reference's terms
     bringup         runner, cache allocation, captured graphs, scheduler
     graphs          full decode graphs: capture and replay on a CPU
     layers          shadow layers: tags in vLLM's own KV tensors, at the places that vLLM's own metadata names
     state_layers    shadow layers with a recurrent state
-    contracts       the metadata of a state layer: gated delta net or Mamba 2
+    contracts       the metadata of a state layer: gated delta net, Mamba 1 or Mamba 2
+    all_mode        the same in mode all
     metadata        reads metadata into plain rows (`layer_rows`), as the real kernels do
     bounds          checks that indices in metadata name something
     runner_adapter  the two model runners (V1 and V2) behind one interface

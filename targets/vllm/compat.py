@@ -109,20 +109,20 @@ def prepare_zeroing(runner: Any, cache_config: Any) -> None:
         runner._init_kv_zero_meta()
 
 
-def forget_last_step(scheduler: Any, request: Any, is_in_flight: bool) -> None:
-    """Let a request that was preempted between two steps resume in the next one, as `reset_prefix_cache` does.
+def can_preempt_in_flight(scheduler: Any) -> bool:
+    """Return True if a request can lose its blocks between two steps while a result of it is in flight.
 
-    Releases before `drop_stale_output` assert that a resumed request was not in the step before, and would deliver the
-    token that is in flight twice.
+    Earlier releases preempt only while they schedule; they assert that a resumed request was not in the step before,
+    and would deliver a token in flight twice.
     """
-    if "drop_stale_output" in parameters(scheduler._preempt_request):
-        return
-    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
-    waiting = request.num_output_placeholders if is_in_flight else 0
-    if waiting and hasattr(request, "async_tokens_to_discard"):
-        request.num_output_placeholders, request.async_tokens_to_discard = 0, waiting
-    elif waiting and hasattr(request, "discard_latest_async_tokens"):
-        request.num_output_placeholders, request.discard_latest_async_tokens = 0, True
+    return "drop_stale_output" in parameters(scheduler._preempt_request)
+
+
+def caches_asynchronously() -> bool:
+    """Return True if this release schedules asynchronously with a prefix cache of states."""
+    from vllm.config import vllm as configuration
+
+    return "async scheduling is not compatible with prefix caching" not in inspect.getsource(configuration)
 
 
 def most_drafts(config: VllmConfig) -> int:

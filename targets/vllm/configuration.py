@@ -6,6 +6,7 @@ set after vLLM has validated the rest. Differences between releases are in `comp
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from .options import drafts_on_device, has_graphs
 MODEL = Path(__file__).parent / "model"
 """The `config.json` of a hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the
 smallest blocks, its vocabulary is the reference's `VOCABULARY`."""
+_WIDE = 4096
+"""Tokens: more than any block."""
 
 
 def configure(config: Config, is_v2: bool) -> VllmConfig:
@@ -56,13 +59,23 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
         policy=config.policy,
         long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
     )
-    vllm_config = VllmConfig(
+    make = partial(
+        VllmConfig,
         model_config=model,
         cache_config=cache_config,
         scheduler_config=scheduler,
         device_config=DeviceConfig("cpu"),
         speculative_config=_speculation(config, model, is_v2) if k else None,
     )
+    try:
+        vllm_config = make()
+    except ValueError as error:
+        # 0.17 compares the budget with the block size of the model in `MODEL`, which is not the trace's.
+        if "must be <= max_num_batched_tokens" not in str(error):
+            raise
+        scheduler.max_num_batched_tokens = max(tokens, _WIDE)
+        vllm_config = make()
+        vllm_config.scheduler_config.max_num_batched_tokens = tokens
     # The CPU platform has disabled asynchronous scheduling and graphs and chosen block sizes of its own: restore what a
     # hybrid model has on a GPU.
     vllm_config.scheduler_config.async_scheduling = config.async_depth > 0

@@ -20,6 +20,7 @@ class VllmFactory:
     zeroes         this release zeroes blocks
     device_drafts  the V1 runner can schedule ahead of its drafts
     graphs         decode graphs can be captured
+    caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
     """
 
     def __init__(
@@ -32,9 +33,11 @@ class VllmFactory:
         zeroes: bool = True,
         device_drafts: bool = True,
         graphs: bool = True,
+        caches_asynchronously: bool = True,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
+        self._caches_asynchronously = caches_asynchronously
         self.capabilities = Capabilities(
             events=_EVENTS,
             modes=modes,
@@ -80,6 +83,8 @@ class VllmFactory:
             value = config.options.get(name, drivable[0] if name not in _DEFAULTS else _DEFAULTS[name])
             if value not in drivable:
                 return f"{name}={value} is not driven on this release"
+        if config.async_depth and config.enable_prefix_caching and not self._caches_asynchronously:
+            return "this release does not schedule ahead with a prefix cache"
         if drafts_on_device(config) and not self._device_drafts:
             return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
@@ -139,6 +144,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         zeroes=compat.zeroes_blocks(),
         device_drafts=compat.has_device_drafter(),
         graphs=compat.has_graph_choice(),
+        caches_asynchronously=compat.caches_asynchronously(),
     )
     trial = Config(
         num_blocks=40,

@@ -22,8 +22,12 @@ NGRAM = "vllm.v1.spec_decode.ngram_proposer"
 
 def prepare_import() -> None:
     """Make this process a CPU's for vLLM. Before any of its other modules is imported."""
+    import torch
     from vllm import platforms
 
+    if not hasattr(torch._C._cpu, "_is_avx512_supported"):  # 0.17 reads it; newer PyTorch has it elsewhere
+        cpu: Any = torch._C._cpu
+        cpu._is_avx512_supported = lambda: False
     if not platforms.current_platform.is_cpu():
         from vllm.platforms.cpu import CpuPlatform
 

@@ -24,6 +24,6 @@ def multiplies_masked(config: Config) -> bool:
     """Return True if attention multiplies masked values by 0, so that a NaN in a slot that no token uses spreads.
 
     FlashAttention and FlashInfer do: they load pages whole. vLLM's Triton kernel loads only slots below the context's
-    length (`tl.load(..., mask=tile_mask, other=0.0)` in `triton_unified_attention.py`).
+    length (`tl.load(..., mask=tile_mask, other=0.0)`).
     """
     return config.options.get("attention", "flash") == "flash"

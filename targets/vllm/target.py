@@ -161,16 +161,13 @@ class VllmTarget:
         """Preempt a running request between two steps; no-op for others."""
         request = self.scheduler.requests.get(event.name)
         if request is not None and request in self.scheduler.running:
+            if not compat.can_preempt_in_flight(self.scheduler):
+                if any(event.name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
+                    return []
+                self.scheduler.prev_step_scheduled_req_ids.discard(event.name)
             self.scheduler.running.remove(request)
             self.scheduler._preempt_request(request, time.monotonic())
-            compat.forget_last_step(
-                self.scheduler, request, any(self._is_in(event.name, one) for one in self.in_flight)
-            )
         return []
-
-    @staticmethod
-    def _is_in(name: str, step: tuple[int, Any, Any, int]) -> bool:
-        return name in step[1].num_scheduled_tokens
 
     def abort(self, event: Abort) -> list[Record]:
         """Abort a request; its results in flight are dropped."""
