@@ -23,11 +23,15 @@ from ...targets.base.trace import (
     Abort,
     Arrive,
     Config,
+    Crop,
     Event,
     Fork,
     Park,
     Prompt,
+    Reorder,
+    Repeat,
     Resume,
+    Select,
     Sleep,
     Step,
     Trace,
@@ -49,7 +53,7 @@ RENAMINGS = (".2", ".3")
 MORE_TOKENS = 6
 MORE_BLOCKS = 16
 """What the violation's request gets in the last variation."""
-UNSUPPORTED = (Fork, Park, Truncate)
+UNSUPPORTED = (Fork, Park, Truncate, Select, Reorder, Repeat, Crop)
 """Events that change which tokens a client has; traces with them have no answers."""
 
 
