@@ -123,6 +123,8 @@ def page(ran: list[Result]) -> str:
         f"| {one.steps:,} | {one.seconds:.0f} |"
         for one in ran
     ]
+    if left := [slug for slug in SLUGS if slug not in {one.slug for one in ran}]:
+        lines += ["", f"Not run yet: {', '.join(left)}."]
     return "\n".join(lines) + "\n"
 
 
