@@ -48,7 +48,7 @@ def texts() -> Iterator[tuple[str, str]]:
         yield page.name, "\n".join(lines)
     for name in COMMANDS:
         yield f"{name} --help", build_parser(name).format_help()
-        epilog = __import__(f"hybridfuzz.harness.commands.{name}", fromlist=["EXAMPLES"]).EXAMPLES
+        epilog = __import__(f"hybridfuzz.harness.commands.{name.replace('-', '_')}", fromlist=["EXAMPLES"]).EXAMPLES
         yield f"{name} --help", epilog
 
 
@@ -58,9 +58,9 @@ def commands(program: str) -> list[tuple[str, list[str]]]:
     for where, text in texts():
         for line in VARIABLE.sub("1", text).splitlines():
             call = re.sub(rf".*?(?=\b{program} [a-z-])", "", line, count=1)
-            call = re.sub(r"\s(>|2>|\|\||&&|#).*", "", call)
+            call = re.sub(r"\s(>|2>|\|\||&&).*", "", call)
             if re.match(rf"{program} [a-z-]", call) and "[" not in call:
-                found.append((where, shlex.split(call)))
+                found.append((where, shlex.split(call, comments=True)))
     return found
 
 

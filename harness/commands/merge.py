@@ -7,7 +7,7 @@ from pathlib import Path
 
 EXAMPLES = """\
 The folders hold campaigns on one version of one target: the shards of one seed
-(`hybridfuzz fuzz --seed 7 --shard 1/8`), or campaigns with different seeds. The
+(`--seed 7 --shard 1/8`), or campaigns with different seeds. The
 order does not matter, and a folder that comes twice counts once. ALL may be the
 result of an earlier merge: it is extended.
 Exit status: as of `hybridfuzz fuzz`; 5 if a campaign did not end or a shard is
