@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 if TYPE_CHECKING:  # --help has to come at once
     from ..campaign.state import Settings
     from ..cluster.ray_workers import Place
@@ -51,6 +49,8 @@ def workers_of(options: argparse.Namespace, settings: Settings) -> Iterator[tupl
     if options.cluster is None:
         yield settings, None
         return
+    from msgspec import structs
+
     from ..cluster.ray_workers import connected, make_opener
 
     with connected(options.cluster, settings.target) as cluster:
