@@ -11,6 +11,7 @@ from hybridfuzz.targets.base.observe import Effect
 from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetError
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Config, Event, Step
+from msgspec import structs
 
 GOOD = load_factory("hybrid")
 AT_STEP = 3
@@ -36,7 +37,7 @@ class Fake:
     """A factory."""
 
     name = "fake"
-    capabilities: Capabilities = GOOD.capabilities
+    capabilities: Capabilities = structs.replace(GOOD.capabilities, engine=(__name__,))
     supports = staticmethod(GOOD.supports)
 
     def __init__(self, happen: Callable[[], None]) -> None:

@@ -181,12 +181,11 @@ def _circumstances(trace: Trace, history: History, violation: Violation) -> Iter
         Abort: "an abort",
         Evict: "an eviction",
     }
-    told = [words for kind, words in names.items() if kind in happened]
-    if violation.event_kind == "dummy_run":
-        told.remove(names[DummyRun])
+    if violation.event_kind == "dummy_run":  # of the trace, or of a rank without requests
+        del names[DummyRun]
         yield "in a data-parallel dummy run"
-    if told:
-        yield f"after {' and '.join(told)}"
+    if earlier := [words for kind, words in names.items() if kind in happened]:
+        yield f"after {' and '.join(earlier)}"
 
 
 def _has(steps: Sequence[RequestStep], number: int) -> bool:
