@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from ..cluster.merge import merge_folders
     from ..cluster.storage import fetched, is_url, local_path
     from ..events import CampaignEnded
-    from ..exit_status import CLEAN, INTERRUPTED
+    from ..exit_status import CLEAN, INTERRUPTED, VACUOUS
     from ..outputs import console, junit, sarif
     from ..outputs import summary as last_line
     from ..outputs.handler import CampaignInfo, Dispatcher
@@ -70,4 +70,4 @@ def run(options: argparse.Namespace) -> int:
         dispatcher.shutdown()
     result = status(summary)
     incomplete = missing or summary.exit_reason in (None, "error")
-    return INTERRUPTED if result == CLEAN and incomplete else result
+    return INTERRUPTED if result in (CLEAN, VACUOUS) and incomplete else result

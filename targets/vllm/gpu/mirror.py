@@ -40,6 +40,7 @@ class MirrorMamba(ShadowMamba):
         self.prefix = self.layer_name = name
         self.recorder = recorder
         self.contract = contract
+        self.skipped = contract.skipped
         self.window, self.buffer = window, window + drafts
         self.group, self.index = place
         self.conv, self.temporal = words[:, : self.buffer], words[:, self.buffer]

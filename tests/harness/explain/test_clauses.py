@@ -8,7 +8,7 @@ from hybridfuzz.harness.explain.explain import FIRST_SHOWN, LAST_SHOWN, SUBJECTS
 from hybridfuzz.harness.explain.history import History, Mark, Moment, RequestStep, What
 from hybridfuzz.harness.traces.violation import Violation
 
-HISTORY = History(groups=(("mamba", 16), ("attention", 16)), null_block=0)
+HISTORY = History(groups=(("mamba", 16), ("attention", 16)), num_blocks=20, null_block=0)
 
 
 @pytest.mark.parametrize(("status", "words"), [
