@@ -64,6 +64,14 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dp", type=count, default=1, metavar="N", help=help_text)
 
 
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """--config."""
+    from ..units import settings
+
+    help_text = "fix a setting instead of drawing it"
+    parser.add_argument("--config", type=settings, action="append", default=[], metavar="K=V,...", help=help_text)
+
+
 def open_worker(options: argparse.Namespace) -> WorkerClient:
     """A worker for --target, not yet started."""
     from ..workers.client import WorkerClient

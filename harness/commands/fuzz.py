@@ -68,8 +68,8 @@ def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from ..units import count, duration, settings, shard
-    from .common import AGAINST_HELP, FIXES_HELP, add_ranks, add_target, jobs
+    from ..units import count, duration, shard
+    from .common import AGAINST_HELP, FIXES_HELP, add_config, add_ranks, add_target, jobs
     from .where import folder, place
 
     add_target(parser)
@@ -90,14 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster", type=place, metavar="C", help="run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, local:N"
     )
     parser.add_argument("--shard", type=shard, metavar="I/N", help="run share I of N of the seed's traces (see merge)")
-    parser.add_argument(
-        "--config",
-        type=settings,
-        action="append",
-        default=[],
-        metavar="K=V,...",
-        help="fix a setting instead of drawing it",
-    )
+    add_config(parser)
     parser.add_argument(
         "--reduce",
         type=duration,

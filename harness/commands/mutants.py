@@ -30,8 +30,8 @@ WIDTH = 170
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from ..units import count, duration, settings
-    from .common import jobs
+    from ..units import count, duration
+    from .common import add_config, jobs
 
     parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="target with mutants (default: hybrid)")
     parser.add_argument("--only", action="append", default=[], metavar="SLUG,...", help="mutants to run (default: all)")
@@ -43,14 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", "-j", type=jobs, metavar="N", help="runs at a time (default: auto, one for each core)"
     )
-    parser.add_argument(
-        "--config",
-        type=settings,
-        action="append",
-        default=[],
-        metavar="K=V,...",
-        help="fix a setting instead of drawing it",
-    )
+    add_config(parser)
     parser.add_argument(
         "--timeout", type=duration, default=20.0, metavar="TIME", help="limit for one run of a trace (default: 20s)"
     )

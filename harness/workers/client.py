@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from threading import Event
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -43,6 +43,7 @@ from .messages import (
 )
 from .process import Lost, Process
 
+Kind = TypeVar("Kind", bound=Reply)
 START_SECONDS = 600.0
 """A cold engine on a busy machine imports for a minute; its very first start inspects and caches
 more.
@@ -143,54 +144,38 @@ class WorkerClient:
 
     def run(self, trace: Trace, *, twice: bool = False) -> Outcome:
         """Run one trace. A lost process is an outcome with the event at which it happened."""
+        reply = self._answer(Run(trace, twice), trace, Done, twice=twice)
+        return reply.outcome if isinstance(reply, Done) else reply
+
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
+        """Run one trace and record its history; a lost process leaves only its violation."""
+        reply = self._answer(Explain(trace), trace, Explained)
+        if isinstance(reply, Explained):
+            return reply.outcome, reply.history
+        return reply, History(violation=reply.violation)
+
+    def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
+        """Run one trace and record its steps and the lines that it executed; a lost process leaves its violation."""
+        reply = self._answer(Observe(trace, lines, most), trace, Observation)
+        return reply if isinstance(reply, Observation) else Observation(reply)
+
+    def _answer(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool = False) -> Kind | Outcome:
+        """Return the reply to a request that runs one trace; if the process is lost, the outcome of that, and start a
+        new process."""
         event = 0
         try:
-            self._send(Run(trace, twice))
+            self._send(request)
             limit = self._trace_limit(twice=twice)
             while True:
                 reply = self._receive(limit)
                 if isinstance(reply, EventStarted):
                     event = reply.event
-                elif isinstance(reply, Done):
-                    return reply.outcome
-        except Lost as lost:
-            outcome = lost_outcome(lost, trace, event)
-            self.start()
-            return outcome
-
-    def explain(self, trace: Trace) -> tuple[Outcome, History]:
-        """Run one trace and record its history; a lost process leaves only its violation."""
-        event = 0
-        try:
-            self._send(Explain(trace))
-            limit = self._trace_limit()
-            while True:
-                reply = self._receive(limit)
-                if isinstance(reply, EventStarted):
-                    event = reply.event
-                elif isinstance(reply, Explained):
-                    return reply.outcome, reply.history
-        except Lost as lost:
-            outcome = lost_outcome(lost, trace, event)
-            self.start()
-            return outcome, History(violation=outcome.violation)
-
-    def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
-        """Run one trace and record its steps and the lines that it executed; a lost process leaves its violation."""
-        event = 0
-        try:
-            self._send(Observe(trace, lines, most))
-            limit = self._trace_limit()
-            while True:
-                reply = self._receive(limit)
-                if isinstance(reply, EventStarted):
-                    event = reply.event
-                elif isinstance(reply, Observation):
+                elif isinstance(reply, kind):
                     return reply
         except Lost as lost:
             outcome = lost_outcome(lost, trace, event)
             self.start()
-            return Observation(outcome)
+            return outcome
 
     def serve(self, trace: Trace, request: str = "") -> Answers:
         """Run one trace to its end and return what its clients receive; no answers if the process is lost."""

@@ -35,8 +35,6 @@ _WIDE = 4096
 def configure(config: Config, is_v2: bool) -> VllmConfig:
     """Return the configuration of one engine."""
     k = config.num_speculative_tokens
-    # The size of the buffers. The budget of a step is set before each schedule().
-    tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))
     model = ModelConfig(
         model=str(MODEL),
         skip_tokenizer_init=True,
@@ -49,16 +47,8 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
     )
     if hasattr(cache_config, "mamba_cache_mode"):
         cache_config.mamba_cache_mode = config.mamba_cache_mode
-    scheduler = SchedulerConfig(
-        max_num_batched_tokens=tokens,
-        max_num_seqs=config.max_num_seqs,
-        max_model_len=config.max_model_len,
-        enable_chunked_prefill=True,
-        is_encoder_decoder=False,
-        async_scheduling=config.async_depth > 0,
-        policy=config.policy,
-        long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
-    )
+    scheduler = scheduler_config(config)
+    tokens = scheduler.max_num_batched_tokens
     make = partial(
         VllmConfig,
         model_config=model,
@@ -81,8 +71,24 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
     vllm_config.scheduler_config.async_scheduling = config.async_depth > 0
     _set_block_sizes(config, vllm_config.cache_config)
     if has_graphs(config):
-        _set_graph_sizes(config, vllm_config.compilation_config)
+        set_graph_sizes(config, vllm_config.compilation_config)
     return vllm_config
+
+
+def scheduler_config(config: Config) -> SchedulerConfig:
+    """Return the scheduler's part of the configuration."""
+    # The size of the buffers. The budget of a step is set before each schedule().
+    tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (config.num_speculative_tokens + 1))
+    return SchedulerConfig(
+        max_num_batched_tokens=tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+        enable_chunked_prefill=True,
+        is_encoder_decoder=False,
+        async_scheduling=config.async_depth > 0,
+        policy=config.policy,
+        long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
+    )
 
 
 def block_size(config: Config, kind: str) -> int:
@@ -132,7 +138,7 @@ def _set_block_sizes(config: Config, cache_config: Any) -> None:
     assert getattr(cache_config, "mamba_cache_mode", config.mamba_cache_mode) == config.mamba_cache_mode
 
 
-def _set_graph_sizes(config: Config, compilation: Any) -> None:
+def set_graph_sizes(config: Config, compilation: Any) -> None:
     """Request full graphs for decode batches: all that the backend of a state layer supports (`UNIFORM_BATCH`)."""
     from vllm.config import CUDAGraphMode
 

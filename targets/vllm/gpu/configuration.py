@@ -13,7 +13,6 @@ from vllm.config import (
     DeviceConfig,
     ModelConfig,
     ParallelConfig,
-    SchedulerConfig,
     SpeculativeConfig,
     VllmConfig,
 )
@@ -22,8 +21,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ...base.trace import Config
 from .. import compat
-from ..configuration import _set_graph_sizes as set_graph_sizes
-from ..configuration import block_size
+from ..configuration import block_size, scheduler_config, set_graph_sizes
 from ..options import drafts_on_device, has_graphs
 from .models import dtype, layer_kinds, mixer, model_folder
 
@@ -31,7 +29,6 @@ from .models import dtype, layer_kinds, mixer, model_folder
 def configure(config: Config, device: torch.device) -> VllmConfig:
     """The configuration of one engine."""
     k = config.num_speculative_tokens
-    tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))
     model = ModelConfig(
         model=model_folder(mixer(config), layer_kinds(config)),
         skip_tokenizer_init=True,
@@ -49,16 +46,7 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
     made = VllmConfig(
         model_config=model,
         cache_config=cache,
-        scheduler_config=SchedulerConfig(
-            max_num_batched_tokens=tokens,
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=config.max_model_len,
-            enable_chunked_prefill=True,
-            is_encoder_decoder=False,
-            async_scheduling=config.async_depth > 0,
-            policy=config.policy,
-            long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
-        ),
+        scheduler_config=scheduler_config(config),
         device_config=DeviceConfig(device.type),
         attention_config=AttentionConfig(backend=AttentionBackendEnum.TRITON_ATTN),
         compilation_config=_compilation(config),
