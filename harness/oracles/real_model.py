@@ -19,8 +19,9 @@ from .base import Context, Oracle
 
 class RealNumbers(Oracle):
     """S7: no log-probability is NaN. S4: log-probabilities and stored states have the same bits whatever unused memory
-    holds. S6: log-probabilities are those of the same tokens alone in an empty engine, within a tolerance. S6 and S1 of
-    an exact record: log-probabilities and stored states have the bits of the same steps alone."""
+    holds. S6: log-probabilities are those of the same tokens alone in an empty engine, within a tolerance; with
+    batch-invariant kernels they have the bits of the same steps alone. S1: with batch-invariant kernels, stored states
+    have the bits of those that the same steps alone store."""
 
     ids = ("S7", "S4", "S6", "S1")
     title = "real model"
