@@ -170,7 +170,8 @@ class Client:
     def plan(self, event: Step, fresh: bool) -> tuple[do.Feed, Fed, list[PlannedRow], int]:
         """Return the next forward, its meaning, the rows that compute something, and the step's budget of tokens.
 
-        `fresh`: the batch has been formed, perhaps from a kept cache, in this step.
+        `fresh`: the batch has been formed, perhaps from a kept cache, in this step. Columns that hold no token of a row
+        with a request, because a longer row has ended, cost no budget: they are fed together with the next one.
         """
         config, batch, start = self.config, self.batch, self.columns
         budget = min(event.budget or config.max_num_batched_tokens, config.max_num_batched_tokens)
@@ -178,7 +179,7 @@ class Client:
         limits = [left, max(budget // len(batch), 1)]
         limits += [event.chunks[row.name] for row in batch if row.name in event.chunks]
         limits += [config.long_prefill_token_threshold or left]
-        count = min(limits)
+        count = max(min(limits), min(row.pad for row in self.live()) - start + 1)
         if self.chunks == "whole":
             count = 1 if start else left
         elif self.chunks == "wide" and start < max(row.pad for row in batch):

@@ -49,6 +49,15 @@ def test_a_chunk_may_hold_nothing_but_padding_of_a_row() -> None:
     assert fed.start == 0
 
 
+def test_columns_of_an_ended_row_alone_are_not_fed_one_by_one() -> None:
+    """Otherwise nothing is scheduled for as many steps as the ended row was longer than the others."""
+    client = client_with(Arrive("r0", (("a", 9),), 3), Arrive("r1", (("b", 2),), 3), max_num_batched_tokens=2)
+    feed(client)
+    client.abort("r0")
+    _, _, planned, _ = client.plan(Step(), fresh=False)
+    assert [(row.name, row.num_tokens) for row in planned] == [("r1", 1)]
+
+
 @pytest.mark.parametrize(("chunks", "counts"), [("whole", [6, 1]), ("wide", [2, 2, 1, 1, 1]), ("any", [1] * 6)])
 def test_the_option_chunks_limits_how_prompts_are_fed(chunks: str, counts: list[int]) -> None:
     client = client_with(*TWO, options={"chunks": chunks})
