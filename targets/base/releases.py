@@ -1,7 +1,8 @@
 """Finds an engine: a release (downloaded once), a checkout, or the one installed in this environment.
 
 All releases of an engine share one venv with the packages that its Python code imports (`requirements.txt` beside the
-adapter), unless the engine chooses by release; a release itself is its unpacked wheel, without the files that are not needed on a CPU.
+adapter), unless the engine chooses by release; a release itself is its unpacked wheel, without the files that are not
+needed on a CPU.
 """
 
 from __future__ import annotations

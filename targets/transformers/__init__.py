@@ -5,6 +5,7 @@ trace runs the same operations twice: with tags in the library's own cache tenso
 model. See docs/explanation/transformers.md.
 
     environment  the engine's releases and the environment of its workers
+    features     differences between releases
     factory      capabilities; opens one client per trace
     families     tiny configurations of the hybrid families
     operations   what a client does with a cache, as plain data

@@ -72,6 +72,7 @@ class Fed(Struct, frozen=True):
 
     drafts  how many of the fed tokens are drafts
     right   how many of them are right
+    kept    how many of them stay in the cache: a request may end in the middle of the right ones
     """
 
     before: tuple[int, ...]
@@ -79,6 +80,7 @@ class Fed(Struct, frozen=True):
     samples: bool
     drafts: int
     right: int
+    kept: int
 
 
 class Client:
@@ -184,12 +186,15 @@ class Client:
             count = 1 if start else left
         elif self.chunks == "wide" and start < max(row.pad for row in batch):
             count = min(max(count, 2), left)
-        drafts = right = 0
+        drafts = right = kept = 0
         if count == left == 1 and len(batch) == 1 and batch[0].delivered:
             name = batch[0].name or ""
             drafts, right = event.per_request.get(name, (event.drafts, event.right))
-            drafts = min(drafts, config.num_speculative_tokens, batch[0].total - batch[0].known - 1)
+            drafts, left_over = min(drafts, config.num_speculative_tokens), batch[0].total - batch[0].known - 1
+            if self.config.options.get("client") != "loop":
+                drafts = min(drafts, left_over)  # `generate` drafts no further than the end
             right = min(right, drafts)
+            kept = min(right, left_over)
         stop = start + count
         tokens = [row.tokens(start, stop) for row in batch]
         if drafts:
@@ -210,20 +215,20 @@ class Client:
             for row, done, count in zip(batch, before, counts, strict=True)
             if row.name is not None and count
         ]
-        fed = Fed(before, counts, count == left, drafts, right)
+        fed = Fed(before, counts, count == left, drafts, right, kept)
         return feed, fed, planned, max(budget, sum(row.num_tokens for row in planned))
 
     def advance(self, feed: do.Feed, fed: Fed) -> tuple[list[tuple[str, tuple[int, ...]]], list[str]]:
         """Count an executed forward; return the delivered tokens and the requests, or turns, that end."""
         stop = feed.start + len(feed.tokens[0])
-        self.columns = stop - (fed.drafts - fed.right)
+        self.columns = stop - (fed.drafts - fed.kept)
         self.recorded = 0 if self.config.num_speculative_tokens else self.recorded + len(feed.tokens[0])
         outputs: list[tuple[str, tuple[int, ...]]] = []
         finished: list[str] = []
         if not fed.samples:
             return outputs, finished
         for row in self.batch:
-            known, row.known = row.known, row.known + 1 + fed.right
+            known, row.known = row.known, row.known + 1 + fed.kept
             row.truth.reach(row.known)
             if row.name is not None:
                 outputs.append((row.name, tuple(row.truth.tokens[known : row.known])))

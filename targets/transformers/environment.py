@@ -1,7 +1,7 @@
 """transformers' releases and the environment of its workers.
 
-A release is pure Python: its wheel is unpacked as a whole, and nothing of it is compiled or hidden. At import it refuses
-versions of tokenizers that it does not know, and no version suits all releases: there are two venvs.
+A release is pure Python: its wheel is unpacked as a whole, and nothing of it is compiled or hidden. At import it
+refuses versions of tokenizers that it does not know, and no version suits all releases: there are two venvs.
 """
 
 from __future__ import annotations

@@ -65,6 +65,19 @@ def test_the_option_chunks_limits_how_prompts_are_fed(chunks: str, counts: list[
     assert fed == counts
 
 
+@pytest.mark.parametrize(("client", "drafts"), [("generate", 1), ("loop", 3)])
+def test_a_request_may_end_in_the_middle_of_right_drafts(client: str, drafts: int) -> None:
+    """`generate` drafts no further than the end; a loop crops what it has no use for."""
+    one = client_with(Arrive("r0", (("a", 4),), 3), num_speculative_tokens=3, options={"client": client})
+    feed(one)
+    one.form()
+    fed, meaning, _, _ = one.plan(Step(drafts=3, right=3), fresh=False)
+    assert (fed.drafts, meaning.right) == (drafts, drafts)
+    [(_, tokens)], finished = one.advance(fed, meaning)
+    assert (len(tokens), finished) == (2, ["r0"])
+    assert one.columns == 6, "the last token is not in the cache"
+
+
 def test_rows_that_have_ended_stay_until_the_batch_ends() -> None:
     client = client_with(Arrive("r0", (("a", 3),), 1), Arrive("r1", (("b", 3),), 2))
     feed(client)
