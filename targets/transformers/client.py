@@ -98,6 +98,9 @@ class Client:
         """Session -> columns of its kept cache, also while its next turn waits."""
         self.emptied = 0
         """Rows of a cache that was emptied in place and not used since, 0 if there is none."""
+        self.patience = int(config.options.get("wait", "0"))
+        self.waited = 0
+        """Steps in which a batch could have begun."""
         self.chunks = config.options.get("chunks", "any")
         self.recorded = 0
         """Columns fed since the last crop: a cache that records past states can forget so many."""
@@ -148,10 +151,14 @@ class Client:
     # one step
 
     def form(self) -> list[do.Operation]:
-        """Begin a batch if there is none and requests wait."""
+        """Begin a batch if there is none and requests wait, and if the client does not wait for more of them."""
         if self.batch or not self.waiting:
             return []
         first = self.waiting[0]
+        if not first.session and len(self.waiting) < self.config.max_num_seqs and self.waited < self.patience:
+            self.waited += 1
+            return []
+        self.waited = 0
         if first.session:
             self.batch, self.columns = [self.waiting.popleft()], 0
             assert first.name

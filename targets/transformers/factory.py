@@ -18,6 +18,7 @@ OPTIONS = {
     "forward": ("model", "tags"),
     "reuse": ("no", "yes"),
     "record": ("no", "no", "yes"),
+    "wait": ("0", "2", "4"),
 }
 """Switches of a trace.
 
@@ -29,6 +30,7 @@ chunks   prompts are fed in chunks of any size; in any, but of several columns w
 forward  tags and the real model, or tags alone
 reuse    a batch that has ended leaves its cache, emptied in place, to the next one of the same size
 record   the cache records past states, so that it can be cropped
+wait     steps that the client waits for further requests before it begins a batch: larger batches
 """
 
 

@@ -78,6 +78,14 @@ def test_a_request_may_end_in_the_middle_of_right_drafts(client: str, drafts: in
     assert one.columns == 6, "the last token is not in the cache"
 
 
+def test_a_client_may_wait_for_a_larger_batch() -> None:
+    client = client_with(TWO[0], options={"wait": "1"}, max_num_seqs=2)
+    assert client.form() == []
+    assert client.form() == [do.Begin(1)]
+    client = client_with(*TWO, options={"wait": "1"}, max_num_seqs=2)
+    assert client.form() == [do.Begin(2)], "it is full"
+
+
 def test_rows_that_have_ended_stay_until_the_batch_ends() -> None:
     client = client_with(Arrive("r0", (("a", 3),), 1), Arrive("r1", (("b", 3),), 2))
     feed(client)
