@@ -1,6 +1,7 @@
 """Contracts between state layers and the metadata that vLLM builds for them.
 
 gdn     gated delta net (`GDNAttentionMetadataBuilder`): read in `metadata`
+short_conv  short convolutions (`ShortConvAttentionMetadataBuilder`): as Mamba 2, a window without a recurrent state
 mamba1  Mamba 1 (`Mamba1AttentionMetadataBuilder`): as Mamba 2, after `MambaMixer.forward_impl`; its scan is compiled
 mamba2  Mamba 2 (`Mamba2AttentionMetadataBuilder`): read here, after `MambaMixer2.conv_ssm_forward`. Prefills run
         first. Decode rows are speculative wherever k > 0. Since 0.32 a chunk may also leave the state at a boundary
@@ -43,9 +44,9 @@ def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 
         chunks = name == "mamba2"
         every = partial(all_rows, window=conv_width - 1, block_size=block_size, chunks=chunks, skipped=skipped)
         return Contract(compat.state_backend(name.upper()), every, skipped)
-    if name == "mamba1":
+    if name in ("mamba1", "short_conv"):
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
-        return Contract(compat.state_backend("MAMBA1"), rows, skipped)
+        return Contract(compat.state_backend(name.upper()), rows, skipped)
     if name == "mamba2":
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
         return Contract(compat.state_backend("MAMBA2"), rows, skipped, exports=True)

@@ -23,7 +23,7 @@ from ...base.trace import Config
 from .. import compat
 from ..configuration import block_size, scheduler_config, set_graph_sizes
 from ..options import drafts_on_device, has_graphs
-from .models import dtype, layer_kinds, mixer, model_folder
+from .models import KEY_VALUE, dtype, layer_kinds, mixer, model_folder
 
 
 def configure(config: Config, device: torch.device) -> VllmConfig:
@@ -82,7 +82,7 @@ def _speculation(config: Config, model: Any) -> SpeculativeConfig:
 
 def attention_page(config: Config, word: int) -> int:
     """Bytes of one block of one attention layer; `word` bytes an element."""
-    heads, size = {"mamba2": (2, 64), "gdn": (2, 128)}[mixer(config)]
+    heads, size = KEY_VALUE[mixer(config)]
     return block_size(config, "attention") * 2 * heads * size * word
 
 

@@ -45,6 +45,12 @@ class MirrorMamba(ShadowMamba):
         self.group, self.index = place
         self.conv, self.temporal = words[:, : self.buffer], words[:, self.buffer]
 
+    def run(self, ids: Sequence[int]) -> Tags:
+        """Run all rows, and note which of them a prefill kernel computes."""
+        assert isinstance(self.recorder, MirrorRecorder)
+        self.recorder.prefills.update((row.row, row.prefill) for row in self.recorder.state_rows(self))
+        return super().run(ids)
+
 
 class MirrorAttention(ShadowAttention):
     """An attention layer over words of the host: key and value per slot."""
@@ -114,6 +120,8 @@ class MirrorRecorder(Recorder):
         super().__init__()
         self.storages: Sequence[Words] = ()
         self.layers: dict[tuple[int, int], MirrorMamba | MirrorAttention] = {}
+        self.prefills: dict[int, bool] = {}
+        """Rows of the last forward: True for those of a prefill kernel."""
 
     def copied(self, name: str | None, group: int, columns: tuple[int, int], offset: int, table: Sequence[int]) -> None:
         """An align copy: temporal state and shifted window of every layer of the group."""
@@ -167,6 +175,7 @@ class Mirror:
         if context.attn_metadata is None or not self.recorder.begin_forward(context, ids):
             return False
         hidden: Tags | None = None
+        self.recorder.prefills.clear()
         for layer in self.layers:
             hidden = join(hidden, layer.run(ids))
         self.recorder.end_forward()
