@@ -158,8 +158,10 @@ def zeroes_blocks() -> bool:
 
 
 def has_v2() -> bool:
-    """Return True if the V2 runner can run on a CPU."""
-    return find_spec("vllm.v1.worker.cpu") is not None and has_prefill_indices()
+    """Return True if the V2 runner can run on a CPU and takes a hybrid model in mode align (0.25 and later)."""
+    refusals = getattr(VllmConfig, "_get_v2_model_runner_unsupported_features", None)
+    refuses = refusals is not None and "hybrid/mamba models" in inspect.getsource(refusals)
+    return find_spec("vllm.v1.worker.cpu") is not None and has_prefill_indices() and not refuses
 
 
 def has_prefill_indices() -> bool:
