@@ -139,6 +139,14 @@ def speculative_modes() -> tuple[Mode, ...]:
     return ("none",) if refuses or "align" not in cache_modes() else ("align", "none")
 
 
+def plain_mixers() -> frozenset[str]:
+    """Return the state layers that do not speculate: Mamba 1, and Mamba 2 up to 0.16 (`MambaBase.get_kv_cache_spec`)."""
+    from vllm.v1.attention.backends import mamba_attn
+
+    speculates = "use_spec_decode" in inspect.getsource(mamba_attn)
+    return frozenset({"mamba1"}) if speculates else frozenset({"mamba1", "mamba2"})
+
+
 def has_device_drafter() -> bool:
     """Return True if the V1 runner can speculate with drafts that stay on the device (0.18 and later)."""
     return find_spec("vllm.v1.spec_decode.ngram_proposer_gpu") is not None

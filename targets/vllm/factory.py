@@ -22,6 +22,7 @@ class VllmFactory:
     graphs         decode graphs can be captured
     caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
     limits_of_a_block  settings that must hold a block in mode align
+    plain_mixers   state layers that do not speculate
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class VllmFactory:
         graphs: bool = True,
         caches_asynchronously: bool = True,
         limits_of_a_block: frozenset[str] = frozenset(),
+        plain_mixers: frozenset[str] = frozenset({"mamba1"}),
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
         self._caches_asynchronously = caches_asynchronously
         self._limits_of_a_block = limits_of_a_block
+        self._plain_mixers = plain_mixers
         self.capabilities = Capabilities(
             events=_EVENTS,
             modes=modes,
@@ -98,8 +101,8 @@ class VllmFactory:
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
         mixer = config.options.get("mixer", "gdn")
-        if mixer == "mamba1" and config.num_speculative_tokens:
-            return "Mamba 1 does not speculate"
+        if mixer in self._plain_mixers and config.num_speculative_tokens:
+            return f"mixer={mixer} does not speculate in this release"
         if config.mamba_cache_mode == "all":
             if mixer not in ("mamba1", "mamba2"):
                 return "mode all needs mixer=mamba1 or mamba2"
@@ -154,6 +157,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         graphs=compat.has_graph_choice(),
         caches_asynchronously=compat.caches_asynchronously(),
         limits_of_a_block=compat.limits_of_a_block(),
+        plain_mixers=compat.plain_mixers(),
     )
     trial = Config(
         num_blocks=40,
