@@ -140,7 +140,7 @@ def speculative_modes() -> tuple[Mode, ...]:
 
 
 def plain_mixers() -> frozenset[str]:
-    """Return the state layers that do not speculate: Mamba 1, and Mamba 2 up to 0.16 (`MambaBase.get_kv_cache_spec`)."""
+    """Return the state layers that do not speculate: Mamba 1 and, up to 0.16, Mamba 2."""
     from vllm.v1.attention.backends import mamba_attn
 
     speculates = "use_spec_decode" in inspect.getsource(mamba_attn)
