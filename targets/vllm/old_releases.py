@@ -105,6 +105,16 @@ def _stand_in_for_cuda() -> None:
     changed.tensor = tensor
 
 
+def _zeroing(runner: Any) -> type:
+    """Return the runner with the zeroing of a GPU's. 0.24 has none on a CPU, whose attention loads no unused slot."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    class Runner(runner):  # type: ignore[misc]
+        _zero_block_ids = GPUModelRunner._zero_block_ids
+
+    return Runner
+
+
 def v1_runner() -> type:
     """Return the class of the V1 runner: vLLM's own for a CPU where that runs Triton kernels."""
     from vllm.v1.worker import cpu_model_runner
@@ -113,7 +123,7 @@ def v1_runner() -> type:
     own: type = cpu_model_runner.CPUModelRunner
     replaces = getattr(own, "_postprocess_triton", None)
     if find_spec("vllm.v1.worker.cpu") and (replaces is None or "HAS_TRITON" in inspect.getsource(replaces)):
-        return own
+        return own if "zero_()" in inspect.getsource(own._zero_block_ids) else _zeroing(own)
 
     class Runner(GPUModelRunner):
         """`GPUModelRunner` with a CPU as its device."""
