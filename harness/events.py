@@ -137,8 +137,8 @@ class Summary(Struct, frozen=True):
     exercised, reached                counts for every applicable oracle and required state, zeros included
     never_exercised, never_reached    those with a count of 0: not empty means vacuous
     canary                            None without a self-test, or while it is running
-    done, beyond                      trace numbers that are counted: all below `done`, and those in `beyond`; with
-                                      `shard`, positions in that share of the numbers
+    done, beyond                      trace numbers that are counted: all below `done`, and those in the ranges
+                                      [first, end) of `beyond`; with `shard`, positions in that share of the numbers
     shard                             "I/N" if the campaign ran a share of its seed's traces
     nodes                             machines of a cluster, or parts of a merged campaign
     merged                            names of the campaigns that were merged; empty for a campaign that ran
@@ -161,7 +161,7 @@ class Summary(Struct, frozen=True):
     lost_workers: int = 0
     canary: Canary | None = None
     done: int = 0
-    beyond: Sequence[int] = ()
+    beyond: Sequence[tuple[int, int]] = ()
     shard: str = ""
     nodes: Sequence[Node] = ()
     merged: Sequence[str] = ()

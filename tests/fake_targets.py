@@ -94,6 +94,14 @@ def once_only_exit() -> None:
         os._exit(3)
 
 
+def once_only_kill() -> None:
+    """Is killed the first time only, as if by another process."""
+    flag = Path(os.environ["HYBRIDFUZZ_TEST_FLAG"])
+    if not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def talk_nonsense() -> None:
     """Write to every pipe that there is: the protocol's is one of them."""
     for descriptor in range(3, 32):
@@ -185,6 +193,7 @@ hoard: list[bytearray] = []
 NOISY = Fake(lambda: sys.stdout.write("an engine may print\n") and sys.stdout.flush())
 SEGFAULT = Fake(segfault)
 ONCE = Fake(once_only_exit)
+KILLED = Fake(once_only_kill)
 HANG = Fake(lambda: time.sleep(3600))
 NONSENSE = Fake(talk_nonsense)
 HUNGRY = Fake(eat_memory)

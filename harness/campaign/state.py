@@ -350,7 +350,7 @@ class CampaignState:
             lost_workers=progress.lost,
             canary=self.canary,
             done=progress.done,
-            beyond=sorted(progress.beyond),
+            beyond=progress.beyond.ranges(),
             shard="" if settings.shard.of == 1 else str(settings.shard),
             nodes=self.nodes.totals(),
             known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),

@@ -1,7 +1,7 @@
 """Counts the traces of a campaign: each exactly once, also after a kill.
 
 Traces end out of order, since every worker has a few of its own. The state on disk therefore lists which numbers are
-counted: all below `done`, and those in `beyond`. After a kill the counts of the last state stand, and exactly the
+counted: all below `done`, and ranges above it. After a kill the counts of the last state stand, and exactly the
 numbers that they do not cover run again.
 
 A campaign that runs a share of its seed's traces (`Shard`) counts positions in that share; for a whole campaign they
@@ -18,6 +18,39 @@ from ..units import WHOLE, Shard
 from ..workers.losses import Counts, Ran
 
 
+class Ranges:
+    """A set of numbers as ranges [first, end) that do not touch."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._end = dict(ranges)
+        """End by first number."""
+        self._first = {end: first for first, end in self._end.items()}
+
+    def add(self, number: int) -> None:
+        """Add a number that is not in the set: it lengthens the ranges that it touches."""
+        first = self._first.pop(number, number)
+        end = self._end.pop(number + 1, number + 1)
+        self._end[first], self._first[end] = end, first
+
+    def pop_from(self, first: int) -> int:
+        """Remove the range that begins with a number; return its end, or the number if there is none."""
+        end = self._end.pop(first, first)
+        self._first.pop(end, None)
+        return end
+
+    def gaps_from(self, first: int) -> list[int]:
+        """Return the numbers from `first` on that are missing below the highest one."""
+        missing: list[int] = []
+        for start, end in self.ranges():
+            missing += range(first, start)
+            first = end
+        return missing
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the ranges, in order."""
+        return sorted(self._end.items())
+
+
 class Progress:
     """Allots positions and adds up results. The campaign's lock guards it."""
 
@@ -28,14 +61,14 @@ class Progress:
         """Seconds spent before this process started."""
         self.exercised: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
-        self.beyond: set[int] = set()
+        self.beyond = Ranges(earlier.beyond if earlier else ())
         if earlier:
             self.traces, self.steps, self.lost = earlier.traces, earlier.steps, earlier.lost_workers
-            self.done, self.beyond, self.seconds = earlier.done, set(earlier.beyond), earlier.seconds
+            self.done, self.seconds = earlier.done, earlier.seconds
             self.exercised.update(earlier.exercised)
             self.reached.update(earlier.reached)
-        self._next = max(self.beyond, default=self.done - 1) + 1
-        self._gaps = [place for place in range(self._next - 1, self.done - 1, -1) if place not in self.beyond]
+        self._next = max((end for _, end in self.beyond.ranges()), default=self.done)
+        self._gaps = self.beyond.gaps_from(self.done)[::-1]
         """Positions that were allotted and never counted, before a kill or by a worker that was lost; the lowest is
         last.
         """
@@ -82,7 +115,6 @@ class Progress:
         self.traces += len(indexes)
         self.exercised.update(exercised)
         self.reached.update(reached)
-        self.beyond.update(map(self.shard.position, indexes))
-        while self.done in self.beyond:
-            self.beyond.discard(self.done)
-            self.done += 1
+        for index in indexes:
+            self.beyond.add(self.shard.position(index))
+        self.done = self.beyond.pop_from(self.done)

@@ -18,7 +18,7 @@ from ..explain.history import History
 from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
-from .losses import Ran, judge_loss, lost_outcome
+from .losses import Ran, judge_loss, lost_outcome, was_killed
 from .messages import (
     Done,
     Draw,
@@ -161,7 +161,16 @@ class WorkerClient:
 
     def _answer(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool = False) -> Kind | Outcome:
         """Return the reply to a request that runs one trace; if the process is lost, the outcome of that, and start a
-        new process."""
+        new process.
+
+        A process that something else killed shows nothing about the trace: that one runs once more.
+        """
+        answer = self._try(request, trace, kind, twice=twice)
+        if isinstance(answer, Outcome) and was_killed(answer):
+            answer = self._try(request, trace, kind, twice=twice)
+        return answer
+
+    def _try(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool) -> Kind | Outcome:
         event = 0
         try:
             self._send(request)

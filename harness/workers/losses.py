@@ -22,7 +22,9 @@ from .process import Lost
 
 MEMORY_LIMIT = "memory-limit"
 """Field of the violation of a process that takes too much memory."""
-FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "time-limit"})
+KILLED = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+"""Signals that usually come from another process."""
+FROM_OUTSIDE = KILLED | {"time-limit"}
 """Losses that a busy machine or another process can cause: the trace counts as what it showed when it ran again."""
 
 
@@ -69,6 +71,11 @@ def judge_loss(lost: Lost, index: int, trace: Trace, again: Outcome) -> Ran:
     if lost.field in FROM_OUTSIDE:
         return Ran(index, again, trace, lost=what, flaky=violation)
     return Ran(index, Outcome(violation, again.steps, again.events, {}, {}, 0), trace)
+
+
+def was_killed(outcome: Outcome) -> bool:
+    """Return True if a run ended because its process got a signal that usually comes from another process."""
+    return outcome.violation is not None and outcome.violation.oracle == "CRASH" and outcome.violation.field in KILLED
 
 
 def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:

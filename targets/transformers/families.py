@@ -95,7 +95,7 @@ FAMILIES: Mapping[str, Family] = {
         "jamba",
         {**_SIZES, "num_hidden_layers": 3, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2,
          "expert_layer_offset": 1, "num_experts": 2, "num_experts_per_tok": 2, "mamba_d_state": 8,
-         "mamba_d_conv": CONV_WIDTH, "mamba_expand": 2, "mamba_dt_rank": 4},
+         "mamba_d_conv": CONV_WIDTH, "mamba_expand": 2, "mamba_dt_rank": 4, "use_mamba_kernels": False},
         _SANDWICH,
     ),
     "lfm2": Family("lfm2", {**_SIZES, **_CONV, "block_auto_adjust_ff_dim": False}, _SANDWICH, recurrent=False),
@@ -146,7 +146,7 @@ FAMILIES: Mapping[str, Family] = {
         "zamba",
         {**_SIZES, "num_hidden_layers": 4, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
          "attention_hidden_size": 64, "attention_head_dim": 32, "n_mamba_heads": 2, "mamba_d_state": 8,
-         "mamba_d_conv": CONV_WIDTH, "mamba_dt_rank": 4},
+         "mamba_d_conv": CONV_WIDTH, "mamba_dt_rank": 4, "use_mamba_kernels": False},
         _SHARED,
     ),
     "zamba2": Family(

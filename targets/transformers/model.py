@@ -79,7 +79,7 @@ class ModelBatch:
         if self.positions and model.family.cache_name == "past_key_values":
             given["position_ids"] = torch.tensor(feed.positions)
         if self.positions and model.family.masks_itself and feed.start:
-            given["attention_mask"] = None  # as `prepare_inputs_for_generation` does
+            given["attention_mask"] = mask_after_first(feed)
         with torch.no_grad():
             output = model.model(**given)
         if self.batch.cache is None:
@@ -135,6 +135,13 @@ def new_cache(model: Model, kind: str, length: int, *, recording: bool, own: boo
         return cache
 
     return make
+
+
+def mask_after_first(feed: do.Feed) -> Any:
+    """Return the mask of a forward behind the first, for a model that takes it as it is: None, as
+    `prepare_inputs_for_generation` passes, or the mask of the input's own columns if there is padding in them."""
+    own = [row[feed.start :] for row in feed.mask]
+    return None if all(map(all, own)) else torch.tensor(own)
 
 
 def _worst(name: str, before: int, expected: Any, found: Any) -> RealRow:

@@ -165,7 +165,7 @@ class _Script:
         yield self._forward(feed, rows)
         _, finished = client.advance(feed, fed)
         if self.config.num_speculative_tokens:
-            yield self._line(do.Crop(fed.drafts - fed.right))
+            yield self._line(do.Crop(fed.drafts - fed.kept))
         yield from map(self._line, client.settle(finished))
 
     def _forward(self, feed: do.Feed, rows: dict[int, tuple[list[int], int]]) -> str:

@@ -1,10 +1,10 @@
 """Shadow layers: tags in transformers' own cache and under its own masks.
 
-Each layer makes the calls that a model of the family makes on its cache (5.23: `get_conv_state`, `update_conv_state`,
-`update_recurrent_state`, `update`), and reads what they return where the library's mask functions show it. Only the
-arithmetic is replaced: a state layer extends the tag that it finds, an attention layer stores the tag of each position
-and reads those that its mask shows. A padding token that no mask hides is a token like any other: it spoils the content
-as it does in a model.
+Each layer makes the calls that a model of the family makes on its cache (from 5.14 on: `get_conv_state`,
+`update_conv_state`, `update_recurrent_state`, `update`), and reads what they return where the library's mask functions
+show it. Only the arithmetic is replaced: a state layer extends the tag that it finds, an attention layer stores the tag
+of each position and reads those that its mask shows. A padding token that no mask hides is a token like any other: it
+spoils the content as it does in a model.
 
 A zeroed state stands for "no tokens yet".
 """
@@ -21,8 +21,9 @@ from ..base.observe import Access, Content, SlotContent, SlotRead, SlotWrite, St
 from ..base.protocol import EngineError
 from ..base.shadow import POISON, combine
 from . import operations as do
-from .caches import Batch, part_of, states_of
+from .caches import Batch
 from .families import CONV_WIDTH, Family
+from .features import part_of, states_of
 
 PADDING = mix(EMPTY, 0)
 """The tag that attention stores for a padding token."""

@@ -49,7 +49,7 @@ def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 
         return Contract(compat.state_backend(name.upper()), rows, skipped)
     if name == "mamba2":
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
-        return Contract(compat.state_backend("MAMBA2"), rows, skipped, exports=True)
+        return Contract(compat.state_backend("MAMBA2"), rows, skipped, compat.stores_inner_states())
     return Contract(compat.state_backend("GDN_ATTN"), partial(state_rows, skipped=skipped), skipped)
 
 

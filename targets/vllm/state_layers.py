@@ -60,7 +60,7 @@ class ShadowMamba(nn.Module, MambaBase):
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
         """Return the spec of the state's blocks, including the one for a state at a boundary inside a chunk."""
         spec = super().get_kv_cache_spec(vllm_config)
-        if not self.contract.exports or not hasattr(spec, "num_prefill_checkpoint_blocks"):
+        if not self.contract.exports:
             return spec
         return replace(spec, num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=1)
 

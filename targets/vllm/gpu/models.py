@@ -72,7 +72,9 @@ _NAMES = {
 }
 STATE_KIND = {"nemotron_h": "mamba2"}
 """The kind of state layer, for the models that are not named after it."""
-KEY_VALUE = {name: (fields["num_key_value_heads"], fields.get("head_dim", 64)) for name, fields in _MODELS.items()}
+KEY_VALUE: dict[str, tuple[int, int]] = {
+    name: (fields["num_key_value_heads"], fields.get("head_dim", 64)) for name, fields in _MODELS.items()
+}
 """Heads of keys and values, and their size."""
 NO_DRAFTS = ("short_conv", "mamba1")
 """Models whose state layers vLLM does not drive with speculation."""

@@ -295,7 +295,7 @@ def test_verdicts_hold_only_for_the_same_fixes() -> None:
 
 def test_packaged_fixes_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries name files that exist; traces name the cause of their entry."""
-    for engine in ("vllm",):
+    for engine in ("transformers", "vllm"):
         for known in read_fixes("builtin", f"{engine}@1.0"):
             if known.patch:
                 assert known.title in known.read_patch().about

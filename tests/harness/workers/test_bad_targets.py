@@ -98,6 +98,15 @@ def test_crash_that_does_not_repeat(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert ran.json["traces"] == 4
 
 
+def test_a_process_killed_from_outside_says_nothing_about_the_trace(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """It was lost while a finding was confirmed: the finding became "not reproduced"."""
+    (tmp_path / "trace.json").write_bytes(encode_trace(make_trace(arrive("r0", 3), *steps(3))))
+    environment = {"HYBRIDFUZZ_TEST_FLAG": str(tmp_path / "flag")}
+    ran = hybridfuzz("replay", "trace.json", "--target", "python:fake_targets:KILLED", env=environment)
+    assert (tmp_path / "flag").exists()
+    assert ran.status == 0, ran
+
+
 def test_nondeterminism(hybridfuzz: Cli) -> None:
     ran = fuzz(hybridfuzz, "FICKLE", "--traces", "1")
     assert ran.status == 1

@@ -1,0 +1,49 @@
+"""Every trace number is counted once, and the state file stays small."""
+
+from hybridfuzz.harness.campaign.trace_counts import Progress, Ranges
+from hybridfuzz.harness.events import Summary
+from hybridfuzz.harness.workers.losses import Counts
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def summary(progress: Progress) -> Summary:
+    return Summary("hybrid", "", 1, {}, None, progress.traces, 0, 0.0, [], {}, {}, [], [], done=progress.done,
+                   beyond=progress.beyond.ranges())  # fmt: skip
+
+
+def counts(*indexes: int) -> Counts:
+    return Counts(indexes, 0, {}, {})
+
+
+@given(st.sets(st.integers(0, 40)).flatmap(lambda numbers: st.permutations(sorted(numbers))))
+def test_ranges_are_the_set(numbers: list[int]) -> None:
+    ranges, first = Ranges(), 0
+    for number in numbers:
+        ranges.add(number)
+    assert [place for start, end in ranges.ranges() for place in range(start, end)] == sorted(numbers)
+    assert all(end < start for (_, end), (start, _) in zip(ranges.ranges(), ranges.ranges()[1:], strict=False))
+    assert ranges.gaps_from(0) == [place for place in range(max(numbers, default=0)) if place not in numbers]
+    while first in numbers:
+        first += 1
+    assert ranges.pop_from(0) == first
+    assert not any(start <= number < end for start, end in ranges.ranges() for number in range(first))
+
+
+def test_numbers_out_of_order_are_ranges() -> None:
+    """One slow trace at the start of a night: the list of all later numbers made a state file of megabytes."""
+    progress = Progress()
+    progress.allot(10_000, None)
+    progress.count_many(counts(*range(1, 5_000), *range(5_001, 10_000)))
+    assert progress.beyond.ranges() == [(1, 5_000), (5_001, 10_000)]
+    assert progress.done == 0
+
+
+def test_ranges_are_continued_from() -> None:
+    progress = Progress()
+    progress.allot(8, None)
+    progress.count_many(counts(0, 2, 3, 6))
+    again = Progress(summary(progress))
+    assert (again.done, again.beyond.ranges()) == (1, [(2, 4), (6, 7)])
+    allotted = [again.allot(9, 8) for _ in range(4)]
+    assert [list(each) for each in allotted] == [[1], [4, 5], [7], []]
