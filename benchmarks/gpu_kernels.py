@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", dest="out", type=Path, default=Path("gpu-kernels.json"))
+    parser.add_argument("--until-wrong", action="store_true", help="end at the first wrong result")
     parser.add_argument("--only", default="", help="words of which one is in a kernel's name")
     options = parser.parse_args()
     if options.tree:
@@ -59,7 +60,7 @@ def main() -> int:
     words = options.only.split(",")
     chosen = {name: kernel for name, kernel in KERNELS.items() if any(word in name for word in words)}
     began, number = time.monotonic(), 0
-    while time.monotonic() - began < options.seconds:
+    while time.monotonic() - began < options.seconds and not (wrong and options.until_wrong):
         for name, kernel in chosen.items():
             draw = random.Random(f"{options.seed}/{name}/{number}")
             prefill = name in PREFILL or (name == "unified_attention" and draw.random() < 0.5)
