@@ -31,7 +31,7 @@ from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from ..layout import layout_of
 from ..options import drafts_on_device, has_graphs, is_v2
 from . import replay
-from .configuration import configure
+from .configuration import configure, is_piecewise
 from .devices import BATCH_INVARIANT
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
 from .models import STATE_KIND, fill_weights, mixer
@@ -129,6 +129,9 @@ class RealEngine:
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process(device)
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
+        os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1" if is_piecewise(config) else "0"
+        if is_piecewise(config):
+            replay.watch_pieces()
         self.vllm_config = vllm_config = configure(config, self.device)
         with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()

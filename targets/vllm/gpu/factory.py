@@ -47,7 +47,11 @@ class GpuFactory:
                 "mixer": ("gdn", "mamba2"),
                 "dtype": ("float32",),
             },
-            accepts={"dtype": ("bfloat16",), "mixer": ("nemotron_h", "short_conv", "mamba1")},
+            accepts={
+                "dtype": ("bfloat16",),
+                "graphs": ("piecewise",),
+                "mixer": ("nemotron_h", "short_conv", "mamba1"),
+            },
             traces_per_second=1.0,
             traces_per_configuration=24,
             features=frozenset({"block-tables", "padding"}),
@@ -66,6 +70,8 @@ class GpuFactory:
             return f"its models have no mamba_cache_mode={config.mamba_cache_mode}"
         if config.eagle_block_drop:
             return "its models have no EAGLE head"
+        if self.device != "cuda" and config.options.get("graphs") == "piecewise":
+            return "piecewise graphs need a GPU"
         return self._model_supports(config, config.options.get("mixer", "gdn"))
 
     @staticmethod

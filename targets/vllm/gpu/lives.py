@@ -65,8 +65,8 @@ class Lives:
             self.left["its prefix was computed by several plans, or by decoding"] += len(logprobs)
             return None
         solo = self._alone.run(plan, tokens)
-        if solo is None:
-            self.left["alone, it depends on unused memory"] += len(logprobs)
+        if isinstance(solo, str):
+            self.left[solo] += len(logprobs)
             return None
         rows = [
             RealRow(name, position, values, solo.logprobs.get(position), True)

@@ -52,6 +52,9 @@ class RealModel:
         """Of the last forward's tokens, if they are kept."""
         self.captured: tuple[Any, torch.Tensor] | None = None
         """Forward context and input ids of the capture that ended last."""
+        self.in_pieces = False
+        """True while a piecewise graph is captured or replayed: the mirror is walked afterwards."""
+        model.real_model = self
         self._forward = model.forward
         self._compute_logits = model.compute_logits
         model.forward = self.forward
@@ -62,6 +65,8 @@ class RealModel:
         hidden = self._forward(input_ids, *arguments, **keywords)
         if self.keep_hidden:
             self.hidden = hidden
+        if self.in_pieces:
+            return hidden
         context = get_forward_context()
         if hidden.is_cuda and torch.cuda.is_current_stream_capturing():
             self.captured = context, input_ids
@@ -93,7 +98,7 @@ class RealModel:
         self.sampled_from = None
         choose, prefills = self.choose, {}
         if self.mirror is not None and self.mirror.tags:
-            choose, prefills = self.mirror.tokens, dict(self.mirror.recorder.prefills)
+            choose, prefills = choose or self.mirror.tokens, dict(self.mirror.recorder.prefills)
         if choose is None or chosen is None:
             return logits
         with torch.inference_mode():
