@@ -90,9 +90,15 @@ def _stand_in_for_cuda() -> None:
     changed: Any = torch
     changed.Event = changed.cuda.Event = _Event
     changed.cuda.Stream = _Stream
-    changed.cuda.set_stream = changed.cuda.synchronize = changed.cuda.empty_cache = _nothing
-    changed.cuda.current_stream = changed.cuda.stream = lambda *_, **__: _Stream()
-    changed.accelerator.synchronize = changed.accelerator.empty_cache = _nothing
+    # A function of its own for each name: Dynamo has a handler per function.
+    for module, names in (
+        (changed.cuda, ("set_stream", "synchronize", "empty_cache")),
+        (changed.accelerator, ("synchronize", "empty_cache")),
+    ):
+        for name in names:
+            setattr(module, name, lambda *_, **__: None)
+    for name in ("current_stream", "stream"):
+        setattr(changed.cuda, name, lambda *_, **__: _Stream())
     changed.Tensor.pin_memory = lambda tensor, *_, **__: tensor
     changed.Tensor.record_stream = _nothing
     make = torch.tensor
