@@ -27,12 +27,14 @@ class Contract(NamedTuple):
     rows     reads the rows of one layer from it
     skipped  the state index at which kernels skip a row
     exports  True if a chunk may leave a state at a boundary inside it
+    mixes    True if another kernel computes decode rows that share a batch with prefills or verifications
     """
 
     backend: Any
     rows: Callable[[Any, Columns], list[StateRow]]
     skipped: int = 0
     exports: bool = False
+    mixes: bool = False
 
 
 def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 0) -> Contract:
@@ -50,7 +52,7 @@ def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 
     if name == "mamba2":
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
         return Contract(compat.state_backend("MAMBA2"), rows, skipped, compat.stores_inner_states())
-    return Contract(compat.state_backend("GDN_ATTN"), partial(state_rows, skipped=skipped), skipped)
+    return Contract(compat.state_backend("GDN_ATTN"), partial(state_rows, skipped=skipped), skipped, mixes=True)
 
 
 def mamba2_rows(metadata: Any, columns: Columns, window: int, skipped: int = 0) -> list[StateRow]:

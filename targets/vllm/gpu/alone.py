@@ -2,9 +2,9 @@
 
 With batch-invariant kernels (`VLLM_BATCH_INVARIANT=1`) the other rows of a batch change no bit, so log-probabilities
 and stored states have to be those of the same steps alone. Eager, V2, without prefix caching and align copies. It
-serves only if two fills of unused memory give the same bits, and if the same kind of kernel computes each step: a
-prompt chunk of one token is a decode step to some batches and a prefill to others, and their bits differ. The mirror
-runs here for that only.
+serves only if two fills of unused memory give the same bits, and up to the first step that another kernel computes
+alone than in the batch: a prompt chunk of one token is a decode step to some batches and a prefill to others, and a
+gated delta net has another kernel for decode rows beside prefills. The mirror runs here for that only.
 """
 
 from __future__ import annotations
@@ -69,15 +69,10 @@ class Alone:
         self._drafts: Sequence[int] = ()
         self._runs = 0
 
-    def run(self, plan: Plan, tokens: Sequence[int]) -> Solo | str:
-        """Return the results for the request whose own tokens are `tokens`, or why they are no reference."""
-        runs = [self._run(plan, tokens, fill) for fill in _FILLS]
-        solos = [one for one in runs if one]
-        if len(solos) < len(runs):
-            return "alone, another kind of kernel computes a step of it"
-        if not all(solos[0].same(other) for other in solos[1:]):
-            return "alone, it depends on unused memory"
-        return solos[0]
+    def run(self, plan: Plan, tokens: Sequence[int]) -> Solo | None:
+        """Return the results for the request whose own tokens are `tokens`; None if they depend on unused memory."""
+        first, *others = [self._run(plan, tokens, fill) for fill in _FILLS]
+        return first if all(first.same(other) for other in others) else None
 
     def _choose(self, indices: Sequence[int]) -> Sequence[int]:
         """Return the request's own token after each token of the step; 0 after its last one."""
@@ -87,7 +82,7 @@ class Alone:
     def _propose(self, name: str, known: int, count: int) -> list[int]:
         return [*self._drafts, *[0] * count][:count]
 
-    def _run(self, plan: Plan, tokens: Sequence[int], fill: Fill) -> Solo | None:
+    def _run(self, plan: Plan, tokens: Sequence[int], fill: Fill) -> Solo:
         engine, scheduler = self._engine, self._engine.scheduler
         hooks.activate(None)
         engine.fill_pool(fill)
@@ -100,17 +95,18 @@ class Alone:
         scheduler.add_request(request)
         logprobs: dict[int, Floats] = {}
         states: dict[tuple[int, Place], torch.Tensor] = {}
-        same_kernels = True
         for index, segment in enumerate(plan):
             self._start, self._drafts = segment.start, plan[index + 1].drafts if index + 1 < len(plan) else ()
             request.spec_token_ids = list(segment.drafts)
             self._step(segment)
-            for read in engine.real.reads:
-                same_kernels &= read.prefills.get(0) == segment.prefill
+            reads = list(engine.real.reads)
+            engine.real.reads.clear()
+            if any(read.kernels.get(0) != segment.kernel for read in reads):
+                break
+            for read in reads:
                 for row, token in enumerate(read.indices):
                     if token < segment.kept:
                         logprobs[segment.start + token] = read.logprobs[row]
-            engine.real.reads.clear()
             for place, state in self._states(name, segment):
                 states[segment.end, place] = state
         scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
@@ -120,9 +116,7 @@ class Alone:
         scheduler.max_num_scheduled_tokens = LONGEST
         engine.recorder.records.clear()
         engine.recorder.log.clear()
-        if not same_kernels:
-            return None
-        bits = torch.stack(list(states.values())).cpu().numpy()
+        bits = torch.stack(list(states.values())).cpu().numpy() if states else ()
         return Solo(logprobs, {key: one.tobytes() for key, one in zip(states, bits, strict=True)})
 
     def _step(self, segment: Segment) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from ...base.observe import RealForward, RealRow
 from .alone import Alone
-from .plans import Plans, Segment, can_run_alone
+from .plans import Plans, Segment, runnable
 from .real_model import Floats
 
 Place = tuple[int, int]
@@ -61,12 +61,14 @@ class Lives:
     def compare(self, step: int, name: str, tokens: Sequence[int]) -> RealForward | None:
         """Repeat a finished request alone; None if that is not possible."""
         plan, logprobs, states = self._plans.end(name), self._logprobs.pop(name), self._states.pop(name)
-        if plan is None or not can_run_alone(plan):
+        if plan is None:
             self.left["its prefix was computed by several plans, or by decoding"] += len(logprobs)
             return None
-        solo = self._alone.run(plan, tokens)
-        if isinstance(solo, str):
-            self.left[solo] += len(logprobs)
+        solo = self._alone.run(steps, tokens) if (steps := runnable(plan)) else None
+        if solo is None:
+            self.left["alone, it depends on unused memory" if steps else "no request alone begins like it"] += len(
+                logprobs
+            )
             return None
         rows = [
             RealRow(name, position, values, solo.logprobs.get(position), True)
@@ -77,6 +79,8 @@ class Lives:
             for (count, place), bits in sorted(states.items())
             if solo.states.get((count, place), bits) != bits
         ]
-        self.rows += sum(row.expected is not None for row in rows)
+        known = sum(row.expected is not None for row in rows)
+        self.rows += known
+        self.left["behind a step that another kernel computes alone"] += len(rows) - known
         self.states += sum(key in solo.states for key in states)
         return RealForward(step, rows, 0.0, exact=True, moved=moved)

@@ -18,29 +18,36 @@ class Segment(NamedTuple):
     start    position of its first token
     kept     tokens that are the request's own: all but wrong drafts
     drafts   draft tokens that the step verified
-    prefill  True if a prefill kernel computed it, False for a decode kernel
+    kernel   what computed its state: one of `layer_rows.KERNELS`
     """
 
     start: int
     kept: int
     drafts: tuple[int, ...]
-    prefill: bool
+    kernel: str
 
     @property
     def end(self) -> int:
         """Tokens of the request that are computed after the step."""
         return self.start + self.kept
 
+    @property
+    def prefill(self) -> bool:
+        """True if a prefill kernel computed it."""
+        return self.kernel == "prefill"
+
 
 Plan = tuple[Segment, ...]
 
 
-def can_run_alone(plan: Plan) -> bool:
-    """Return True if a request can follow this plan: from position 0, prompt chunks first, then decode steps."""
-    kinds = [segment.prefill for segment in plan]
-    starts = [0, *[segment.end for segment in plan]]
-    follows = all(segment.start == start for segment, start in zip(plan, starts, strict=False))
-    return bool(plan) and follows and kinds[0] and kinds == sorted(kinds, reverse=True)
+def runnable(plan: Plan) -> Plan:
+    """Return the steps that a request alone can follow: from position 0, prompt chunks first, then decode steps."""
+    end, decodes = 0, False
+    for count, segment in enumerate(plan):
+        if segment.start != end or (segment.prefill if decodes else not (segment.prefill or count)):
+            return plan[:count]
+        end, decodes = segment.end, not segment.prefill
+    return plan
 
 
 def _cut(plan: Plan | None, count: int) -> Plan | None:
@@ -86,8 +93,9 @@ class Plans:
         if plan is None or plan[-1].end != len(hit):
             return None
         for count in range(self._block_size, len(hit), self._block_size):
+            steps = next(index for index, segment in enumerate(plan) if segment.end >= count)
             part = self._only(hit[:count])
-            if part is None or plan[: len(part)] != part:
+            if part is None or part != _cut(plan[: steps + 1], count):
                 return None
         return plan
 

@@ -28,13 +28,13 @@ class Read(NamedTuple):
     indices  tokens of the batch from which vLLM samples
     logprobs [indices, vocabulary] log-probabilities
     tokens   the tokens that vLLM was made to sample
-    prefills True for each row of the batch that a prefill kernel computed
+    kernels  what computed the state of each row of the batch (`layer_rows.KERNELS`)
     """
 
     indices: Sequence[int]
     logprobs: Floats
     tokens: Sequence[int]
-    prefills: Mapping[int, bool]
+    kernels: Mapping[int, str]
 
 
 class RealModel:
@@ -96,9 +96,9 @@ class RealModel:
         logits = self._compute_logits(hidden, *arguments, **keywords)
         chosen = self.sampled_from
         self.sampled_from = None
-        choose, prefills = self.choose, {}
+        choose, kernels = self.choose, dict[int, str]()
         if self.mirror is not None and self.mirror.tags:
-            choose, prefills = choose or self.mirror.tokens, dict(self.mirror.recorder.prefills)
+            choose, kernels = choose or self.mirror.tokens, dict(self.mirror.recorder.kernels)
         if choose is None or chosen is None:
             return logits
         with torch.inference_mode():
@@ -106,7 +106,7 @@ class RealModel:
             values = torch.cat([logits.float().log_softmax(-1), chosen[:, None].float()], 1).cpu().numpy()
         indices: list[int] = values[:, -1].astype(int).tolist()
         tokens = choose(indices)
-        self.reads.append(Read(indices, values[:, :-1], tokens, prefills))
+        self.reads.append(Read(indices, values[:, :-1], tokens, kernels))
         forced = torch.zeros_like(logits)
         chosen = torch.tensor(tokens, device=logits.device)
         return forced.scatter_(1, chosen[:, None], _CERTAIN)

@@ -4,8 +4,8 @@ The engines plan the same steps, since tokens are the tag model's. What the firs
 only have to compute the same bits.
 
 With batch-invariant kernels the steps of each request that finishes are repeated alone (`alone`), and every bit is
-compared. A request that is aborted, or that resumed from a prefix which several plans computed, is left to the
-tolerance.
+compared. Left to the tolerance: aborted requests, requests that resumed from a prefix which several plans computed, and
+all that follows a step which another kernel computes alone than in the batch.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Lane(VllmTarget):
             kept = len([place for place in self._places(one) if place])
             if one.request is not None and kept:
                 drafts = tuple(one.tokens[len(one.tokens) - one.drafts :])
-                found[row] = one.request, Segment(one.position, kept, drafts, read.prefills.get(row, False))
+                found[row] = one.request, Segment(one.position, kept, drafts, read.kernels.get(row, ""))
         return found
 
     def _places(self, row: ForwardRow) -> list[tuple[str, int] | None]:
