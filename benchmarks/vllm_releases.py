@@ -4,8 +4,9 @@
     python benchmarks/vllm_releases.py --out cells.json --releases 0.16.0 0.17.1 --traces '*null*'
     python benchmarks/vllm_releases.py --steps 20000          random traces: signatures and how often each was seen
 
-A trace is one of corpus/vllm of a release before 0.28, or of the V1 runner. --out keeps all cells: a later run adds to them or replaces
-them. A cell is the signature, "-" for a silent release, or "refused" where the release cannot be configured so.
+A trace is one of corpus/vllm of a release before 0.28, or of the V1 runner. --out keeps all cells: a later run adds to
+them or replaces them. A cell is the signature, "-" for a silent release, or "refused" where the release cannot be
+configured so.
 """
 
 from __future__ import annotations
