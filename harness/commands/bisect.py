@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +14,7 @@ if TYPE_CHECKING:
     from ..reproduce.bisect import Change, Tried
     from ..traces.outcome import Outcome
 
+_SIGNATURE = re.compile(r"([MS]\d|[A-Z]{4,})-.+")
 EXAMPLES = """\
 --versions: FIRST..LAST (both and the releases between, from the package
 index), or a list of releases and paths, oldest first. Each environment is made
@@ -28,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument("--versions", required=True, metavar="LIST", help="A..B, or A,B,PATH")
     parser.add_argument(
-        "--signature", metavar="S", help="failure to look for (default: that of the first release that fails)"
+        "--signature",
+        metavar="S",
+        help="failure to look for (default: from the file name or the first failing release)",
     )
     parser.add_argument("--all", action="store_true", help="try every release, not only those that are needed")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
@@ -45,10 +52,14 @@ def run(options: argparse.Namespace) -> int:
 
     trace, line = load_trace(options.trace), printer(options.json)
     releases = releases_of(options)
-    signature = options.signature or first_signature(options, trace, releases)
+    ran = functools.cache(lambda release: attempt(options, trace, release))
+    first, named = named_by(Path(options.trace))
+    signature = options.signature or named
+    if not signature:
+        first, signature = first_failure(releases, ran)
     line(f"looking for {signature or 'any failure'} in {', '.join(releases)}")
     tried: dict[str, Tried] = {}
-    for one in bisect(releases, signature, lambda release: attempt(options, trace, release), everything=options.all):
+    for one in bisect(releases, signature, ran, first=first, everything=options.all):
         tried[one.release] = one
         line(f"{one.release:12} {one.state:15} {one.seconds:6.1f} s  {one.detail[:160]}")
     found = changes(releases, tried)
@@ -79,23 +90,25 @@ def releases_of(options: argparse.Namespace) -> list[str]:
     return releases
 
 
-def first_signature(options: argparse.Namespace, trace: Trace, releases: list[str]) -> str:
-    """Return the signature in the file's name, as in a corpus, else that of the first release that fails."""
-    from pathlib import Path
+def named_by(path: Path) -> tuple[str, str]:
+    """Return the release and the signature in the name of a file of a corpus, RELEASE--CAUSE--SIGNATURE.json or
+    CAUSE--SIGNATURE.json; "" for what the name does not hold."""
+    *before, last = path.stem.split("--")
+    return before[0] if len(before) > 1 else "", last if _SIGNATURE.fullmatch(last) else ""
 
+
+def first_failure(releases: list[str], ran: Callable[[str], Outcome]) -> tuple[str, str]:
+    """Return the first release that fails and its signature, "" if none does."""
     from ...targets.base.protocol import TargetError
     from ...targets.base.trace import TraceError
 
-    named = Path(options.trace).stem.rpartition("--")[2]
-    if named[:1] in ("M", "S") and named[1:2].isdigit():
-        return named
     for release in releases:
         try:
-            if violation := attempt(options, trace, release).violation:
-                return violation.signature
+            if violation := ran(release).violation:
+                return release, violation.signature
         except (TargetError, TraceError):
             continue
-    return ""
+    return "", ""
 
 
 def attempt(options: argparse.Namespace, trace: Trace, release: str) -> Outcome:
@@ -115,12 +128,18 @@ def conclusions(releases: list[str], tried: dict[str, Tried], found: list[Change
     lines = []
     for change in found:
         between = f"; not tried between them: {', '.join(change.open)}" if change.open else ""
+        before, after = tried[change.before], tried[change.after]
+        if change.kind == "other":
+            bad, other = (before, after) if before.state == "bad" else (after, before)
+            which = "last" if bad is before else "first"
+            lines.append(f"{which} bad: {bad.release} ({other.release} fails otherwise: {other.signature}){between}")
+            continue
         what = "first bad" if change.kind == "introduced" else "first good"
-        lines.append(f"{what}: {change.after} ({change.before} is {tried[change.before].state}){between}")
-    if not found:
+        lines.append(f"{what}: {change.after} ({change.before} is {before.state}){between}")
+    if all(change.kind == "other" for change in found):
         states = {one.state for one in tried.values() if one.state in ("bad", "good")}
         result = f"all tested releases are {states.pop()}" if len(states) == 1 else "no release could be tested"
-        lines.append(f"no change found: {result}")
+        lines.append(f"no change between bad and good found: {result}")
     undecided = [one.release for one in tried.values() if one.state in ("other", "not applicable")]
     if undecided:
         lines.append(f"not decisive: {', '.join(undecided)}")

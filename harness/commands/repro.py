@@ -153,7 +153,7 @@ def places(trace: Path) -> Sequence[Place]:
     from ..findings.store import load_evidence
 
     found = load_evidence(trace)
-    return found.evidence[0].places if found and found.evidence else ()
+    return found.places if found else ()
 
 
 def tried(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from vllm.config import SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
@@ -131,16 +132,41 @@ def most_drafts(config: VllmConfig) -> int:
 
 
 def speculative_modes() -> tuple[Mode, ...]:
-    """Return the cache modes in which this release speculates: mode align does since 0.17."""
+    """Return the cache modes in which this release speculates: align since 0.17, all where Mamba 2 speculates.
+
+    PR #40454 (0.21) replaced all by align where there is speculation, until #41233 (0.22).
+    """
     from vllm.model_executor.models import config as configuration
 
-    refuses = "currently not compatible " in inspect.getsource(configuration)
-    return ("none",) if refuses or "align" not in cache_modes() else ("align", "none")
+    source = inspect.getsource(configuration)
+    if "currently not compatible " in source or "align" not in cache_modes():
+        return ("none",)
+    replaced = "when prefix caching and speculative decoding are enabled" in source
+    return ("align", "none") if replaced or "all" not in cache_modes() else ("align", "none", "all")
+
+
+def plain_mixers() -> frozenset[str]:
+    """Return the state layers that do not speculate: Mamba 1 and, up to 0.16, Mamba 2."""
+    from vllm.v1.attention.backends import mamba_attn
+
+    speculates = "use_spec_decode" in inspect.getsource(mamba_attn)
+    return frozenset({"mamba1"}) if speculates else frozenset({"mamba1", "mamba2"})
 
 
 def has_device_drafter() -> bool:
     """Return True if the V1 runner can speculate with drafts that stay on the device (0.18 and later)."""
     return find_spec("vllm.v1.spec_decode.ngram_proposer_gpu") is not None
+
+
+def aligns_tables() -> bool:
+    """Return True if all block tables are as wide as a multiple of 128 tokens (0.21 to 0.26).
+
+    The buffers for graphs of mode all are not: capturing fails with blocks of less than 128 tokens, which no real model
+    has in that mode.
+    """
+    from vllm.v1.worker import block_table
+
+    return "128 // bs" in inspect.getsource(block_table)
 
 
 def has_graph_choice() -> bool:
@@ -158,8 +184,10 @@ def zeroes_blocks() -> bool:
 
 
 def has_v2() -> bool:
-    """Return True if the V2 runner can run on a CPU."""
-    return find_spec("vllm.v1.worker.cpu") is not None and has_prefill_indices()
+    """Return True if the V2 runner can run on a CPU and takes a hybrid model in mode align (0.25 and later)."""
+    refusals = getattr(VllmConfig, "_get_v2_model_runner_unsupported_features", None)
+    refuses = refusals is not None and "hybrid/mamba models" in inspect.getsource(refusals)
+    return find_spec("vllm.v1.worker.cpu") is not None and has_prefill_indices() and not refuses
 
 
 def has_prefill_indices() -> bool:
@@ -170,17 +198,35 @@ def has_prefill_indices() -> bool:
 
 
 def cache_modes() -> tuple[Mode, ...]:
-    """Return the mamba cache modes that are drawn: all where it is the default for Mamba 1 and 2.
+    """Return the mamba cache modes: all up to 0.31, for Mamba 1 and 2 (the default there up to 0.27).
 
     Releases without the switch have it for these layers only, and no align mode.
     """
-    from vllm.config import CacheConfig
-    from vllm.model_executor.models import config as configuration
+    from vllm.config import CacheConfig, cache
 
     if "mamba_cache_mode" not in CacheConfig.__dataclass_fields__:
         return "none", "all"
-    by_default = '"all" if model_config.supports_mamba_prefix_caching' in inspect.getsource(configuration)
-    return ("align", "none", "all") if by_default else ("align", "none")
+    return ("align", "none", "all") if "all" in get_args(cache.MambaCacheMode) else ("align", "none")
+
+
+def limits_of_a_block() -> frozenset[str]:
+    """Return the limits of a step that must hold a block in mode align: one of them since 0.15, none since 0.27.
+
+    vLLM compares them with the sizes that it derives from the model, which are not the trace's.
+    """
+    source = inspect.getsource(VllmConfig)
+    checks = {
+        "max_num_batched_tokens": r"block_size\s*<=\s*self\.scheduler_config\.max_num_batched_tokens",
+        "long_prefill_token_threshold": r"long_prefill_token_threshold\s*>=\s*(self\.cache_config\.)?block_size",
+    }
+    return frozenset(name for name, check in checks.items() if re.search(check, source))
+
+
+def stores_inner_states() -> bool:
+    """Return True if a chunk of a Mamba 2 layer may leave a state at a boundary inside it (0.32 and later)."""
+    from vllm.v1.attention.backends.mamba2_attn import Mamba2AttentionMetadata
+
+    return "checkpoint_meta" in Mamba2AttentionMetadata.__dataclass_fields__
 
 
 def skipped_state() -> int:

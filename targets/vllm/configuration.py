@@ -60,12 +60,15 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
     try:
         vllm_config = make()
     except ValueError as error:
-        # 0.17 compares the budget with the block size of the model in `MODEL`, which is not the trace's.
-        if "must be <= max_num_batched_tokens" not in str(error):
+        # Up to 0.17 limits are compared with the block size of the model in `MODEL`, which is not the trace's: see
+        # `VllmFactory.supports`. Some of the assertions have no message.
+        if "Assertion failed" not in str(error):
             raise
-        scheduler.max_num_batched_tokens = max(tokens, _WIDE)
+        threshold = scheduler.long_prefill_token_threshold
+        scheduler.max_num_batched_tokens, scheduler.long_prefill_token_threshold = max(tokens, _WIDE), 0
         vllm_config = make()
         vllm_config.scheduler_config.max_num_batched_tokens = tokens
+        vllm_config.scheduler_config.long_prefill_token_threshold = threshold
     # The CPU platform has disabled asynchronous scheduling and graphs and chosen block sizes of its own: restore what a
     # hybrid model has on a GPU.
     vllm_config.scheduler_config.async_scheduling = config.async_depth > 0

@@ -21,6 +21,9 @@ class VllmFactory:
     device_drafts  the V1 runner can schedule ahead of its drafts
     graphs         decode graphs can be captured
     caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
+    limits_of_a_block  settings that must hold a block in mode align
+    plain_mixers   state layers that do not speculate
+    aligns_tables  block tables are as wide as a multiple of 128 tokens
     """
 
     def __init__(
@@ -34,10 +37,16 @@ class VllmFactory:
         device_drafts: bool = True,
         graphs: bool = True,
         caches_asynchronously: bool = True,
+        limits_of_a_block: frozenset[str] = frozenset(),
+        plain_mixers: frozenset[str] = frozenset({"mamba1"}),
+        aligns_tables: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
         self._caches_asynchronously = caches_asynchronously
+        self._limits_of_a_block = limits_of_a_block
+        self._plain_mixers = plain_mixers
+        self._aligns_tables = aligns_tables
         self.capabilities = Capabilities(
             events=_EVENTS,
             modes=modes,
@@ -83,6 +92,11 @@ class VllmFactory:
             value = config.options.get(name, drivable[0] if name not in _DEFAULTS else _DEFAULTS[name])
             if value not in drivable:
                 return f"{name}={value} is not driven on this release"
+        if config.mamba_cache_mode == "align":
+            size = max(group.block_size for group in config.groups)
+            for name in sorted(self._limits_of_a_block):
+                if 0 < getattr(config, name) < size:
+                    return f"this release wants {name} to be at least a block in mode align"
         if config.async_depth and config.enable_prefix_caching and not self._caches_asynchronously:
             return "this release does not schedule ahead with a prefix cache"
         if drafts_on_device(config) and not self._device_drafts:
@@ -90,11 +104,13 @@ class VllmFactory:
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
         mixer = config.options.get("mixer", "gdn")
-        if mixer == "mamba1" and config.num_speculative_tokens:
-            return "Mamba 1 does not speculate"
+        if mixer in self._plain_mixers and config.num_speculative_tokens:
+            return f"mixer={mixer} does not speculate in this release"
         if config.mamba_cache_mode == "all":
             if mixer not in ("mamba1", "mamba2"):
                 return "mode all needs mixer=mamba1 or mamba2"
+            if self._aligns_tables and config.options.get("graphs", "none") != "none":
+                return "graphs in mode all need blocks of 128 tokens in this release"
             if any(group.kind == "mamba" and group.block_size % 8 for group in config.groups):
                 return "the convolution's kernel needs blocks of a multiple of 8 tokens in mode all"
         if mixer == "mamba2":
@@ -145,6 +161,9 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         device_drafts=compat.has_device_drafter(),
         graphs=compat.has_graph_choice(),
         caches_asynchronously=compat.caches_asynchronously(),
+        limits_of_a_block=compat.limits_of_a_block(),
+        plain_mixers=compat.plain_mixers(),
+        aligns_tables=compat.aligns_tables(),
     )
     trial = Config(
         num_blocks=40,

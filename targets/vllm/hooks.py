@@ -265,7 +265,9 @@ def _observed_scalar_copy(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*arguments: Any, **keywords: Any) -> Any:
         call = {**dict(zip(names, arguments, strict=False)), **keywords}
-        source, destination, offset = (call[name] for name in ("src_block_idx", "dest_block_idx", "accept_token_bias"))
+        # Some are NumPy's integers, which a history cannot hold.
+        names_of = ("src_block_idx", "dest_block_idx", "accept_token_bias")
+        source, destination, offset = (int(call[name]) for name in names_of)
         if _open and (source != destination or offset):
             request = call["req_state"]
             for group in call["mamba_group_ids"]:

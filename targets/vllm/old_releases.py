@@ -15,7 +15,7 @@ import inspect
 import sys
 import types
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 NGRAM = "vllm.v1.spec_decode.ngram_proposer"
 
@@ -90,9 +90,15 @@ def _stand_in_for_cuda() -> None:
     changed: Any = torch
     changed.Event = changed.cuda.Event = _Event
     changed.cuda.Stream = _Stream
-    changed.cuda.set_stream = changed.cuda.synchronize = changed.cuda.empty_cache = _nothing
-    changed.cuda.current_stream = changed.cuda.stream = lambda *_, **__: _Stream()
-    changed.accelerator.synchronize = changed.accelerator.empty_cache = _nothing
+    # A function of its own for each name: Dynamo has a handler per function.
+    for module, names in (
+        (changed.cuda, ("set_stream", "synchronize", "empty_cache")),
+        (changed.accelerator, ("synchronize", "empty_cache")),
+    ):
+        for name in names:
+            setattr(module, name, lambda *_, **__: None)
+    for name in ("current_stream", "stream"):
+        setattr(changed.cuda, name, lambda *_, **__: _Stream())
     changed.Tensor.pin_memory = lambda tensor, *_, **__: tensor
     changed.Tensor.record_stream = _nothing
     make = torch.tensor
@@ -105,15 +111,26 @@ def _stand_in_for_cuda() -> None:
     changed.tensor = tensor
 
 
+def _zeroing(runner: Any) -> type:
+    """Return the runner with the zeroing of a GPU's. 0.24 has none on a CPU, whose attention loads no unused slot."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    class Runner(runner):
+        _zero_block_ids = GPUModelRunner._zero_block_ids
+
+    return Runner
+
+
 def v1_runner() -> type:
     """Return the class of the V1 runner: vLLM's own for a CPU where that runs Triton kernels."""
     from vllm.v1.worker import cpu_model_runner
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    own: type = cpu_model_runner.CPUModelRunner
+    own: Any = cpu_model_runner.CPUModelRunner
     replaces = getattr(own, "_postprocess_triton", None)
     if find_spec("vllm.v1.worker.cpu") and (replaces is None or "HAS_TRITON" in inspect.getsource(replaces)):
-        return own
+        zeroes = "zero_()" in inspect.getsource(own._zero_block_ids)
+        return cast(type, own) if zeroes else _zeroing(own)
 
     class Runner(GPUModelRunner):
         """`GPUModelRunner` with a CPU as its device."""

@@ -60,7 +60,7 @@ class ShadowMamba(nn.Module, MambaBase):
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
         """Return the spec of the state's blocks, including the one for a state at a boundary inside a chunk."""
         spec = super().get_kv_cache_spec(vllm_config)
-        if not self.contract.exports or not hasattr(spec, "num_prefill_checkpoint_blocks"):
+        if not self.contract.exports:
             return spec
         return replace(spec, num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=1)
 
@@ -161,13 +161,13 @@ class ShadowMamba(nn.Module, MambaBase):
         """Store the windows, then the states of a row of mode all."""
         written: dict[tuple[int, int, int], list[Any]] = {}
         for block, column, count, inputs in cached.windows:
-            own = history[count : count + self.window]
+            own = history[1:] if row.speculative else history[count : count + self.window]
             first = row.tokens[0]
             foreign = tuple(
                 [tags[one - first] if one >= first else out[one] if one >= 0 else NO_INPUT for one in inputs]
             )
             window = foreign or own
-            self.conv[block, : self.window] = window
+            self.conv[block, : len(window)] = window
             written.setdefault((block, column, count), [None, None])[1] = window
         for block, column, count in cached.states:
             self.temporal[block] = tags[count - 1]

@@ -103,6 +103,27 @@ class SeedColumnWrongDivisor(StateSlots):
         return (computed - 1) // min(one.block_size for one in self.layout.groups)
 
 
+class NoAcceptedCounts(StateSlots):
+    """Only a step with drafts gets accepted counts, but the builder asserts them for each batch with a decode.
+
+    vLLM 0.17 and 0.18, no public issue known: with speculation `Mamba2AttentionMetadataBuilder` takes rows of one token
+    for decodes; in a step in which no request has drafts `num_accepted_tokens` is None.
+    """
+
+    def prepare(
+        self,
+        step: int,
+        group: int,
+        names: Sequence[str],
+        inputs: Sequence[RowInput],
+        records: list[Record],
+    ) -> list[StateIndices]:
+        counts = self.batch.accepted.host if any(one.drafts for one in inputs) else None
+        if self.batch.accepted.enabled and any(len(one.tokens) == 1 for one in inputs):
+            assert counts is not None
+        return super().prepare(step, group, names, inputs, records)
+
+
 class NoneModeNoDraftStep(StateSlots):
     """A step without drafts looks for its state in column 0, wherever the accepted drafts left it.
 
@@ -163,6 +184,7 @@ PARTS: dict[str, type] = {
     "mixed-batch-drops-track-metadata": MixedBatchDropsTrackMetadata,
     "state-vs-checkpoint-chunk-conflated": StateVersusCheckpointChunkConflated,
     "seed-column-wrong-divisor": SeedColumnWrongDivisor,
+    "no-accepted-counts": NoAcceptedCounts,
     "none-mode-no-draft-step": NoneModeNoDraftStep,
     "deferred-cow-clear-dropped-on-slot-replacement": DeferredCopyDropped,
     "stale-state-idx-after-reset": StaleStateIdxAfterReset,

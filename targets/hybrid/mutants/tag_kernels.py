@@ -75,6 +75,22 @@ class ShortChunkConvIntoSharedBlock(TagKernels):
         return super().store(inputs, at, structs.replace(write, block=at.conv, column=at.conv_column, temporal=None))
 
 
+class BoundaryWindowNotStored(TagKernels):
+    """A chunk of one program stores the recurrent state of a boundary inside it, but not the convolution's window.
+
+    vLLM 0.14 to 0.27, no public issue known: `_causal_conv1d_fwd_kernel` has a program for every 8 tokens, and windows
+    at boundaries are stored by all programs but the first.
+    """
+
+    program = 8
+
+    def store(self, inputs: RowInput, at: StateIndices, write: StateWrite) -> None:
+        inside = write.column != at.run_column and not inputs.drafts
+        if inside and len(inputs.tokens) <= self.program:
+            write = structs.replace(write, window=None)
+        super().store(inputs, at, write)
+
+
 class SnapshotRaceChunkedStash(TagKernels):
     """The boundaries that a chunk passes are stashed from the state as it was before the chunk ran.
 
@@ -106,6 +122,7 @@ PARTS: dict[str, type] = {
     "cached-forward-with-seq-len-1": CachedForwardWithSeqLen1,
     "global-seen-tokens": GlobalSeenTokens,
     "short-chunk-conv-into-shared-block": ShortChunkConvIntoSharedBlock,
+    "boundary-window-not-stored": BoundaryWindowNotStored,
     "snapshot-race-chunked-stash-before-copy-done": SnapshotRaceChunkedStash,
     "null-as-state-slot": NullAsStateSlot,
 }

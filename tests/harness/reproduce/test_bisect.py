@@ -1,10 +1,11 @@
-"""Bisection: the ends, then the middle; nothing is said about what was not tried or could not be asked."""
+"""Bisection: a release known to fail, the ends, then the middle; nothing is concluded about what was not tried."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from hybridfuzz.harness.commands.bisect import conclusions, named_by
 from hybridfuzz.harness.reproduce.bisect import Tried, bisect, changes
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
@@ -27,8 +28,8 @@ def releases(states: str) -> Callable[[str], Outcome]:
     return attempt
 
 
-def results(states: str, *, everything: bool = False) -> dict[str, Tried]:
-    found = bisect(RELEASES[: len(states)], "S3-x", releases(states), everything=everything)
+def results(states: str, *, first: str = "", everything: bool = False) -> dict[str, Tried]:
+    found = bisect(RELEASES[: len(states)], "S3-x", releases(states), first=first, everything=everything)
     return {one.release: one for one in found}
 
 
@@ -57,12 +58,55 @@ def test_equal_ends_say_nothing_about_the_middle() -> None:
 @pytest.mark.parametrize("states", ["nbbbnnggo", "obbnoongn", "bnnnnnnng"])
 def test_what_cannot_be_asked_is_stepped_over(states: str) -> None:
     tried = results(states)
-    [change] = changes(RELEASES, tried)
+    [change] = [one for one in changes(RELEASES, tried) if one.kind != "other"]
     assert tried[change.before].state == "bad"
     assert tried[change.after].state == "good"
     between = states[RELEASES.index(change.before) + 1 : RELEASES.index(change.after)]
     assert set(between) <= {"n", "o"}
     assert change.open == []
+
+
+@pytest.mark.parametrize(
+    ("states", "first"),
+    [("nnnbbgggg", "0.4"), ("nnnbbgggg", ""), ("ggggbgggg", ""), ("nnnnnbnnn", "0.5"), ("nnnnnbnnn", "")],
+)
+def test_a_failure_in_the_middle_is_found(states: str, first: str) -> None:
+    tried = results(states, first=first)
+    bad = [release for release, state in zip(RELEASES, states, strict=True) if state == "b"]
+    assert {tried[release].state for release in bad} == {"bad"}
+    assert not first or (next(iter(tried)) == first)
+    for change in changes(RELEASES, tried):
+        assert change.open == []
+
+
+def test_releases_that_refuse_the_configuration_are_halved() -> None:
+    assert len(results("nnnnnbbgg", first="0.6")) <= 7
+
+
+def test_where_one_failure_gives_way_to_another_is_found() -> None:
+    tried = results("nnbbboooo", first="0.3")
+    [change] = changes(RELEASES, tried)
+    assert (change.before, change.after, change.kind, change.open) == ("0.4", "0.5", "other", [])
+    tried = results("bbbbogggg")
+    found = {(one.before, one.after, one.kind) for one in changes(RELEASES, tried)}
+    assert ("0.3", "0.4", "other") in found
+    assert ("0.3", "0.5", "fixed") in found
+    [other] = [line for line in conclusions(RELEASES, tried, changes(RELEASES, tried)) if line.startswith("last bad")]
+    assert other == "last bad: 0.3 (0.4 fails otherwise: CRASH-y)"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("0.18.1--null-as-state-slot--S2-step-mamba-temporal", ("0.18.1", "S2-step-mamba-temporal")),
+        ("null-as-state-slot--M4-step-mamba", ("", "M4-step-mamba")),
+        ("0.18.1--cause--CRASH-step-AssertionError-build", ("0.18.1", "CRASH-step-AssertionError-build")),
+        ("small", ("", "")),
+        ("S3-step-mamba-temporal", ("", "S3-step-mamba-temporal")),
+    ],
+)
+def test_a_corpus_names_the_release_and_the_signature(name: str, known: tuple[str, str]) -> None:
+    assert named_by(Path(f"{name}.json")) == known
 
 
 def test_nothing_can_be_asked() -> None:
