@@ -3,7 +3,8 @@
     python benchmarks/gpu_breaks.py --device cuda --tree TREE --seconds 60 --jobs 16 -o breaks.json
 
 Each break is made in a copy of TREE in which the known causes are fixed, and meets random traces in a process of its
-own (`gpu_engines.py --until-violation`). The arguments of the kernels, which a CPU sees, stay right.
+own (`gpu_engines.py --until-violation`). The arguments of the kernels, which a CPU sees, stay right. With `--kernels`
+the broken kernel is driven by itself (`gpu_kernels.py`), "steps" are cases.
 """
 
 from __future__ import annotations
@@ -164,6 +165,19 @@ BREAKS = (
 )
 
 
+DRIVEN = {
+    CONV: "causal_conv1d_update",
+    SSU: "selective_state_update",
+    PASSING: "mamba_chunk_scan",
+    GATED: "fused_sigmoid_gating",
+    DELTA: "chunk_gated_delta",
+    ATTENTION: "unified_attention",
+    STORE: "reshape_and_cache",
+    COPIES: "precopy_mamba",
+}
+"""The kernel of `gpu_kernels.py` that a break is in, by its file."""
+
+
 def broken_tree(fixed: Path, one: Break, into: Path) -> Path:
     """The fixed tree with one break."""
     return edited_tree(fixed, [Edit(one.file, one.old, one.new)], into)
@@ -177,20 +191,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=16)
+    parser.add_argument("--kernels", action="store_true", help="meet the kernels by themselves (gpu_kernels.py)")
     parser.add_argument("--only", default="", help="words of which one is in a break's name")
     parser.add_argument("-o", dest="out", type=Path, default=Path("gpu-breaks.json"))
     options = parser.parse_args()
     chosen = [one for one in BREAKS if not options.only or any(word in one.name for word in options.only.split(","))]
+    chosen = [one for one in chosen if not options.kernels or one.file in DRIVEN]
     folder = Path(tempfile.mkdtemp(prefix="gpu-breaks-"))
     waiting, running, found = list(enumerate(chosen)), {}, {}
     while waiting or running:
         while waiting and len(running) < options.jobs:
             number, one = waiting.pop(0)
             tree, out = broken_tree(options.tree, one, folder / f"tree-{number}"), folder / f"{number}.json"
+            driver, more = "gpu_engines.py", ["--config", one.config, "--until-violation"]
+            if options.kernels:
+                driver, more = "gpu_kernels.py", ["--only", DRIVEN[one.file], "--until-wrong"]
             command = [
-                sys.executable, str(Path(__file__).with_name("gpu_engines.py")), "--device", options.device,
-                "--tree", str(tree), "--seconds", str(options.seconds), "--seed", str(options.seed),
-                "--config", one.config, "--until-violation", "-o", str(out),
+                sys.executable, str(Path(__file__).with_name(driver)), "--device", options.device, "--tree", str(tree),
+                "--seconds", str(options.seconds), "--seed", str(options.seed), *more, "-o", str(out),
             ]  # fmt: skip
             log = (folder / f"{number}.log").open("w")
             running[number] = one, subprocess.Popen(command, stdout=log, stderr=log), out
@@ -200,6 +218,9 @@ def main() -> int:
             del running[number]
             result = json.loads(out.read_text())["result"] if out.exists() else {}
             log_tail = "" if result else (folder / f"{number}.log").read_text(errors="replace")[-600:]
+            if options.kernels:
+                wrong = result.get("wrong", {})
+                result = {"violations": wrong, "steps": sum(result.get("cases", {}).values()), "messages": wrong}
             found[one.name] = {
                 "config": one.config, "by": list(result.get("violations", {})), "traces": result.get("traces"),
                 "steps": result.get("steps"), "message": next(iter(result.get("messages", {}).values()), log_tail),

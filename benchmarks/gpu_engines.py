@@ -6,19 +6,23 @@
     python benchmarks/gpu_engines.py --device cuda --proof 40 --config mixer=gdn,runner=v2 -o proof.json
 
 `--proof` runs traces on new engines, then twice more in other orders on engines that are reset between traces, and
-compares every bit of what the target reports. `--clock` reports where the time goes. Needs an importable vLLM, or
-`--tree` for an unpacked wheel; `--fixes all` (or names in corpus/vllm/known.toml) uses a copy of it in which
+compares every bit of what the target reports. `--clock` and `--profile` report where the time goes. With
+`VLLM_BATCH_INVARIANT=1` finished requests are also compared with the same steps alone, bit by bit. Needs an importable
+vLLM, or `--tree` for an unpacked wheel; `--fixes all` (or names in corpus/vllm/known.toml) uses a copy of it in which
 the known causes are fixed. A violation ends its trace, the campaign goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import cProfile
 import functools
 import hashlib
 import json
 import math
 import os
+import pstats
 import sys
 import tempfile
 import time
@@ -59,6 +63,7 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     opening = 0.0
     steps = traces = compared = refused = 0
     largest: dict[str, float] = {}
+    exact: Counter[str] = Counter()
     started = time.monotonic()
     while time.monotonic() - started < options.seconds:
         trace = draw_trace(factory.capabilities, options.seed, traces * options.stride, overrides, factory.supports)
@@ -70,6 +75,7 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
             continue
         traces, steps, compared = traces + 1, steps + outcome.steps, compared + seen["compared"]
         opening += seen["opening"]
+        exact.update(seen["exact"])
         kind = f"{trace.config.options['mixer']}/{trace.config.options['dtype']}"
         if outcome.violation is None:
             largest[kind] = max(largest.get(kind, 0.0), seen["largest"])
@@ -89,6 +95,7 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
         "traces": traces, "refused": refused, "steps": steps,
         "seconds": round(seconds, 1), "steps/s": round(steps / seconds, 1),
         "opening share": round(opening / seconds, 3), "compared": compared, "largest difference": largest,
+        "exact": dict(exact),
         "violations": dict(found), "messages": messages, "reached": dict(reached),
     }  # fmt: skip
 
@@ -235,9 +242,9 @@ def rerun(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
 class Recorded:
     """A target, with the rows that its real model computed kept."""
 
-    def __init__(self, target: Any, keep: bool = False) -> None:
+    def __init__(self, target: Any, keep: bool = False, rows: bool = False) -> None:
         self._target = target
-        self._keep = keep
+        self._keep, self._rows = keep, rows
         self.records: list[Any] = []
         self.rows: list[dict[str, Any]] = []
 
@@ -249,7 +256,7 @@ class Recorded:
         effect = self._target.apply(event)
         if self._keep:
             self.records += effect.records
-        for record in effect.records:
+        for record in effect.records if self._rows else ():
             if hasattr(record, "tolerance"):
                 self.rows += [
                     {"step": record.step, "request": row.request, "position": row.position, "agrees": row.agrees,
@@ -264,12 +271,14 @@ def shortened(values: Any) -> Any:
     return None if values is None else [None if math.isnan(one) else round(float(one), 4) for one in values]
 
 
-def run(factory: Any, trace: Any, observes: frozenset[str] | None, keep: bool = False) -> tuple[Any, dict[str, Any]]:
+def run(
+    factory: Any, trace: Any, observes: frozenset[str] | None, keep: bool = False, rows: bool = False
+) -> tuple[Any, dict[str, Any]]:
     """One trace; what its oracles saw."""
     from hybridfuzz.harness.lockstep.lockstep import Lockstep
 
     began = time.monotonic()
-    target = Recorded(factory.open(trace.config), keep)
+    target = Recorded(factory.open(trace.config), keep, rows)
     opening = time.monotonic() - began
     try:
         lockstep = Lockstep(target, trace.config, factory.capabilities.observes if observes is None else observes)
@@ -280,6 +289,8 @@ def run(factory: Any, trace: Any, observes: frozenset[str] | None, keep: bool = 
             lockstep.drain(len(trace.events))
         seen = {"compared": target.compared, "largest": target.largest, "opening": opening, "rows": target.rows}
         seen["records"] = target.records
+        lives = target.lives
+        seen["exact"] = {"rows": lives.rows, "states": lives.states, **lives.left} if lives else {}
         return lockstep.outcome(len(trace.events)), seen
     finally:
         target.close()
@@ -315,7 +326,7 @@ def corpus(options: argparse.Namespace, factory: Any) -> list[dict[str, Any]]:
                 row: dict[str, Any] = {"cause": path.name.split("--")[1], "scaling": number, "mixer": mixer}
                 for name, observes in (("all", None), ("numbers", NUMBERS)):
                     try:
-                        outcome, seen = run(factory, one, observes)
+                        outcome, seen = run(factory, one, observes, rows=bool(options.record))
                     except Exception as error:
                         row[name] = f"{type(error).__name__}: {error}"
                     else:
@@ -358,6 +369,7 @@ def main() -> int:
         "--stride", type=int, default=1, help="of the traces' numbers (24: each has its own configuration)"
     )
     parser.add_argument("--clock", action="store_true", help="say where the time goes")
+    parser.add_argument("--profile", type=Path, help="a file for Python's profile of the traces")
     parser.add_argument("--warm", type=float, default=0.0, help="seconds of random traces that are not counted")
     parser.add_argument("--run", type=Path, help="run the traces of a folder, for their verdicts")
     parser.add_argument("--at", type=float, default=0.0, help="Unix time at which to begin: several side by side")
@@ -388,7 +400,14 @@ def main() -> int:
     time.sleep(max(options.at - time.time(), 0))
     watched = clock() if options.clock else None
     what = corpus if options.corpus else proof if options.proof else rerun if options.run else campaign
-    result["result"] = what(options, factory)
+    profile = cProfile.Profile() if options.profile else contextlib.nullcontext()
+    with profile:
+        result["result"] = what(options, factory)
+    if options.profile:
+        with options.profile.open("w") as file:
+            pstats.Stats(profile, stream=file).sort_stats("tottime").print_stats(60).sort_stats("cumtime").print_stats(
+                110
+            )
     if watched:
         result["shares of the time"] = watched.shares()
     if options.device == "cuda":

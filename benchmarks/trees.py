@@ -21,7 +21,8 @@ class Edit:
 def edited_tree(source: Path, edits: Sequence[Edit], into: Path) -> Path:
     """A copy of `source` made of hard links, with the edited files written anew. ValueError if an edit does not fit."""
     shutil.rmtree(into, ignore_errors=True)
-    shutil.copytree(source, into, copy_function=os.link, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    # Linked folders, as an overlay has them, are copied: an edit must not reach what they link to.
+    shutil.copytree(source, into, copy_function=os.link, ignore=shutil.ignore_patterns("__pycache__"))
     for edit in edits:
         path = into / edit.file
         text = path.read_text(encoding="utf-8")

@@ -44,10 +44,11 @@ def selected(rows: Sequence[str], names: Sequence[str]) -> list[str]:
 def repeated(rows: Sequence[str], times: int, most: int, known: set[str]) -> dict[str, tuple[str, int]]:
     """Return the batch after `repeat`: row -> (source, rank), in row order; empty if nothing happens, since the batch
     would have more than `most` rows, or because a copy's name is too long or in `known` (names that arrived)."""
-    batch = {copy_name(name, rank) if rank else name: (name, rank) for name in rows for rank in range(times)}
-    copies = [name for name, (_, rank) in batch.items() if rank]
-    fits = len(batch) <= most and all(len(name) <= NAME_MAX and name not in known for name in copies)
-    return batch if fits else {}
+    copies = {copy_name(name, rank): (name, rank) for name in rows for rank in range(1, times)}
+    if len(rows) * times > most or any(len(name) > NAME_MAX or name in known for name in copies):
+        return {}
+    named = {(name, rank): copy for copy, (name, rank) in copies.items()}
+    return {named.get((name, rank), name): (name, rank) for name in rows for rank in range(times)}
 
 
 def reordered(rows: Sequence[str], sources: Mapping[str, str]) -> dict[str, tuple[str, int]]:

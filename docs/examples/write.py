@@ -17,6 +17,10 @@ CORPUS = HERE.parents[1] / "corpus"
 EXAMPLES = {
     "vllm": ("vllm@0.33.0", "vllm/0.33.0--one-token-prompt-v2--S3-step-mamba-temporal.json"),
     "sglang": ("sglang@0.5.23", "sglang/0.5.23--snapshot-slots-not-swapped--S1-step-mamba-temporal.json"),
+    "transformers": (
+        "transformers@5.23.0",
+        "transformers/5.23.0--jamba-later-chunk-forgets-the-state--S6-step-logprobs.json",
+    ),
     "hybrid": ("hybrid:accepted-count-zero", "accepted-count-zero--S3-step-mamba-temporal.json"),
 }
 """Name -> (target, trace)."""

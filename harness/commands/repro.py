@@ -104,6 +104,7 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     """Return the content of the report without a script. Raises TraceError for a trace that does not fail."""
     from ...targets.base.registry import describe
     from ...targets.base.trace import TraceError
+    from ..explain.answers import Answers
     from ..reproduce.related import related
     from ..reproduce.report import ReproCase
     from ..reproduce.versions import system, versions_of
@@ -116,7 +117,8 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
         violation = history.violation
         if violation is None:
             raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reproduce")
-        answers = worker.serve(trace, violation.request)
+        # Tokens of the stand-in layers prove nothing where only the real model's numbers are wrong.
+        answers = Answers() if violation.field == "logprobs" else worker.serve(trace, violation.request)
         runs = list(implementations(worker, trace, deployment))
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
@@ -151,7 +153,7 @@ def places(trace: Path) -> Sequence[Place]:
     from ..findings.store import load_evidence
 
     found = load_evidence(trace)
-    return found.evidence[0].places if found and found.evidence else ()
+    return found.places if found else ()
 
 
 def tried(

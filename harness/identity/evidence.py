@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..generate.avoid import Circumstances
 
@@ -24,8 +24,8 @@ class Place(Struct, frozen=True):
 
     file      relative to the engine's import root, such as "vllm/v1/core/sched/scheduler.py"
     function  its qualified name in that file
-    line      its most suspicious line
-    score     Ochiai coefficient of that line, 0 to 1
+    line      the line at which failing and passing runs part, 0 for a returned value
+    score     its share of the votes of the passing neighbours (`spectrum`), 0 to 1
     """
 
     file: str
@@ -97,3 +97,19 @@ class FindingEvidence(Struct, frozen=True):
 
     evidence: Sequence[Evidence]
     condition: Condition = Condition()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The functions that its traces suspect, by the sum of their scores; each with its best line and mean score."""
+        places: dict[tuple[str, str], list[Place]] = {}
+        for each in self.evidence:
+            for place in each.places:
+                places.setdefault((place.file, place.function), []).append(place)
+        ranked = sorted(places.values(), key=lambda found: -sum(place.score for place in found))
+        return tuple(
+            structs.replace(
+                max(found, key=lambda place: place.score),
+                score=round(sum(place.score for place in found) / len(self.evidence), 3),
+            )
+            for found in ranked
+        )

@@ -1,27 +1,34 @@
 """The place in the engine's code where a failing run and its nearest passing neighbours part.
 
-Each arc (a pair of lines executed one after the other, or a kind of returned value) that the failing run executes gets
-the Ochiai coefficient of Abreu et al. (2007): with one failing run 1 / sqrt(1 + p), where p of the passing runs execute
-it, too. An arc that the failing run lacks counts in the same way for the line from which the passing runs took it. A
-function's score is that of its best arc; among equals the function comes first in which the runs part first, because
-later differences are consequences.
+A function *decides* if both runs reach one of its lines (or its entry) and go on at different lines from there. Code
+that only one of them reaches is a consequence of a decision before it. Returned values (None, False, True, zero,
+another number) count only between runs that part nowhere else, since they travel through callers that decide nothing.
 
-Tried and rejected: lines instead of arcs (a condition on one line and the length of a loop do not show), and all
-passing runs of a campaign instead of neighbours (every function of a rarely used feature is then suspicious).
+Each passing neighbour has one vote, shared evenly by the functions in which it decides otherwise: a neighbour that
+differs in two functions tells more than one that differs in sixty (nearest-neighbour queries, Renieris and Reiss 2003).
+The score of a function is its share of all votes; its place is the line at which most of them fall, the earliest if
+there are several.
+
+Tried and rejected: lines instead of pairs of lines (a condition on one line and the length of a loop do not show); all
+passing runs of a campaign instead of neighbours (every function of a rarely used feature is then suspicious); the
+Ochiai coefficient of each pair (one neighbour counts like another; the functions of one more new request come first);
+changing the engine's conditions one by one, to find those that silence the trace (minutes for each trace, few of them
+near the defect, and a wild change can crash the process).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from math import sqrt
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..explain.executed import RETURN, Executed
 from .evidence import Place
 
-PLACES = 5
+PLACES = 10
+"""Functions kept for each trace; a finding with several traces shows those that they agree on."""
 Arc = tuple[str, str, int, int]
 """File, function, line before, line."""
+Function = tuple[str, str]
+"""File, function."""
 
 
 def arcs_of(run: Iterable[Executed]) -> dict[Arc, int]:
@@ -34,32 +41,46 @@ class Spectrum:
 
     def __init__(self, failing: Sequence[Executed], passing: Sequence[Sequence[Executed]]) -> None:
         self._failing = arcs_of(failing)
-        runs = [arcs_of(run) for run in passing if run]
-        self._runs = sorted(runs, key=lambda run: len(run.keys() ^ self._failing.keys()))
-        self._count = len(runs)
-        self._executed = Counter(arc for run in runs for arc in run)
+        self._runs = sorted(
+            (arcs_of(run) for run in passing if run), key=lambda run: len(run.keys() ^ self._failing.keys())
+        )
         self._reached = {(*arc[:2], arc[3]): order for arc, order in sorted(self._failing.items(), key=_by_order)}
         """(file, function, line) -> an order in which the failing run reached it."""
-
-    def _scores(self) -> dict[tuple[Arc, bool], tuple[float, int]]:
-        """Return score and order of each arc; the flag is False for arcs that the failing run lacks."""
-        scores = {(arc, True): (_ochiai(self._executed[arc]), order) for arc, order in self._failing.items()}
-        for arc, runs in self._executed.items():
-            if arc not in self._failing:
-                order = self._reached.get((*arc[:2], arc[2]), max(self._failing.values(), default=0) + 1)
-                scores[arc, False] = (_ochiai(self._count - runs), order)
-        return scores
+        self._last = max(self._failing.values(), default=0) + 1
 
     def places(self) -> tuple[Place, ...]:
         """Return the most suspicious functions; none without passing neighbours."""
-        best: dict[tuple[str, str], tuple[float, int, int]] = {}
-        for ((file, function, before, line), there), (score, order) in self._scores().items():
-            # A missing arc is a branch not taken: the place is the line of the branch.
-            rank = (-score, order, 0 if before == RETURN else line if there else before)
-            if (self._count and (file, function) not in best) or rank < best.get((file, function), rank):
-                best[file, function] = rank
-        ranked = sorted(best.items(), key=lambda each: each[1])[:PLACES]
-        return tuple(Place(file, function, line, round(-score, 3)) for (file, function), (score, _, line) in ranked)
+        votes: dict[Function, float] = {}
+        lines: dict[Function, dict[int, float]] = {}
+        first: dict[tuple[Function, int], int] = {}
+        for run in self._runs:
+            decisions = self._decisions(run)
+            share = 1 / len({function for function, _ in decisions}) if decisions else 0.0
+            for function, line in decisions:
+                of = lines.setdefault(function, {})
+                of[line] = of.get(line, 0.0) + share
+                order = decisions[function, line]
+                first[function, line] = min(first.get((function, line), order), order)
+            for function in {function for function, _ in decisions}:
+                votes[function] = votes.get(function, 0.0) + share
+        best = {of: min(each, key=lambda line: (-each[line], first[of, line])) for of, each in lines.items()}
+        ranked = sorted(votes, key=lambda of: (-votes[of], first[of, best[of]]))[:PLACES]
+        return tuple(Place(*of, best[of], round(votes[of] / len(self._runs), 3)) for of in ranked)
+
+    def _decisions(self, run: Mapping[Arc, int]) -> dict[tuple[Function, int], int]:
+        """Return the lines at which a passing run parts from the failing one, and their order in the failing run; line
+        0 stands for a returned value."""
+        ours, theirs = {_point(arc) for arc in self._failing}, {_point(arc) for arc in run}
+        parted = {arc: order for arc, order in self._failing.items() if arc not in run and _point(arc) in theirs}
+        for arc in run:
+            if arc not in self._failing and _point(arc) in ours:
+                parted[arc] = self._reached.get((*arc[:2], arc[2]), self._last)
+        branches = {arc: order for arc, order in parted.items() if arc[2] != RETURN}
+        decisions: dict[tuple[Function, int], int] = {}
+        for (file, function, before, _), order in (branches or parted).items():
+            place = (file, function), max(before, 0)
+            decisions[place] = min(decisions.get(place, order), order)
+        return decisions
 
     def parting(self, nearest: int) -> tuple[str, ...]:
         """Return the arcs that tell the failing run from each of the `nearest` passing neighbours, in the order of
@@ -73,10 +94,11 @@ class Spectrum:
             return ()
         anywhere = set().union(*near)
         everywhere = set(near[0]).intersection(*near[1:])
-        last = max(self._failing.values(), default=0) + 1
         apart = [(order, True, arc) for arc, order in self._failing.items() if arc not in anywhere]
         apart += [
-            (self._reached.get((*arc[:2], arc[2]), last), False, arc) for arc in everywhere if arc not in self._failing
+            (self._reached.get((*arc[:2], arc[2]), self._last), False, arc)
+            for arc in everywhere
+            if arc not in self._failing
         ]
         return tuple(
             f"{'+' if there else '-'}{file}:{function}:{before}>{line}"
@@ -84,8 +106,9 @@ class Spectrum:
         )
 
 
-def _ochiai(passing: int) -> float:
-    return 1 / sqrt(1 + passing)
+def _point(arc: Arc) -> tuple[str, str, int]:
+    """Return the place from which an arc leads: a line, the entry of a function, or its return."""
+    return arc[:3]
 
 
 def _by_order(item: tuple[Arc, int]) -> int:

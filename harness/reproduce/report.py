@@ -114,7 +114,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
         yield from _story(case, explanation, has_picture, with_timeline)
     if case.places:
         yield "\n## Where to look\n"
-        yield "Functions whose lines run in failing runs and not in passing neighbors (Ochiai score, at most 1):\n"
+        yield "Functions in which the failing run parts from its nearest passing neighbors, and their share of it:\n"
         for place in case.places[:PLACES_SHOWN]:
             yield f"* {markdown_code(f'{place.file}:{place.line}')} {markdown_code(place.function)}, {place.score:.2f}"
     yield "\n## Environment\n"

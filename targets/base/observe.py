@@ -295,12 +295,17 @@ class RealForward(Struct, frozen=True, gc=False):
 
     tolerance  largest sound difference of a log-probability between a batch and the same tokens alone
     states     (group, layer, block) of states that were written and whose bits depend on unused memory
+    exact      True if `expected` comes from the same steps alone under batch-invariant kernels: rows of a request
+               that finished, in which every bit has to be the same
+    moved      (request, tokens, group, layer) of states after so many tokens that have other bits than those alone
     """
 
     step: int
     rows: Sequence[RealRow]
     tolerance: float
     states: Sequence[tuple[int, int, int]] = ()
+    exact: bool = False
+    moved: Sequence[tuple[str, int, int, int]] = ()
 
 
 class Delivered(Struct, frozen=True, gc=False):

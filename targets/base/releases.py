@@ -1,7 +1,8 @@
 """Finds an engine: a release (downloaded once), a checkout, or the one installed in this environment.
 
 All releases of an engine share one venv with the packages that its Python code imports (`requirements.txt` beside the
-adapter); a release itself is its unpacked wheel, without the files that are not needed on a CPU.
+adapter), unless the engine chooses by release; a release itself is its unpacked wheel, without the files that are not
+needed on a CPU.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Engine(Struct, frozen=True):
     unwanted   paths in the wheel that are not unpacked, and hidden in a checkout
     variables  the environment variables of its worker, given a folder for its files
     source     the folder of a git checkout that holds the package
+    requirements_of  the requirements that fit a tree, for an engine whose releases do not all fit into one venv
     """
 
     name: str
@@ -45,6 +47,7 @@ class Engine(Struct, frozen=True):
     unwanted: re.Pattern[str]
     variables: Callable[[Path], dict[str, str]]
     source: str = "."
+    requirements_of: Callable[[Path], Path] | None = None
 
 
 def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
@@ -125,7 +128,8 @@ def _installed(engine: Engine, home: Path) -> Launch:
 
 def _launch(engine: Engine, tree: Path, number: str, home: Path, progress: Progress) -> Launch:
     what = f"the environment for {engine.title}"
-    python = make_venv(engine.requirements, what, engine.venv_gigabytes, progress)
+    requirements = engine.requirements_of(tree) if engine.requirements_of else engine.requirements
+    python = make_venv(requirements, what, engine.venv_gigabytes, progress)
     # Without PYTHONSAFEPATH a worker that is started in a checkout would import the engine from there.
     path = {"PYTHONPATH": f"{importable()}:{tree}", "PYTHONSAFEPATH": "1"}
     return Launch(str(python), {**path, **engine.variables(home)}, number, str(tree))

@@ -40,7 +40,7 @@ class Batch:
             case do.Crop(tokens=tokens):
                 self._change("crop", -tokens)
             case do.Select(rows=rows):
-                self._change("batch_select_indices", torch.tensor(rows))
+                self._change("batch_select_indices", torch.tensor(rows).to("cpu"))
             case do.Reorder(rows=rows):
                 self._change("reorder_cache", torch.tensor(rows))
             case do.Repeat(times=times):
@@ -71,24 +71,6 @@ class Batch:
         self.cache = changed
 
 
-def states_of(cache: Any, index: int) -> tuple[Any, Any]:
-    """Return the convolution inputs and the recurrent states of a layer, each None before its first token.
-
-    Up to 5.19 the cache has no methods for them, up to 5.12 a layer has one of each.
-    """
-    if hasattr(cache, "get_conv_state"):
-        return cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0)
-    layer = cache.layers[index]
-    parts = (layer.has_previous_state, layer.conv_states, layer.recurrent_states)
-    before, windows, states = map(part_of, parts)
-    return (windows, states) if before else (None, None)
-
-
-def part_of(parts: Any) -> Any:
-    """Return the only part of a state layer; up to 5.12 it is not in a dictionary."""
-    return parts[0] if isinstance(parts, dict) else parts
-
-
 def declined(error: Exception, method: str) -> str:
     """Return the reason if the library itself refuses a call, "" if something in it failed.
 
@@ -101,7 +83,7 @@ def declined(error: Exception, method: str) -> str:
         place = place.tb_next
     if place is None:
         return ""
-    code = place.tb_frame.f_code
-    raised = linecache.getline(code.co_filename, place.tb_lineno).strip().startswith("raise ")
-    inside = "/transformers/" in code.co_filename
+    frame = place.tb_frame
+    raised = linecache.getline(frame.f_code.co_filename, place.tb_lineno).strip().startswith("raise ")
+    inside = frame.f_globals.get("__name__", "").startswith("transformers.")
     return str(error) if raised and inside else ""

@@ -72,6 +72,7 @@ class Fed(Struct, frozen=True):
 
     drafts  how many of the fed tokens are drafts
     right   how many of them are right
+    kept    how many of them stay in the cache: a request may end in the middle of the right ones
     """
 
     before: tuple[int, ...]
@@ -79,6 +80,7 @@ class Fed(Struct, frozen=True):
     samples: bool
     drafts: int
     right: int
+    kept: int
 
 
 class Client:
@@ -96,6 +98,9 @@ class Client:
         """Session -> columns of its kept cache, also while its next turn waits."""
         self.emptied = 0
         """Rows of a cache that was emptied in place and not used since, 0 if there is none."""
+        self.patience = int(config.options.get("wait", "0"))
+        self.waited = 0
+        """Steps in which a batch could have begun."""
         self.chunks = config.options.get("chunks", "any")
         self.recorded = 0
         """Columns fed since the last crop: a cache that records past states can forget so many."""
@@ -146,10 +151,14 @@ class Client:
     # one step
 
     def form(self) -> list[do.Operation]:
-        """Begin a batch if there is none and requests wait."""
+        """Begin a batch if there is none and requests wait, and if the client does not wait for more of them."""
         if self.batch or not self.waiting:
             return []
         first = self.waiting[0]
+        if not first.session and len(self.waiting) < self.config.max_num_seqs and self.waited < self.patience:
+            self.waited += 1
+            return []
+        self.waited = 0
         if first.session:
             self.batch, self.columns = [self.waiting.popleft()], 0
             assert first.name
@@ -170,7 +179,8 @@ class Client:
     def plan(self, event: Step, fresh: bool) -> tuple[do.Feed, Fed, list[PlannedRow], int]:
         """Return the next forward, its meaning, the rows that compute something, and the step's budget of tokens.
 
-        `fresh`: the batch has been formed, perhaps from a kept cache, in this step.
+        `fresh`: the batch has been formed, perhaps from a kept cache, in this step. Columns that hold no token of a row
+        with a request, because a longer row has ended, cost no budget: they are fed together with the next one.
         """
         config, batch, start = self.config, self.batch, self.columns
         budget = min(event.budget or config.max_num_batched_tokens, config.max_num_batched_tokens)
@@ -178,17 +188,20 @@ class Client:
         limits = [left, max(budget // len(batch), 1)]
         limits += [event.chunks[row.name] for row in batch if row.name in event.chunks]
         limits += [config.long_prefill_token_threshold or left]
-        count = min(limits)
+        count = max(min(limits), min(row.pad for row in self.live()) - start + 1)
         if self.chunks == "whole":
             count = 1 if start else left
         elif self.chunks == "wide" and start < max(row.pad for row in batch):
             count = min(max(count, 2), left)
-        drafts = right = 0
+        drafts = right = kept = 0
         if count == left == 1 and len(batch) == 1 and batch[0].delivered:
             name = batch[0].name or ""
             drafts, right = event.per_request.get(name, (event.drafts, event.right))
-            drafts = min(drafts, config.num_speculative_tokens, batch[0].total - batch[0].known - 1)
+            drafts, left_over = min(drafts, config.num_speculative_tokens), batch[0].total - batch[0].known - 1
+            if self.config.options.get("client") != "loop":
+                drafts = min(drafts, left_over)  # `generate` drafts no further than the end
             right = min(right, drafts)
+            kept = min(right, left_over)
         stop = start + count
         tokens = [row.tokens(start, stop) for row in batch]
         if drafts:
@@ -209,20 +222,20 @@ class Client:
             for row, done, count in zip(batch, before, counts, strict=True)
             if row.name is not None and count
         ]
-        fed = Fed(before, counts, count == left, drafts, right)
+        fed = Fed(before, counts, count == left, drafts, right, kept)
         return feed, fed, planned, max(budget, sum(row.num_tokens for row in planned))
 
     def advance(self, feed: do.Feed, fed: Fed) -> tuple[list[tuple[str, tuple[int, ...]]], list[str]]:
         """Count an executed forward; return the delivered tokens and the requests, or turns, that end."""
         stop = feed.start + len(feed.tokens[0])
-        self.columns = stop - (fed.drafts - fed.right)
+        self.columns = stop - (fed.drafts - fed.kept)
         self.recorded = 0 if self.config.num_speculative_tokens else self.recorded + len(feed.tokens[0])
         outputs: list[tuple[str, tuple[int, ...]]] = []
         finished: list[str] = []
         if not fed.samples:
             return outputs, finished
         for row in self.batch:
-            known, row.known = row.known, row.known + 1 + fed.right
+            known, row.known = row.known, row.known + 1 + fed.kept
             row.truth.reach(row.known)
             if row.name is not None:
                 outputs.append((row.name, tuple(row.truth.tokens[known : row.known])))

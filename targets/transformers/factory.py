@@ -6,6 +6,7 @@ from ..base.protocol import Capabilities, Target, TargetError
 from ..base.releases import cannot_import
 from ..base.trace import Config
 from .families import FAMILIES
+from .features import Features, find
 
 EVENTS = frozenset({"arrive", "step", "abort", "resume", "fork", "select", "reorder", "repeat", "crop", "reset"})
 DRAFTS = 3
@@ -17,6 +18,8 @@ OPTIONS = {
     "forward": ("model", "tags"),
     "reuse": ("no", "yes"),
     "record": ("no", "no", "yes"),
+    "offload": ("no", "no", "no", "no", "yes"),
+    "wait": ("0", "2", "4"),
 }
 """Switches of a trace.
 
@@ -28,6 +31,8 @@ chunks   prompts are fed in chunks of any size; in any, but of several columns w
 forward  tags and the real model, or tags alone
 reuse    a batch that has ended leaves its cache, emptied in place, to the next one of the same size
 record   the cache records past states, so that it can be cropped
+offload  the cache keeps attention on the host between forwards (`offloading=True`); devices are simulated
+wait     steps that the client waits for further requests before it begins a batch: larger batches
 """
 
 
@@ -39,11 +44,12 @@ class TransformersFactory:
 
         self.name = name
         self.models = Models()
-        self.capabilities = capabilities(family)
+        self.features = find()
+        self.capabilities = capabilities(family, self.features)
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
-        return refusal(config)
+        return refusal(config, self.features)
 
     def open(self, config: Config) -> Target:
         """Build a client for one trace."""
@@ -51,20 +57,30 @@ class TransformersFactory:
             raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .target import TransformersTarget
 
-        return TransformersTarget(config, self.models)
+        return TransformersTarget(config, self.models, self.features)
 
 
-def capabilities(family: str = "") -> Capabilities:
-    """Return the capabilities, with a family for all traces or with all families."""
+NEWEST = Features()
+
+
+def capabilities(family: str = "", features: Features = NEWEST) -> Capabilities:
+    """Return the capabilities of a release, with a family for all traces or with all families."""
+    options = dict(OPTIONS)
+    if family:
+        options["family"] = (family,)
+    if not features.tags:
+        options |= {"forward": ("model",), "offload": ("no",)}
+    if not features.records:
+        options["record"] = ("no",)
     return Capabilities(
         events=EVENTS,
         modes=("none",),
-        observes=frozenset({"accesses", "caches", "leftovers", "real_model"}),
+        observes=frozenset({"leftovers", "real_model"} | ({"accesses", "caches"} if features.tags else set())),
         block_sizes=((4, 1), (8, 1)),
         group_counts=((1, 1),),
-        max_speculative_tokens=DRAFTS,
+        max_speculative_tokens=DRAFTS if features.records else 0,
         speculative_modes=("none",),
-        options={**OPTIONS, "family": (family,) if family else OPTIONS["family"]},
+        options=options,
         features=frozenset({"chunks"}),
         lacks=frozenset({"preemption", "zeroing"}),
         engine=("transformers",),
@@ -72,8 +88,8 @@ def capabilities(family: str = "") -> Capabilities:
     )
 
 
-def refusal(config: Config) -> str:
-    """Return "", or the reason why a configuration is not supported."""
+def refusal(config: Config, features: Features = NEWEST) -> str:
+    """Return "", or the reason why a configuration is not supported by a release."""
     family = FAMILIES.get(config.options.get("family", ""))
     if family is None:
         return "it needs an option family"
@@ -85,8 +101,16 @@ def refusal(config: Config) -> str:
         return "conv_width is 4"
     if config.num_speculative_tokens and family.recurrent:
         return f"{family.model_type} has recurrent states, with which transformers refuses assisted decoding"
+    if records and not features.records:
+        return "this release's cache does not record past states"
+    if config.options.get("forward") != "model" and not features.tags:
+        return "this release's families do not share state layers: forward=model is all that it can run"
     if static and (not family.conv or not family.count("attention")):
         return f"{family.model_type} has no static cache"
+    if config.options.get("offload") == "yes" and not (family.conv and family.count("attention")):
+        return f"the cache of {family.model_type} does not offload"
+    if config.options.get("offload") == "yes" and not features.tags:
+        return "offload is driven on releases with tags only"
     if static and records:
         return "a static cache does not record past states"
     if records and not family.conv:

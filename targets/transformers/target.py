@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from ...reference.layout import Group, Layout
 from ...reference.tokens import mix
-from ..base.observe import Content, Delivered, Effect, Forward, ForwardRow, Planned, RealForward, Record, View
+from ..base.observe import Access, Content, Delivered, Effect, Forward, ForwardRow, Planned, RealForward, Record, View
 from ..base.trace import (
     Abort,
     Arrive,
@@ -26,7 +28,9 @@ from ..base.trace import (
 from . import operations as do
 from .caches import Batch, Declined
 from .client import Client, Fed, Row
+from .devices import simulated
 from .families import CONV_WIDTH, FAMILIES, Family
+from .features import Features
 from .model import ModelBatch, Models, new_cache
 from .tag_layers import PADDING, TagLayers
 
@@ -34,36 +38,43 @@ PARKED = 1000
 """Ids of the caches that are kept for sessions start here; those of a batch are its row indices."""
 
 
-def make_layout(family: Family) -> Layout:
-    """Return the groups of a family: state layers, then attention layers."""
+def make_layout(family: Family, config: Config) -> Layout:
+    """Return the groups of a family: state layers, then attention layers. States have the size of the configuration,
+    around whose multiples lengths are drawn."""
     groups = []
     if states := family.count("state"):
-        groups.append(Group("mamba", 1, states, recurrent=family.recurrent, conv=family.conv))
+        size = next((group.block_size for group in config.groups if group.kind == "mamba"), 1)
+        groups.append(Group("mamba", size, states, recurrent=family.recurrent, conv=family.conv))
     if slots := family.count("attention"):
         groups.append(Group("attention", 1, slots))
-    return Layout(tuple(groups), 0, CONV_WIDTH, "none", False, null_block=None, zeroing=False, zeroed_start=True)
+    return Layout(
+        tuple(groups), 0, CONV_WIDTH, "none", False, config.num_speculative_tokens,
+        null_block=None, zeroing=False, zeroed_start=True,
+    )  # fmt: skip
 
 
 class TransformersTarget:
     """One client for one trace."""
 
-    def __init__(self, config: Config, models: Models) -> None:
+    def __init__(self, config: Config, models: Models, features: Features) -> None:
         options = config.options
         self.config = config
         self.family = FAMILIES[options["family"]]
-        self.layout = make_layout(self.family)
+        self.layout = make_layout(self.family, config)
         self.client = Client(config)
         model = models.get(options["family"])
         recording = config.num_speculative_tokens > 0 or options.get("record") == "yes"
         self.recording = recording
         length = 2 * config.max_model_len + config.num_speculative_tokens
         kind = options.get("cache", "own")
-        self.caches = Batch(new_cache(model, kind, length, recording=recording, own=False))
-        self.tags = TagLayers(self.family, model.config, self.caches, recording=recording)
-        self.batches = [self.caches]
+        self.offloading = options.get("offload") == "yes"
+        made = partial(new_cache, model, kind, length, recording=recording, offloading=self.offloading)
+        self.caches = Batch(made(own=False))
+        self.tags = TagLayers(self.family, model.config, self.caches, recording=recording) if features.tags else None
+        self.batches = [self.caches] if self.tags else []
         self.model: ModelBatch | None = None
         if options.get("forward") == "model":
-            second = Batch(new_cache(model, kind, length, recording=recording, own=True))
+            second = Batch(made(own=True))
             self.batches.append(second)
             self.model = ModelBatch(model, second, positions=options.get("client") == "generate", recording=recording)
         self.step = 0
@@ -84,7 +95,8 @@ class TransformersTarget:
 
     def apply(self, event: Event) -> Effect:
         """Apply an event."""
-        return self._handlers[type(event)](event)
+        with simulated() if self.offloading else nullcontext():
+            return self._handlers[type(event)](event)
 
     def _do(self, operations: Sequence[do.Operation]) -> str:
         """Execute operations on all caches; return the reason if the library declines one."""
@@ -142,15 +154,24 @@ class TransformersTarget:
         names = [row.name for row in client.batch]
         if self.model is not None:
             records.append(self._real_forward(step, feed, fed))
-        accesses, tokens = self.tags.feed(feed, [_tags(row, feed, index) for index, row in enumerate(client.batch)])
+        accesses, tokens = self._shadow_forward(feed)
         samples = [self._sampled(row, feed, fed, token) for row, token in zip(client.batch, tokens, strict=True)]
         records.append(Forward(step, _rows(names, feed, fed, samples), accesses))
         outputs, finished = client.advance(feed, fed)
         if self.config.num_speculative_tokens:
-            self._do([do.Crop(fed.drafts - fed.right)])  # also of no tokens, as assisted decoding does
+            self._do([do.Crop(fed.drafts - fed.kept)])  # also of no tokens, as assisted decoding does
         records.append(Delivered(step, outputs, finished))
         self._settle(finished)
         return Effect(records)
+
+    def _shadow_forward(self, feed: do.Feed) -> tuple[Sequence[Access], Sequence[int]]:
+        """Run the shadow layers, if the release has any; return the accesses, and the token that each row samples."""
+        rows = self.client.batch
+        if self.tags is not None:
+            return self.tags.feed(feed, [_tags(row, feed, index) for index, row in enumerate(rows)])
+        for row in rows:
+            row.truth.reach(row.known + 1)
+        return (), [row.truth.tokens[row.known] for row in rows]
 
     def _real_forward(self, step: int, feed: do.Feed, fed: Fed) -> RealForward:
         assert self.model is not None
@@ -170,8 +191,9 @@ class TransformersTarget:
             return ()
         if not feed.drafts:
             return (token,)
-        row.truth.reach(row.known + fed.right + 1)
-        return tuple(row.truth.tokens[row.known : row.known + fed.right + 1])
+        accepted = fed.kept if row.session else fed.right  # the turn of a session has no use for more
+        row.truth.reach(row.known + accepted + 1)
+        return tuple(row.truth.tokens[row.known : row.known + accepted + 1])
 
     def _settle(self, finished: Sequence[str]) -> None:
         masks = {row.name or "": self._mask(row) for row in self.client.live()}
@@ -226,7 +248,8 @@ class TransformersTarget:
 
     def reset(self, event: Reset) -> Effect:
         """Empty the batch's cache in place."""
-        self._do(self.client.empty())
+        refused = self._do(self.client.empty())
+        assert not refused, refused
         return Effect()
 
     # views
@@ -249,11 +272,12 @@ class TransformersTarget:
             running=list(running),
             parked=list(client.parked),
             leftovers={"requests": len(running) + len(waiting), "sessions": len(client.parked) + len(kept)},
-            caches=caches | kept,
+            caches=caches | kept if self.tags else {},
         )
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """Return the content of a row of the batch's cache, or of a session's."""
+        assert self.tags is not None
         if block < PARKED:
             return self.tags.read(self.caches.cache, group, layer, block, self._mask(self.client.batch[block]))
         name = sorted(self.client.kept)[block - PARKED]

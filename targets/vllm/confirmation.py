@@ -15,7 +15,6 @@ from msgspec import structs
 from ..base.confirmation import ALONE, Rows
 from ..base.protocol import TargetError
 from ..base.trace import Step, Trace
-from .gpu.models import MIXERS
 from .gpu.scaling import candidates
 
 FILLS = ("random", "zero", "nan")
@@ -32,7 +31,7 @@ def forms(trace: Trace) -> Iterator[Trace]:
 
 def choices(trace: Trace) -> Sequence[Mapping[str, str]]:
     """Both runners, and all kinds of state layers that the trace leaves open."""
-    mixers = [trace.config.options["mixer"]] if "mixer" in trace.config.options else MIXERS
+    mixers = [trace.config.options["mixer"]] if "mixer" in trace.config.options else ("mamba2", "gdn")
     return [{"mixer": mixer, "runner": runner} for mixer in mixers for runner in ("v2", "v1")]
 
 

@@ -1,6 +1,7 @@
 """Contracts between state layers and the metadata that vLLM builds for them.
 
 gdn     gated delta net (`GDNAttentionMetadataBuilder`): read in `metadata`
+short_conv  short convolutions (`ShortConvAttentionMetadataBuilder`): as Mamba 2, a window without a recurrent state
 mamba1  Mamba 1 (`Mamba1AttentionMetadataBuilder`): as Mamba 2, after `MambaMixer.forward_impl`; its scan is compiled
 mamba2  Mamba 2 (`Mamba2AttentionMetadataBuilder`): read here, after `MambaMixer2.conv_ssm_forward`. Prefills run
         first. Decode rows are speculative wherever k > 0. Since 0.32 a chunk may also leave the state at a boundary
@@ -26,12 +27,14 @@ class Contract(NamedTuple):
     rows     reads the rows of one layer from it
     skipped  the state index at which kernels skip a row
     exports  True if a chunk may leave a state at a boundary inside it
+    mixes    True if another kernel computes decode rows that share a batch with prefills or verifications
     """
 
     backend: Any
     rows: Callable[[Any, Columns], list[StateRow]]
     skipped: int = 0
     exports: bool = False
+    mixes: bool = False
 
 
 def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 0) -> Contract:
@@ -43,13 +46,13 @@ def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 
         chunks = name == "mamba2"
         every = partial(all_rows, window=conv_width - 1, block_size=block_size, chunks=chunks, skipped=skipped)
         return Contract(compat.state_backend(name.upper()), every, skipped)
-    if name == "mamba1":
+    if name in ("mamba1", "short_conv"):
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
-        return Contract(compat.state_backend("MAMBA1"), rows, skipped)
+        return Contract(compat.state_backend(name.upper()), rows, skipped)
     if name == "mamba2":
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
         return Contract(compat.state_backend("MAMBA2"), rows, skipped, compat.stores_inner_states())
-    return Contract(compat.state_backend("GDN_ATTN"), partial(state_rows, skipped=skipped), skipped)
+    return Contract(compat.state_backend("GDN_ATTN"), partial(state_rows, skipped=skipped), skipped, mixes=True)
 
 
 def mamba2_rows(metadata: Any, columns: Columns, window: int, skipped: int = 0) -> list[StateRow]:

@@ -65,6 +65,17 @@ class StateRow(NamedTuple):
     cached: Cached | None = None
 
 
+KERNELS = ("prefill", "verification", "decode", "decode beside others")
+"""What computes a row of a state layer."""
+
+
+def kernels_of(rows: Sequence[StateRow], mixes: bool) -> dict[int, str]:
+    """Return the one of `KERNELS` that computes each row; `mixes` as in `Contract`."""
+    beside = mixes and any(row.prefill or row.speculative for row in rows)
+    decode = "decode beside others" if beside else "decode"
+    return {row.row: "prefill" if row.prefill else "verification" if row.speculative else decode for row in rows}
+
+
 class SlotRow(NamedTuple):
     """One row of an attention layer.
 

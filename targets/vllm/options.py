@@ -12,7 +12,7 @@ def is_v2(config: Config) -> bool:
 
 def has_graphs(config: Config) -> bool:
     """Return True if decode batches are padded to captured sizes and replayed."""
-    return config.options.get("graphs", "none") == "decode" and bool(config.graph_sizes)
+    return config.options.get("graphs", "none") in ("decode", "piecewise") and bool(config.graph_sizes)
 
 
 def drafts_on_device(config: Config) -> bool:

@@ -25,10 +25,15 @@ def test_copies_stand_behind_their_row() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "times", "most", "known"),
-    [(["a", "b"], 3, 5, set()), (["a"], 2, 4, {"a.1"}), (["a" * (NAME_MAX - 1)], 2, 4, set())],
+    [
+        (["a", "b"], 3, 5, set()),
+        (["a"], 2, 4, {"a.1"}),
+        (["a" * (NAME_MAX - 1)], 2, 4, set()),
+        (["a", "a.1"], 2, 4, {"a", "a.1"}),
+    ],
 )
 def test_rows_that_do_not_fit_are_not_repeated(rows: list[str], times: int, most: int, known: set[str]) -> None:
-    """Too many rows, a name that arrived before, a name that is too long."""
+    """Too many rows, a name that arrived before, a name that is too long, a copy beside its original."""
     assert repeated(rows, times, most, known) == {}
 
 

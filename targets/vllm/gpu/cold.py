@@ -25,26 +25,31 @@ LONGEST = 1024
 _FILLS: tuple[Fill, ...] = ("zero", "nan")
 
 
+def alone_config(config: Config, drafts: int) -> Config:
+    """The configuration of an empty engine for one request: eager, V2, no prefix caching."""
+    size = next(group.block_size for group in config.groups if group.kind == "attention")
+    return structs.replace(
+        config,
+        num_blocks=(LONGEST // size + 8 + drafts) * len(config.groups),
+        mamba_cache_mode="none",
+        enable_prefix_caching=False,
+        num_speculative_tokens=drafts,
+        eagle_block_drop=False,
+        max_model_len=LONGEST,
+        max_num_seqs=1,
+        max_num_batched_tokens=LONGEST,
+        long_prefill_token_threshold=0,
+        async_depth=0,
+        policy="fcfs",
+        options={name: config.options[name] for name in ("mixer", "dtype") if name in config.options},
+    )
+
+
 class Cold:
     """Log-probabilities after each token of a sequence."""
 
     def __init__(self, config: Config, device: str) -> None:
-        size = next(group.block_size for group in config.groups if group.kind == "attention")
-        self._config = structs.replace(
-            config,
-            num_blocks=(LONGEST // size + 8) * len(config.groups),
-            mamba_cache_mode="none",
-            enable_prefix_caching=False,
-            num_speculative_tokens=0,
-            eagle_block_drop=False,
-            max_model_len=LONGEST,
-            max_num_seqs=1,
-            max_num_batched_tokens=LONGEST,
-            long_prefill_token_threshold=0,
-            async_depth=0,
-            policy="fcfs",
-            options={name: config.options[name] for name in ("mixer", "dtype") if name in config.options},
-        )
+        self._config = alone_config(config, 0)
         self._engine = RealEngine(self._config, device)
         self._engine.reset("zero")
         self._engine.real.mirror = None

@@ -23,7 +23,10 @@ from ...base.trace import Config
 from .. import compat
 from ..configuration import block_size, scheduler_config, set_graph_sizes
 from ..options import drafts_on_device, has_graphs
-from .models import dtype, layer_kinds, mixer, model_folder
+from .models import KEY_VALUE, dtype, layer_kinds, mixer, model_folder
+
+PIECES = (1, 2, 4, 8, 16, 32, 64)
+"""Tokens of piecewise graphs, up to the largest batch."""
 
 
 def configure(config: Config, device: torch.device) -> VllmConfig:
@@ -57,13 +60,25 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
     _set_block_sizes(config, made.cache_config, torch.tensor([], dtype=getattr(torch, dtype(config))).element_size())
     if has_graphs(config):
         set_graph_sizes(config, made.compilation_config)
+    if is_piecewise(config):
+        compilation, most = made.compilation_config, config.max_num_batched_tokens
+        sizes = {*compilation.cudagraph_capture_sizes, *[size for size in PIECES if size < most], most}
+        compilation.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
+        compilation.cudagraph_capture_sizes = sorted(sizes)
+        compilation.max_cudagraph_capture_size = max(sizes)
     return made
 
 
 def _compilation(config: Config) -> CompilationConfig:
-    """Layers run as written; full graphs for decode batches only."""
-    mode = CUDAGraphMode.FULL_DECODE_ONLY if has_graphs(config) else CUDAGraphMode.NONE
+    """Layers run as written. Full graphs for decode batches; with graphs=piecewise, others are replayed in pieces."""
+    modes = {"decode": CUDAGraphMode.FULL_DECODE_ONLY, "piecewise": CUDAGraphMode.FULL_AND_PIECEWISE}
+    mode = modes[config.options["graphs"]] if has_graphs(config) else CUDAGraphMode.NONE
     return CompilationConfig(mode=0, custom_ops=["none"], cudagraph_mode=mode)
+
+
+def is_piecewise(config: Config) -> bool:
+    """Return True if batches with prompts are replayed in pieces."""
+    return has_graphs(config) and config.options["graphs"] == "piecewise"
 
 
 def _speculation(config: Config, model: Any) -> SpeculativeConfig:
@@ -82,7 +97,7 @@ def _speculation(config: Config, model: Any) -> SpeculativeConfig:
 
 def attention_page(config: Config, word: int) -> int:
     """Bytes of one block of one attention layer; `word` bytes an element."""
-    heads, size = {"mamba2": (2, 64), "gdn": (2, 128)}[mixer(config)]
+    heads, size = KEY_VALUE[mixer(config)]
     return block_size(config, "attention") * 2 * heads * size * word
 
 

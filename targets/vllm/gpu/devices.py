@@ -22,6 +22,9 @@ DEVICES = ("cuda", "interpreter")
 OPERATORS = "vLLM's compiled operators (PyTorch)"
 ATTENTION = "FlashAttention (vLLM's Triton attention)"
 GPU = "the GPU (Triton's interpreter)"
+INVARIANCE = "batch invariance of state layers (declared here, not by vLLM)"
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+"""vLLM's own switch for kernels whose results do not depend on the other rows of the batch."""
 
 
 def variables(home: Path, device: str) -> dict[str, str]:
@@ -38,6 +41,7 @@ def variables(home: Path, device: str) -> dict[str, str]:
         "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
+        BATCH_INVARIANT: os.environ.get(BATCH_INVARIANT, "0"),
     }
     if device == "cuda":
         # Products of float32 with three TF32 products each: rounding stays far below a defect.
@@ -59,6 +63,8 @@ def prepare(device: str) -> tuple[str, ...]:
     if GPU in stood_in:
         _stand_in_platform()
     _without_subprocesses(bool(stood_in))
+    if INVARIANCE in stood_in:
+        _declare_batch_invariance()
     return stood_in
 
 
@@ -69,6 +75,8 @@ def stood_in_for(package: Path, device: str) -> tuple[str, ...]:
         missing.append(OPERATORS)
     if not any(package.glob("vllm_flash_attn/_vllm_fa2_C*.so")):
         missing.append(ATTENTION)
+    if os.environ.get(BATCH_INVARIANT) == "1":
+        missing.append(INVARIANCE)
     return (*missing, GPU) if device == "interpreter" else tuple(missing)
 
 
@@ -128,6 +136,13 @@ def _stand_in_operators(device: str) -> None:
     operator(
         "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()", fused_add_rms_norm
     )
+    operator(
+        "selective_scan_fwd(Tensor u, Tensor! delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor!? z, "
+        "Tensor? delta_bias, bool delta_softplus, Tensor? query_start_loc, Tensor? cache_indices, "
+        "Tensor? has_initial_state, Tensor! ssm_states, int null_block_id, int block_size, Tensor? first, "
+        "Tensor? last, Tensor? initial, Tensor? cu_chunk_seqlen, Tensor? last_chunk_indices) -> ()",
+        _selective_scan,
+    )
     compiled: Any = torch.ops._C
     compiled.weak_ref_tensor = lambda tensor: tensor
     if device == "cuda":
@@ -139,6 +154,46 @@ def _stand_in_operators(device: str) -> None:
         setattr(compiled, name, lambda *_: False)
     utilities: Any = torch.ops._C_cuda_utils
     utilities.get_max_shared_memory_per_block_device_attribute = lambda _: 232448
+
+
+def _selective_scan(
+    u: Any, delta: Any, a: Any, b: Any, c: Any, d: Any, z: Any, bias: Any, softplus: bool, starts: Any, slots: Any,
+    has_initial: Any, states: Any, null: int, *_: Any,
+) -> None:  # fmt: skip
+    """Mamba 1's prefill, token by token: u, delta, z [channels, tokens]; b, c [1, state, tokens]; rows `starts`.
+
+    The output replaces z, or delta where there is no gate. Rows at the null block are skipped.
+    """
+    import torch
+
+    steps = delta.float() + (0.0 if bias is None else bias.float()[:, None])
+    steps = torch.nn.functional.softplus(steps) if softplus else steps
+    output, gates = (delta, None) if z is None else (z, torch.nn.functional.silu(z.float()))
+    ends, rows, initial = starts.tolist(), slots.flatten().tolist(), has_initial.tolist()
+    for row, slot in enumerate(rows):
+        if slot == null:
+            continue
+        state = states[slot].float() if initial[row] else torch.zeros_like(states[slot], dtype=torch.float32)
+        for token in range(ends[row], ends[row + 1]):
+            step, value = steps[:, token, None], u[:, token].float()
+            state = torch.exp(step * a) * state + step * value[:, None] * b[0, :, token].float()
+            result = (state * c[0, :, token].float()).sum(-1)
+            result = result if d is None else result + d * value
+            output[:, token] = (result if gates is None else result * gates[:, token]).to(output.dtype)
+        states[slot] = state.to(states.dtype)
+
+
+def _declare_batch_invariance() -> None:
+    """vLLM refuses the mode for state layers, whose Triton kernels compute each row by itself. Whether they are batch
+    invariant is what the exact reference then checks."""
+    from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+
+    for kind in MambaAttentionBackendEnum:
+        try:
+            backend: Any = kind.get_class()
+        except (ImportError, ValueError):  # of other platforms, or not registered
+            continue
+        backend.supports_batch_invariance = classmethod(lambda cls: True)
 
 
 class _Pinned:

@@ -31,9 +31,10 @@ from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from ..layout import layout_of
 from ..options import drafts_on_device, has_graphs, is_v2
 from . import replay
-from .configuration import configure
+from .configuration import configure, is_piecewise
+from .devices import BATCH_INVARIANT
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
-from .models import fill_weights, mixer
+from .models import STATE_KIND, fill_weights, mixer
 from .real_model import RealModel, watch_sampling
 from .snapshot import Snapshot
 
@@ -51,6 +52,10 @@ def prepare_process(device: str) -> None:
         prepare()
     else:
         torch.accelerator.set_device_index(0)
+    if device == "cuda" and os.environ.get(BATCH_INVARIANT) == "1":
+        from vllm.model_executor.determinism.batch_invariant import init_batch_invariance
+
+        init_batch_invariance()  # as vLLM's worker does
     _patch_models()
     hooks.install()
     with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig()):
@@ -124,6 +129,9 @@ class RealEngine:
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process(device)
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
+        os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1" if is_piecewise(config) else "0"
+        if is_piecewise(config):
+            replay.watch_pieces()
         self.vllm_config = vllm_config = configure(config, self.device)
         with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()
@@ -239,7 +247,8 @@ class RealEngine:
     def _build_mirror(self, cache_config: Any) -> None:
         config, groups = self.config, cache_config.kv_cache_groups
         window, k = config.conv_width - 1, config.num_speculative_tokens
-        kind = contract(mixer(config), config.conv_width)
+        name = mixer(config)
+        kind = contract(STATE_KIND.get(name, name), config.conv_width)
         block_size = max(group.block_size for group in self.layout.groups if group.kind == "attention")
         words = max(2 * block_size, window + k + 1)
         slots = max(group.layers for group in self.layout.groups)
@@ -267,8 +276,8 @@ class RealEngine:
         return (cached,) if isinstance(cached, torch.Tensor) else tuple(cached)
 
     def temporal(self, group: int, layer: int) -> torch.Tensor:
-        """[blocks, ...] bits of a state layer's temporal states."""
-        state = self.caches(self.recorder.layers[group, layer].layer_name)[1]
+        """[blocks, ...] bits of a state layer's temporal states; of a layer with windows only: of these."""
+        state = self.caches(self.recorder.layers[group, layer].layer_name)[-1]
         return state.view({2: torch.int16, 4: torch.int32}[state.element_size()])
 
     def fill_pool(self, fill: Fill) -> None:

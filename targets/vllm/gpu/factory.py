@@ -7,6 +7,7 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target, TargetError
 from ...base.trace import Config
+from .models import NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _OBSERVES = frozenset(
@@ -46,7 +47,11 @@ class GpuFactory:
                 "mixer": ("gdn", "mamba2"),
                 "dtype": ("float32",),
             },
-            accepts={"dtype": ("bfloat16",)},
+            accepts={
+                "dtype": ("bfloat16",),
+                "graphs": ("piecewise",),
+                "mixer": ("nemotron_h", "short_conv", "mamba1"),
+            },
             traces_per_second=1.0,
             traces_per_configuration=24,
             features=frozenset({"block-tables", "padding"}),
@@ -65,12 +70,23 @@ class GpuFactory:
             return f"its models have no mamba_cache_mode={config.mamba_cache_mode}"
         if config.eagle_block_drop:
             return "its models have no EAGLE head"
-        if config.options.get("mixer") == "mamba2":
+        if self.device != "cuda" and config.options.get("graphs") == "piecewise":
+            return "piecewise graphs need a GPU"
+        return self._model_supports(config, config.options.get("mixer", "gdn"))
+
+    @staticmethod
+    def _model_supports(config: Config, mixer: str) -> str:
+        if not has_layers(mixer, layer_kinds(config)):
+            return "Jamba's layers have a period: as many state layers before each attention layer"
+        if mixer in NO_DRAFTS and config.num_speculative_tokens:
+            return f"vLLM has no speculation for mixer={mixer}"
+        if STATE_KIND.get(mixer, mixer) == "mamba2":
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:
                 return "a chunk of a Mamba 2 layer may keep one state more: raise num_blocks"
-            if config.options.get("dtype") == "bfloat16" and config.groups[0].block_size < 32:
-                return "a page of 16 bfloat16 keys and values is smaller than a state"
+        is_large = mixer not in ("gdn", "short_conv") and config.options.get("dtype") == "bfloat16"
+        if is_large and config.groups[0].block_size < 32:
+            return "a page of 16 bfloat16 keys and values is smaller than a state"
         return ""
 
     def open(self, config: Config) -> Target:
@@ -78,11 +94,12 @@ class GpuFactory:
         reason = self.supports(config)
         if reason:
             raise TargetError(f"{self.name}: {reason}; change the configuration")
+        from .alone import alone, is_batch_invariant
         from .cold import cold
         from .target import RealTarget
 
-        reference = cold(config, self.device)
-        return RealTarget(config, self.device, self.fills, reference)  # type: ignore[arg-type]
+        exact = alone(config, self.device) if is_batch_invariant() and not config.async_depth else None
+        return RealTarget(config, self.device, self.fills, cold(config, self.device), exact)  # type: ignore[arg-type]
 
 
 def make_factory(name: str, device: str) -> GpuFactory:

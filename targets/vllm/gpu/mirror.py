@@ -21,6 +21,7 @@ from ...base.observe import Zeroed
 from ...base.shadow import join
 from ..contracts import Contract
 from ..hooks import Recorder
+from ..layer_rows import kernels_of
 from ..layers import ShadowAttention, Tags
 from ..runner_adapter import Rows, RunnerV1, RunnerV2
 from ..state_layers import ShadowMamba
@@ -44,6 +45,12 @@ class MirrorMamba(ShadowMamba):
         self.window, self.buffer = window, window + drafts
         self.group, self.index = place
         self.conv, self.temporal = words[:, : self.buffer], words[:, self.buffer]
+
+    def run(self, ids: Sequence[int]) -> Tags:
+        """Run all rows, and note which kernel computes each of them."""
+        assert isinstance(self.recorder, MirrorRecorder)
+        self.recorder.kernels.update(kernels_of(self.recorder.state_rows(self), self.contract.mixes))
+        return super().run(ids)
 
 
 class MirrorAttention(ShadowAttention):
@@ -114,6 +121,8 @@ class MirrorRecorder(Recorder):
         super().__init__()
         self.storages: Sequence[Words] = ()
         self.layers: dict[tuple[int, int], MirrorMamba | MirrorAttention] = {}
+        self.kernels: dict[int, str] = {}
+        """Rows of the last forward: what computed them."""
 
     def copied(self, name: str | None, group: int, columns: tuple[int, int], offset: int, table: Sequence[int]) -> None:
         """An align copy: temporal state and shifted window of every layer of the group."""
@@ -167,6 +176,7 @@ class Mirror:
         if context.attn_metadata is None or not self.recorder.begin_forward(context, ids):
             return False
         hidden: Tags | None = None
+        self.recorder.kernels.clear()
         for layer in self.layers:
             hidden = join(hidden, layer.run(ids))
         self.recorder.end_forward()

@@ -1,5 +1,5 @@
-"""Tiny hybrid models with random weights, as vLLM's own model classes: Granite 4 (Mamba 2) and Qwen3-Next (gated delta
-net, without experts).
+"""Tiny hybrid models with random weights, as vLLM's own model classes: Granite 4 and Nemotron-H (Mamba 2), Qwen3-Next
+(gated delta net, without experts), LFM2 (short convolution) and Jamba (Mamba 1, without experts).
 
 A model has as many layers of each kind as the trace's groups, interleaved as in the CPU adapter's shadow model. Weights
 depend on the parameter's name only: every process builds the same model. They are larger than a trained model's, so
@@ -24,6 +24,7 @@ _COMMON: dict[str, Any] = {
     "rms_norm_eps": 1e-06, "hidden_act": "silu", "tie_word_embeddings": False, "rope_theta": 10000.0,
     "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0, "num_experts_per_tok": 1,
 }  # fmt: skip
+# By the kind of state layer; a second model of a kind has a name of its own.
 _MODELS: dict[str, dict[str, Any]] = {
     "mamba2": {
         "architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid",
@@ -41,9 +42,42 @@ _MODELS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 64, "decoder_sparse_step": 1, "partial_rotary_factor": 0.25,
     },
 }  # fmt: skip
-MIXERS = tuple(_MODELS)
-"""Kinds of state layers."""
-_NAMES = {"mamba2": ("mamba", "attention"), "gdn": ("linear_attention", "full_attention")}
+_MODELS |= {
+    "nemotron_h": {
+        "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h",
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64, "attention_head_dim": 64,
+        "mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 1, "conv_kernel": 4,
+        "chunk_size": 16, "use_conv_bias": True, "use_bias": False, "mlp_bias": False, "layer_norm_epsilon": 1e-06,
+        "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "residual_in_fp32": False,
+        "n_routed_experts": 0,
+    },
+    "short_conv": {
+        "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2",
+        "num_attention_heads": 2, "num_key_value_heads": 2, "conv_L_cache": 4, "conv_bias": True, "conv_dim": 128,
+        "block_dim": 128, "block_ff_dim": 256, "block_multiple_of": 64, "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": True, "norm_eps": 1e-06,
+    },
+    "mamba1": {
+        "architectures": ["JambaForCausalLM"], "model_type": "jamba",
+        "num_attention_heads": 2, "num_key_value_heads": 2, "num_experts": 1,
+        "expert_layer_period": 2, "expert_layer_offset": 1,
+        "mamba_d_state": 8, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 16,
+        "mamba_conv_bias": True, "mamba_proj_bias": False,
+    },
+}  # fmt: skip
+_NAMES = {
+    "mamba2": ("mamba", "attention"),
+    "gdn": ("linear_attention", "full_attention"),
+    "short_conv": ("conv", "full_attention"),
+}
+STATE_KIND = {"nemotron_h": "mamba2"}
+"""The kind of state layer, for the models that are not named after it."""
+KEY_VALUE: dict[str, tuple[int, int]] = {
+    name: (fields["num_key_value_heads"], fields.get("head_dim", 64)) for name, fields in _MODELS.items()
+}
+"""Heads of keys and values, and their size."""
+NO_DRAFTS = ("short_conv", "mamba1")
+"""Models whose state layers vLLM does not drive with speculation."""
 
 
 def mixer(config: Config) -> str:
@@ -65,9 +99,21 @@ def layer_kinds(config: Config) -> str:
 
 def model_fields(name: str, kinds: str) -> dict[str, Any]:
     """The fields of the `config.json` of a model whose layers are `kinds`."""
-    names = dict(zip("ma", _NAMES[name], strict=True))
-    layers = {"num_hidden_layers": len(kinds), "layer_types": [names[kind] for kind in kinds]}
-    return _COMMON | _MODELS[name] | layers
+    if name == "nemotron_h":
+        layers: dict[str, Any] = {"hybrid_override_pattern": kinds.replace("m", "M").replace("a", "*")}
+    elif name == "mamba1":
+        period = kinds.index("a") + 1
+        layers = {"attn_layer_period": period, "attn_layer_offset": period - 1}
+    else:
+        names = dict(zip("ma", _NAMES[name], strict=True))
+        layers = {"layer_types": [names[kind] for kind in kinds]}
+    return _COMMON | _MODELS[name] | layers | {"num_hidden_layers": len(kinds)}
+
+
+def has_layers(name: str, kinds: str) -> bool:
+    """Return True if the model can have layers of these kinds: those of Jamba have a period."""
+    period = kinds.index("a") + 1
+    return name != "mamba1" or all((kind == "a") == (index % period == period - 1) for index, kind in enumerate(kinds))
 
 
 @cache

@@ -5,7 +5,7 @@ The real model's logits are kept, as log-probabilities on the host: one row for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -27,10 +27,14 @@ class Read(NamedTuple):
 
     indices  tokens of the batch from which vLLM samples
     logprobs [indices, vocabulary] log-probabilities
+    tokens   the tokens that vLLM was made to sample
+    kernels  what computed the state of each row of the batch (`layer_rows.KERNELS`)
     """
 
     indices: Sequence[int]
     logprobs: Floats
+    tokens: Sequence[int]
+    kernels: Mapping[int, str]
 
 
 class RealModel:
@@ -39,6 +43,8 @@ class RealModel:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.mirror: Mirror | None = None
+        self.choose: Callable[[Sequence[int]], Sequence[int]] | None = None
+        """Returns the tokens to sample after some tokens of the batch; None: the mirror chooses them."""
         self.sampled_from: torch.Tensor | None = None
         self.reads: list[Read] = []
         self.keep_hidden = False
@@ -46,6 +52,9 @@ class RealModel:
         """Of the last forward's tokens, if they are kept."""
         self.captured: tuple[Any, torch.Tensor] | None = None
         """Forward context and input ids of the capture that ended last."""
+        self.in_pieces = False
+        """True while a piecewise graph is captured or replayed: the mirror is walked afterwards."""
+        model.real_model = self
         self._forward = model.forward
         self._compute_logits = model.compute_logits
         model.forward = self.forward
@@ -56,6 +65,8 @@ class RealModel:
         hidden = self._forward(input_ids, *arguments, **keywords)
         if self.keep_hidden:
             self.hidden = hidden
+        if self.in_pieces:
+            return hidden
         context = get_forward_context()
         if hidden.is_cuda and torch.cuda.is_current_stream_capturing():
             self.captured = context, input_ids
@@ -85,16 +96,20 @@ class RealModel:
         logits = self._compute_logits(hidden, *arguments, **keywords)
         chosen = self.sampled_from
         self.sampled_from = None
-        if self.mirror is None or chosen is None or not self.mirror.tags:
+        choose, kernels = self.choose, dict[int, str]()
+        if self.mirror is not None and self.mirror.tags:
+            choose, kernels = choose or self.mirror.tokens, dict(self.mirror.recorder.kernels)
+        if choose is None or chosen is None:
             return logits
         with torch.inference_mode():
             # One copy for both: indices are far below 2^24.
             values = torch.cat([logits.float().log_softmax(-1), chosen[:, None].float()], 1).cpu().numpy()
         indices: list[int] = values[:, -1].astype(int).tolist()
-        self.reads.append(Read(indices, values[:, :-1]))
+        tokens = choose(indices)
+        self.reads.append(Read(indices, values[:, :-1], tokens, kernels))
         forced = torch.zeros_like(logits)
-        tokens = torch.tensor(self.mirror.tokens(indices), device=logits.device)
-        return forced.scatter_(1, tokens[:, None], _CERTAIN)
+        chosen = torch.tensor(tokens, device=logits.device)
+        return forced.scatter_(1, chosen[:, None], _CERTAIN)
 
 
 def logprobs(logits: torch.Tensor) -> Floats:

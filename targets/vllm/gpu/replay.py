@@ -1,11 +1,13 @@
 """Captured CUDA graphs of a real model: vLLM captures and replays, the mirror follows each replay.
 
 A replay reads the metadata of its capture: tensors as they are now, scalars as they were. The mirror walks exactly
-that.
+that. A piecewise graph (`BreakableCUDAGraphWrapper`) runs attention and state layers between its pieces, on the
+metadata of the batch: so does the mirror.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -75,6 +77,30 @@ class _Model:
             self._recorder.is_graph = True
             self._real.walk(*captured)
         return result
+
+
+@cache
+def watch_pieces() -> None:
+    """Let the mirror follow piecewise graphs, once per process."""
+    from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
+
+    call = BreakableCUDAGraphWrapper.__call__
+
+    def following(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        context, real = get_forward_context(), getattr(self.unwrap(), "real_model", None)
+        if real is None or context.cudagraph_runtime_mode != CUDAGraphMode.PIECEWISE:
+            return call(self, *arguments, **keywords)
+        real.in_pieces = True
+        try:
+            result = call(self, *arguments, **keywords)
+        finally:
+            real.in_pieces = False
+        if real.mirror is not None:
+            real.mirror.recorder.is_graph = True
+        real.walk(context, keywords["input_ids"])
+        return result
+
+    BreakableCUDAGraphWrapper.__call__ = following
 
 
 def capture(runner: Any, real: RealModel, recorder: Recorder, is_v2: bool) -> Padding:

@@ -2,23 +2,30 @@
 
 The engines plan the same steps, since tokens are the tag model's. What the first one shows is the target's; the others
 only have to compute the same bits.
+
+With batch-invariant kernels the steps of each request that finishes are repeated alone (`alone`), and every bit is
+compared. Left to the tolerance: aborted requests, requests that resumed from a prefix which several plans computed, and
+all that follows a step which another kernel computes alone than in the batch.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ....reference.layout import Layout
+from ....reference.tokens import Truth
 from ...base.observe import (
     Content,
+    Delivered,
     Effect,
     Forward,
     ForwardRow,
+    Planned,
     RealForward,
     RealRow,
     Record,
@@ -28,17 +35,22 @@ from ...base.observe import (
 from ...base.trace import Arrive, Config, Event
 from .. import hooks
 from ..target import VllmTarget
+from .alone import Alone
 from .cold import Cold
 from .engine import Fill, RealEngine
 from .engines import ENGINES
-from .models import dtype, mixer
-from .real_model import Floats
+from .lives import Lives
+from .models import STATE_KIND, dtype, mixer
+from .plans import Segment
+from .real_model import Floats, Read
 
 TOLERANCES = {
     ("gdn", "float32"): 0.15,
     ("mamba2", "float32"): 0.6,
     ("gdn", "bfloat16"): 1.0,
     ("mamba2", "bfloat16"): 2.0,
+    ("mamba1", "bfloat16"): 2.0,
+    ("short_conv", "bfloat16"): 1.0,
 }
 """Largest difference of a log-probability from the same tokens alone that counts as rounding: four to seven times the
 largest that was measured on a tree with the known causes fixed (benchmarks/gpu_engines.md). Most of it is TF32,
@@ -54,7 +66,9 @@ def tolerance(config: Config, device: str) -> float:
     exact = device == "interpreter" or os.environ.get("TRITON_F32_DEFAULT") in ("tf32x3", "ieee")
     if exact and dtype(config) == "float32":
         return EXACT_PRODUCTS
-    return TOLERANCES[mixer(config), dtype(config)]
+    name = mixer(config)
+    kind = STATE_KIND.get(name, name)
+    return TOLERANCES.get((kind, dtype(config)), TOLERANCES["mamba2", "float32"])
 
 
 class Computed(NamedTuple):
@@ -62,12 +76,18 @@ class Computed(NamedTuple):
 
     rows    (request, position) of each row of `logprobs`
     writes  (group, layer, block) of the states that were stored
+    segments  (request, what the step computed of it)
+    ends    (request, group, layer, block) of the states at the ends of those segments
+    live    the rows of the model's log-probabilities that `logprobs` are
     """
 
     step: int
     rows: Sequence[tuple[str, int]]
     logprobs: Floats
     writes: Sequence[tuple[int, int, int]]
+    segments: Sequence[tuple[str, Segment]]
+    ends: Sequence[tuple[str, int, int, int]]
+    live: Sequence[int]
 
 
 class Lane(VllmTarget):
@@ -80,6 +100,8 @@ class Lane(VllmTarget):
         self.fill: Fill = fill
         self.lengths: dict[str, int] = {}
         self.computed: list[Computed] = []
+        self.reads: list[Read] = []
+        """What the real model computed in the last event, one for each executed step."""
         self._clean: set[int] = set()
 
     def happen(self, event: Event) -> Effect:
@@ -110,9 +132,28 @@ class Lane(VllmTarget):
                 for access in forward.accesses
                 if isinstance(access, StateWrite) and access.temporal is not None and access.block
             }
-            values = read.logprobs[[index for index, _ in live]]
-            self.computed.append(Computed(forward.step, [place for _, place in live], values, sorted(writes)))
+            rows = [index for index, _ in live]
+            segments = self._segments(forward, read)
+            ends = [
+                (segments[access.row][0], access.group, access.layer, access.block)
+                for access in forward.accesses
+                if isinstance(access, StateWrite) and access.temporal is not None and access.block
+                and access.row in segments and access.depth == segments[access.row][1].end
+            ]  # fmt: skip
+            own, parts = [place for _, place in live], list(segments.values())
+            self.computed.append(Computed(forward.step, own, read.logprobs[rows], sorted(writes), parts, ends, rows))
+        self.reads = list(reads)
         reads.clear()
+
+    def _segments(self, forward: Forward, read: Read) -> dict[int, tuple[str, Segment]]:
+        """What the step computed, by row."""
+        found = {}
+        for row, one in enumerate(forward.rows):
+            kept = len([place for place in self._places(one) if place])
+            if one.request is not None and kept:
+                drafts = tuple(one.tokens[len(one.tokens) - one.drafts :])
+                found[row] = one.request, Segment(one.position, kept, drafts, read.kernels.get(row, ""))
+        return found
 
     def _places(self, row: ForwardRow) -> list[tuple[str, int] | None]:
         """(request, position) of each token of a row; None where the output is thrown away: from a wrong draft on, and
@@ -124,6 +165,12 @@ class Lane(VllmTarget):
         wanted = truth.tokens[row.position : row.position + len(row.tokens)]
         right = min(first_difference(wanted, row.tokens), self.lengths[row.request] - row.position)
         return [(row.request, row.position + index) if index < right else None for index in range(len(row.tokens))]
+
+    def own_tokens(self, name: str) -> Sequence[int]:
+        """All tokens that a request may get to."""
+        truth: Truth = self.real_engine.drafter.truths[name]
+        truth.reach(self.lengths[name])
+        return truth.tokens[: self.lengths[name]]
 
     def fill_freed(self) -> None:
         """Fill blocks that were freed and have no key; nothing may read them once no step is under way."""
@@ -140,6 +187,43 @@ class Lane(VllmTarget):
         return self.real_engine.temporal(group, layer)[blocks].flatten(1)
 
 
+class Follower(Lane):
+    """An engine that repeats the steps of a leading one, with other bytes in unused memory.
+
+    It needs no mirror: the tokens are those that the leading one's mirror chose. If its steps were others, its real
+    model would compute something else, too.
+    """
+
+    def __init__(self, engine: RealEngine, fill: Fill) -> None:
+        super().__init__(engine, fill)
+        engine.real.mirror, engine.real.choose = None, self._choose
+        self._chosen: Iterator[Read] = iter(())
+        self._no_view = self.view()
+
+    def follow(self, event: Event, leader: Lane) -> None:
+        """Let an event happen that has happened to the leading engine."""
+        hooks.activate(None)
+        self._chosen = iter(leader.reads)
+        self.apply(event)
+        self.reads = list(self.real_engine.real.reads)
+        self.real_engine.real.reads.clear()
+        self.computed = [
+            one._replace(logprobs=mine.logprobs[one.live])
+            for one, mine, theirs in zip(leader.computed, self.reads, leader.reads, strict=False)
+            if mine.indices == theirs.indices
+        ]
+        if len(self.computed) < len(leader.computed) or len(self.reads) != len(leader.reads):
+            self.computed.clear()
+
+    def _choose(self, indices: Sequence[int]) -> Sequence[int]:
+        read = next(self._chosen, None)
+        return read.tokens if read and read.indices == indices else [0] * len(indices)
+
+    def _planned(self, plan: Any, budget: int) -> Planned:
+        """Nothing is observed here."""
+        return Planned(self.step, (), (), budget, self._no_view)
+
+
 def first_difference(wanted: Sequence[int], seen: Sequence[int]) -> int:
     """Index of the first unequal element, or the shorter length."""
     for index, (one, other) in enumerate(zip(wanted, seen, strict=False)):
@@ -151,34 +235,65 @@ def first_difference(wanted: Sequence[int], seen: Sequence[int]) -> int:
 class RealTarget:
     """Several engines, one trace."""
 
-    def __init__(self, config: Config, device: str, fills: Sequence[Fill], reference: Cold | None) -> None:
+    def __init__(
+        self, config: Config, device: str, fills: Sequence[Fill], reference: Cold | None, exact: Alone | None = None
+    ) -> None:
         self._engines = [ENGINES.take(config, device, number) for number in range(len(fills))]
-        self.lanes = [Lane(engine, fill) for engine, fill in zip(self._engines, fills, strict=True)]
+        self._first = Lane(self._engines[0], fills[0])
+        self._others = [Follower(*one) for one in zip(self._engines[1:], fills[1:], strict=True)]
+        self.lanes: Sequence[Lane] = [self._first, *self._others]
         self._sound = False
-        self._first = self.lanes[0]
         self._reference = reference
         self._tolerance = tolerance(config, device)
         self.layout: Layout = self._first.layout
         self.compared = 0
         self.largest = 0.0
         """Log-probabilities compared with the reference: rows, and the largest difference."""
+        block_size = max(group.block_size for group in config.groups if group.kind == "mamba")
+        self.lives = Lives(block_size, exact) if exact and not config.async_depth else None
 
     def apply(self, event: Event) -> Effect:
         """Let the event happen everywhere."""
         self._sound = False
         effect = self._first.happen(event)
-        for lane in self.lanes[1:]:
-            lane.happen(event)
+        for follower in self._others:
+            follower.follow(event, self._first)
         by_step = {one.step: one for one in self._real_forwards()}
+        exact = self._repeat_alone(effect) if self.lives else {}
         for lane in self.lanes:
             lane.fill_freed()
         records: list[Record] = []
         for record in effect.records:
             if isinstance(record, Forward) and record.step in by_step:
                 records.append(by_step.pop(record.step))
+                records += exact.pop(record.step, [])
             records.append(record)
         self._sound = True
         return Effect(records, effect.refused)
+
+    def _repeat_alone(self, effect: Effect) -> dict[int, list[RealForward]]:
+        """Follow the requests' plans; compare those of finished requests, by the step in which they finished."""
+        assert self.lives
+        lane, found = self._first, dict[int, list[RealForward]]()
+        computed = {one.step: one for one in lane.computed}
+        for record in effect.records:
+            if isinstance(record, Planned):
+                for row in record.rows:
+                    if row.admitted:
+                        self.lives.begin(row.name, lane.own_tokens(row.name)[: row.hit])
+            elif isinstance(record, Forward) and record.step in computed:
+                # States are as the last step left them.
+                is_last = record.step == max(computed)
+                one = computed[record.step]
+                self.lives.extend(one.segments, lane.own_tokens)
+                self.lives.keep_logprobs(one.rows, one.logprobs)
+                if is_last:
+                    self.lives.keep_states(one.ends, lane.states)
+            elif isinstance(record, Delivered):
+                ended = [self.lives.compare(record.step, name, lane.own_tokens(name)) for name in record.finished]
+                found[record.step] = [one for one in ended if one]
+        hooks.activate(lane.real_engine.recorder)
+        return found
 
     def _real_forwards(self) -> list[RealForward]:
         found = []
@@ -202,9 +317,7 @@ class RealTarget:
     def _expected(self, name: str, position: int) -> Floats | None:
         if self._reference is None:
             return None
-        truth = self._first.engine.drafter.truths[name]
-        truth.reach(self._first.lengths[name])
-        expected = self._reference.expected(truth.tokens[: self._first.lengths[name]])
+        expected = self._reference.expected(self._first.own_tokens(name))
         return None if expected is None else expected[position]
 
     def _differing_states(self, one: Computed) -> list[tuple[int, int, int]]:

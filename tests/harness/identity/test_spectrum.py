@@ -1,6 +1,7 @@
 """The suspicious function is the one in which failing and passing runs part."""
 
 from hybridfuzz.harness.explain.executed import RETURN, Executed
+from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence, Place
 from hybridfuzz.harness.identity.spectrum import PLACES, Spectrum
 
 FAILING = (
@@ -16,14 +17,21 @@ FAR = (Executed("engine/sched.py", "schedule", ((0, 10, 1), (10, 11, 2), (11, 12
 
 def test_the_first_place_comes_before_its_consequences() -> None:
     first, second = Spectrum(FAILING, [NEAR]).places()
-    assert (first.file, first.function, first.line, first.score) == ("engine/sched.py", "schedule", 10, 1.0)
+    assert (first.file, first.function, first.line, first.score) == ("engine/sched.py", "schedule", 10, 0.5)
     assert second.function == "execute"
 
 
-def test_what_passing_runs_execute_too_is_less_suspicious() -> None:
-    scores = {place.function: place.score for place in Spectrum(FAILING, [NEAR, FAR]).places()}
-    assert scores["execute"] == 1.0
-    assert scores["schedule"] < 1.0
+def test_a_neighbour_that_decides_otherwise_in_one_place_tells_most() -> None:
+    """With Ochiai, which counts each neighbour alike, one or two of nine fixed functions of vLLM were among the first
+    five of their smallest trace; with shared votes 6 are."""
+    nearest = (FAILING[0], NEAR[1])
+    scores = {place.function: place.score for place in Spectrum(FAILING, [NEAR, nearest]).places()}
+    assert scores == {"execute": 0.75, "schedule": 0.25}
+
+
+def test_code_that_only_one_run_reaches_is_a_consequence() -> None:
+    called = Executed("engine/batch.py", "add", ((0, 3, 6), (3, 4, 7)))
+    assert {place.function for place in Spectrum((*FAILING, called), [NEAR]).places()} == {"schedule", "execute"}
 
 
 def test_nearest_neighbours_decide_where_runs_part() -> None:
@@ -45,8 +53,31 @@ def test_a_returned_value_is_a_difference() -> None:
     assert (place.function, place.score) == ("is_decode", 1.0)
 
 
+def test_a_returned_value_counts_only_if_no_line_differs() -> None:
+    failing = (*FAILING, Executed("engine/run.py", "is_decode", ((0, 5, 6), (RETURN, 3, 7))))
+    passing = (*NEAR, Executed("engine/run.py", "is_decode", ((0, 5, 6), (RETURN, 2, 7))))
+    assert "is_decode" not in {place.function for place in Spectrum(failing, [passing]).places()}
+
+
 def test_without_a_passing_run_nothing_is_suspicious() -> None:
     assert Spectrum(FAILING, []).places() == ()
     assert Spectrum(FAILING, []).parting(1) == ()
-    many = tuple(Executed("e.py", f"f{number}", ((0, 1, number),)) for number in range(9))
-    assert len(Spectrum(many, [NEAR]).places()) == PLACES
+
+
+def test_the_number_of_places_is_limited() -> None:
+    failing, passing = (
+        tuple(Executed("e.py", f"f{number}", ((0, line, number),)) for number in range(PLACES + 4)) for line in (1, 2)
+    )
+    assert len(Spectrum(failing, [passing]).places()) == PLACES
+
+
+def test_places_of_a_finding_are_those_that_its_traces_agree_on() -> None:
+    def evidence(*places: tuple[str, float]) -> Evidence:
+        return Evidence("S3-step", places=[Place("e.py", name, 1, score) for name, score in places])
+
+    found = FindingEvidence([evidence(("helper", 1.0), ("cause", 0.7)), evidence(("cause", 0.9), ("other", 0.5))])
+    assert [(place.function, place.score) for place in found.places] == [
+        ("cause", 0.8),
+        ("helper", 0.5),
+        ("other", 0.25),
+    ]

@@ -49,11 +49,41 @@ def test_a_chunk_may_hold_nothing_but_padding_of_a_row() -> None:
     assert fed.start == 0
 
 
+def test_columns_of_an_ended_row_alone_are_not_fed_one_by_one() -> None:
+    """Otherwise nothing is scheduled for as many steps as the ended row was longer than the others."""
+    client = client_with(Arrive("r0", (("a", 9),), 3), Arrive("r1", (("b", 2),), 3), max_num_batched_tokens=2)
+    feed(client)
+    client.abort("r0")
+    _, _, planned, _ = client.plan(Step(), fresh=False)
+    assert [(row.name, row.num_tokens) for row in planned] == [("r1", 1)]
+
+
 @pytest.mark.parametrize(("chunks", "counts"), [("whole", [6, 1]), ("wide", [2, 2, 1, 1, 1]), ("any", [1] * 6)])
 def test_the_option_chunks_limits_how_prompts_are_fed(chunks: str, counts: list[int]) -> None:
     client = client_with(*TWO, options={"chunks": chunks})
     fed = [len(feed(client, Step(chunks={"r0": 1})).tokens[0]) for _ in counts]
     assert fed == counts
+
+
+@pytest.mark.parametrize(("client", "drafts"), [("generate", 1), ("loop", 3)])
+def test_a_request_may_end_in_the_middle_of_right_drafts(client: str, drafts: int) -> None:
+    """`generate` drafts no further than the end; a loop crops what it has no use for."""
+    one = client_with(Arrive("r0", (("a", 4),), 3), num_speculative_tokens=3, options={"client": client})
+    feed(one)
+    one.form()
+    fed, meaning, _, _ = one.plan(Step(drafts=3, right=3), fresh=False)
+    assert (fed.drafts, meaning.right) == (drafts, drafts)
+    [(_, tokens)], finished = one.advance(fed, meaning)
+    assert (len(tokens), finished) == (2, ["r0"])
+    assert one.columns == 6, "the last token is not in the cache"
+
+
+def test_a_client_may_wait_for_a_larger_batch() -> None:
+    client = client_with(TWO[0], options={"wait": "1"}, max_num_seqs=2)
+    assert client.form() == []
+    assert client.form() == [do.Begin(1)]
+    client = client_with(*TWO, options={"wait": "1"}, max_num_seqs=2)
+    assert client.form() == [do.Begin(2)], "it is full"
 
 
 def test_rows_that_have_ended_stay_until_the_batch_ends() -> None:

@@ -5,17 +5,22 @@ docs/explanation/transformers.md.
 """
 
 import os
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli_process import Cli
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.environment import cache_folder
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.repro import Failure
+from hybridfuzz.targets.base.trace import TraceError
 from hybridfuzz.targets.transformers.factory import capabilities, refusal
 from hybridfuzz.targets.transformers.repro import PROMISE, write_scripts
 
@@ -28,7 +33,30 @@ SILENT_FILES = sorted(path.name for path in SILENT.glob("*.json"))
 """RELEASE--WHAT.json: operations that work, and that nothing else here reaches for certain."""
 LATEST = "5.23.0"
 TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "6"))
-SOUND = {"chunks": "wide", "record": "no", "client": "generate", "max_model_len": 32}
+JAMBA = "5.23.0--jamba-later-chunk-forgets-the-state--S6-step-logprobs.json"
+INSTALLED = """
+import sys
+from pathlib import Path
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.registry import prepare
+launch = prepare("transformers", print)
+with WorkerClient("transformers", launch, trace_seconds=300) as worker:
+    worker.start()
+    print(launch.python == sys.executable, worker.run(load_trace(Path(sys.argv[1]))).violation is None)
+"""
+CONTINUOUS = """
+from hybridfuzz.targets.transformers.families import FAMILIES
+from transformers import AutoConfig
+from transformers.generation.continuous_batching.cache import group_layers_by_attn_type
+for name, family in FAMILIES.items():
+    try:
+        group_layers_by_attn_type(AutoConfig.for_model(family.model_type, **family.sizes))
+        print(name)
+    except ValueError:
+        pass
+"""
+SOUND = {"chunks": "wide", "record": "no", "client": "generate", "offload": "no", "max_model_len": 32}
 """Configurations in which the sound families are silent: no known defect of 5.23.0 is reached."""
 
 
@@ -68,9 +96,78 @@ def test_random_traces_are_silent(worker: WorkerClient, family: str) -> None:
     assert all(exercised[oracle] for oracle in ("S3", "S6", "S7", "S9"))
 
 
+@pytest.mark.parametrize(("release", "states"), [("5.15.1", True), ("5.12.1", False)])
+def test_an_older_release_runs_as_far_as_its_cache_allows(release: str, states: bool) -> None:
+    """Before 5.14 there are no state layers that all families share, and so no tags."""
+    with WorkerClient(f"transformers@{release}", prepare(f"transformers@{release}", print), trace_seconds=300) as old:
+        assert ("caches" in old.start().capabilities.observes) == states
+        assert old.run(load_trace(FOLDER / JAMBA)).violation is not None
+        assert old.run(load_trace(SILENT / "5.23.0--static-sessions.json")).violation is None
+        tags = load_trace(FOLDER / "5.23.0--qwen3-next-crop-keeps-the-state--S9-crop-mamba-temporal.json")
+        if states:
+            assert old.run(tags).violation is not None
+        else:
+            with pytest.raises(TraceError, match="does not record past states"):
+                old.run(tags)
+
+
+def test_a_release_without_state_layers_is_refused() -> None:
+    launch = prepare("transformers@5.4.0", print)
+    with WorkerClient("transformers@5.4.0", launch) as old, pytest.raises(TargetError, match=r"use 5\.5 or later"):
+        old.start()
+
+
+def test_a_checkout_is_its_own_source(tmp_path: Path) -> None:
+    """A changed line in it changes the verdict."""
+    tree = Path(prepare(f"transformers@{LATEST}", print).tree)
+    shutil.copytree(tree / "transformers", tmp_path / "src" / "transformers")
+    model = tmp_path / "src" / "transformers" / "models" / "qwen3_next" / "modeling_qwen3_next.py"
+    text = model.read_text(encoding="utf-8")
+    changed = text.replace("cache_params.update_recurrent_state(last_recurrent_state, self.layer_idx)", "pass")
+    assert text != changed
+    for source, fails in ((text, False), (changed, True)):
+        model.write_text(source, encoding="utf-8")
+        spec = f"transformers@{tmp_path}"
+        with WorkerClient(spec, prepare(spec, print), trace_seconds=300) as checkout:
+            checkout.start()
+            trace = load_trace(SILENT / "5.23.0--static-sessions.json")
+            assert (checkout.run(trace).violation is not None) == fails
+
+
+def test_what_is_installed_runs_without_an_environment_of_its_own() -> None:
+    """In an interpreter that can import transformers, `--target transformers` needs nothing else."""
+    launch = prepare(f"transformers@{LATEST}", print)
+    ran = subprocess.run(
+        [launch.python, "-c", INSTALLED, str(SILENT / "5.23.0--static-sessions.json")],
+        env={**os.environ, **launch.env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout.split() == ["True", "True"], ran.stderr
+
+
+def test_bisect_finds_the_releases_of_a_cause(hybridfuzz: Cli) -> None:
+    name = "5.23.0--minimax-reset-keeps-the-states--S2-step-mamba-phantom-state.json"
+    releases = ["--target", "transformers", "--versions", "5.12.1,5.15.1,5.19.0,5.23.0", "--all", "--json"]
+    ran = hybridfuzz("bisect", FOLDER / name, *releases, env={"HYBRIDFUZZ_CACHE": str(cache_folder())})
+    states = {one["release"]: one["state"] for one in ran.json["tried"]}
+    assert states == {"5.12.1": "not applicable", "5.15.1": "other", "5.19.0": "bad", "5.23.0": "bad"}
+
+
+def test_continuous_batching_takes_no_family() -> None:
+    """docs/explanation/transformers.md says so: its paged cache has no state layers."""
+    launch = prepare(f"transformers@{LATEST}", print)
+    ran = subprocess.run(
+        [launch.python, "-c", CONTINUOUS], env={**os.environ, **launch.env}, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.split() == [], ran.stderr
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_a_script_of_public_api_shows_a_defect(tmp_path: Path) -> None:
     """The script runs where hybridfuzz cannot be imported."""
-    trace = load_trace(FOLDER / "5.23.0--jamba-later-chunk-forgets-the-state--S6-step-logprobs.json")
+    trace = load_trace(FOLDER / JAMBA)
     [script] = write_scripts("", trace, Failure("S6", "logprobs", "jamba", trace.events, 1))
     launch = prepare(f"transformers@{LATEST}", print)
     tree = launch.env["PYTHONPATH"].split(os.pathsep)[-1]

@@ -78,3 +78,22 @@ def changed(**fields: Any) -> RealForward:
 def test_each_rule_decides_by_its_own(forward: RealForward, field: str) -> None:
     violation = judge(forward)
     assert (violation.field if violation else "") == field
+
+
+def exact(change: float = 0.0, **fields: Any) -> RealForward:
+    """A finished request whose steps were repeated alone; `change` of one log-probability."""
+    found = [row for _, row in rows("one-token-prompt-v2-mamba2-fixed")]
+    repeated = [
+        RealRow(row.request, row.position, row.logprobs, row.logprobs + np.float32(change), True) for row in found
+    ]
+    return RealForward(3, repeated, 0.0, exact=True, **fields)
+
+
+@pytest.mark.parametrize(("forward", "signature"), [
+    (exact(), ""),
+    (exact(change=1e-6), "S6-step-logprobs-bits"),  # a hundredth of the tolerance of a record that is not exact
+    (exact(moved=[("r0", 16, 0, 1)]), "S1-step-mamba-state-bits"),
+])  # fmt: skip
+def test_an_exact_record_demands_every_bit(forward: RealForward, signature: str) -> None:
+    violation = judge(forward)
+    assert (violation.signature if violation else "") == signature

@@ -1,0 +1,41 @@
+"""The environment that a report on transformers describes. Importable without transformers.
+
+There is no server and no serve command: the report's script is the usage, a model made by `from_config` and calls of
+public API. What the bug form asks for besides (system, versions) is in the report's environment.
+"""
+
+from __future__ import annotations
+
+from ..base.deployment import Deployment, Implementation
+from ..base.trace import Trace
+
+OWN = (
+    "cache classes and their layers, mask functions",
+    "the whole forward of the model, on PyTorch kernels: a tiny model with random weights",
+)
+REPLACED = ("the loop of generate(): the same forwards and cache operations are called one by one",)
+TAGS = (
+    "for the content of caches, the layers of the model: stand-ins that make the same calls on a cache of digests, and "
+    "read what the masks show",
+)
+CLIENTS = {
+    "generate": "position ids passed, as generate() does",
+    "loop": "forwards without position ids",
+}
+"""Value of the option `client` -> its title."""
+
+
+def deployment(variant: str, trace: Trace, version: str, device: str = "") -> Deployment:
+    """Return what a report says about a trace of a release."""
+    del variant, version, device
+    options = trace.config.options
+    return Deployment(
+        title="transformers",
+        implementations=tuple(
+            Implementation(title, {"client": client}, client == "generate") for client, title in CLIENTS.items()
+        ),
+        own=OWN,
+        replaced=(*REPLACED, *(() if options.get("forward") == "model" else TAGS)),
+        packages=("torch", "tokenizers", "huggingface_hub", "numpy"),
+        tracker="https://github.com/huggingface/transformers/issues",
+    )

@@ -1,0 +1,163 @@
+"""The exact reference of a real model: the steps of one request, repeated alone in an empty engine.
+
+With batch-invariant kernels (`VLLM_BATCH_INVARIANT=1`) the other rows of a batch change no bit, so log-probabilities
+and stored states have to be those of the same steps alone. Eager, V2, without prefix caching and align copies. It
+serves only if two fills of unused memory give the same bits, and up to the first step that another kernel computes
+alone than in the batch: a prompt chunk of one token is a decode step to some batches and a prefill to others, and a
+gated delta net has another kernel for decode rows beside prefills. The mirror runs here for that only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from msgspec.json import decode, encode
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request, RequestStatus
+
+from ...base.trace import Config, Group
+from .. import compat, hooks
+from .cold import LONGEST, alone_config
+from .devices import BATCH_INVARIANT
+from .engine import Fill, RealEngine
+from .plans import Plan, Segment
+from .real_model import Floats
+
+_FILLS: tuple[Fill, ...] = ("zero", "nan")
+Place = tuple[int, int]
+"""Group and layer of a state layer."""
+
+
+class Solo(NamedTuple):
+    """A plan's results.
+
+    logprobs  [vocabulary] after the token at a position, for those from which vLLM samples
+    states    bits of a state layer's temporal state after so many tokens: at the end of each segment
+    """
+
+    logprobs: dict[int, Floats]
+    states: dict[tuple[int, Place], bytes]
+
+    def same(self, other: Solo) -> bool:
+        """Return True if all bits are the same."""
+        mine = {position: values.tobytes() for position, values in self.logprobs.items()}
+        return self.states == other.states and mine == {
+            position: values.tobytes() for position, values in other.logprobs.items()
+        }
+
+
+def is_batch_invariant() -> bool:
+    """Return True if this process runs vLLM's batch-invariant kernels."""
+    return os.environ.get(BATCH_INVARIANT) == "1"
+
+
+class Alone:
+    """Repeats plans, one at a time."""
+
+    def __init__(self, config: Config, device: str) -> None:
+        self._engine = RealEngine(alone_config(config, config.num_speculative_tokens), device)
+        self._engine.reset("zero")
+        self._engine.real.choose = self._choose
+        self._engine.drafter.propose = self._propose  # type: ignore[method-assign]
+        self._places = [place for place, layer in self._engine.recorder.layers.items() if hasattr(layer, "temporal")]
+        self._tokens: Sequence[int] = ()
+        self._start = 0
+        self._drafts: Sequence[int] = ()
+        self._runs = 0
+
+    def run(self, plan: Plan, tokens: Sequence[int]) -> Solo | None:
+        """Return the results for the request whose own tokens are `tokens`; None if they depend on unused memory."""
+        first, *others = [self._run(plan, tokens, fill) for fill in _FILLS]
+        return first if all(first.same(other) for other in others) else None
+
+    def _choose(self, indices: Sequence[int]) -> Sequence[int]:
+        """Return the request's own token after each token of the step; 0 after its last one."""
+        behind = [self._start + index + 1 for index in indices]
+        return [self._tokens[at] if at < len(self._tokens) else 0 for at in behind]
+
+    def _propose(self, name: str, known: int, count: int) -> list[int]:
+        return [*self._drafts, *[0] * count][:count]
+
+    def _run(self, plan: Plan, tokens: Sequence[int], fill: Fill) -> Solo:
+        engine, scheduler = self._engine, self._engine.scheduler
+        hooks.activate(None)
+        engine.fill_pool(fill)
+        self._runs += 1
+        name, self._tokens = f"alone-{self._runs}", tokens
+        prompt = max(segment.end for segment in plan if segment.prefill)
+        parameters = SamplingParams(max_tokens=LONGEST - prompt, temperature=0.0, ignore_eos=True)
+        arguments = compat.request_arguments(None, 0, float(self._runs))
+        request = Request(name, list(tokens[:prompt]), parameters, **arguments)
+        scheduler.add_request(request)
+        logprobs: dict[int, Floats] = {}
+        states: dict[tuple[int, Place], torch.Tensor] = {}
+        for index, segment in enumerate(plan):
+            self._start, self._drafts = segment.start, plan[index + 1].drafts if index + 1 < len(plan) else ()
+            request.spec_token_ids = list(segment.drafts)
+            self._step(segment)
+            reads = list(engine.real.reads)
+            engine.real.reads.clear()
+            if any(read.kernels.get(0) != segment.kernel for read in reads):
+                break
+            for read in reads:
+                for row, token in enumerate(read.indices):
+                    if token < segment.kept:
+                        logprobs[segment.start + token] = read.logprobs[row]
+            for place, state in self._states(name, segment):
+                states[segment.end, place] = state
+        scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
+        while scheduler.has_requests():
+            empty = scheduler.schedule()
+            scheduler.update_from_output(empty, engine.worker.execute(empty, 0))
+        scheduler.max_num_scheduled_tokens = LONGEST
+        engine.recorder.records.clear()
+        engine.recorder.log.clear()
+        bits = torch.stack(list(states.values())).cpu().numpy() if states else ()
+        return Solo(logprobs, {key: one.tobytes() for key, one in zip(states, bits, strict=True)})
+
+    def _step(self, segment: Segment) -> None:
+        """Run one step of exactly the segment's tokens."""
+        engine, scheduler = self._engine, self._engine.scheduler
+        wanted = segment.kept if segment.prefill else 1 + len(segment.drafts)
+        scheduler.max_num_scheduled_tokens = wanted
+        scheduled = scheduler.schedule()
+        if scheduled.total_num_scheduled_tokens != wanted:
+            raise AssertionError(f"{scheduled.total_num_scheduled_tokens} tokens scheduled alone in place of {wanted}")
+        output: Any = engine.worker.execute(scheduled, 0)
+        scheduler.update_from_output(scheduled, output)
+        if engine.config.num_speculative_tokens:
+            compat.drain_drafts(engine.runner, scheduler)
+
+    def _states(self, name: str, segment: Segment) -> Sequence[tuple[Place, torch.Tensor]]:
+        """Bits of the temporal states after the segment; a decode step with drafts leaves one for each token."""
+        blocks = self._engine.scheduler.kv_cache_manager.get_block_ids(name)
+        column = 0 if segment.prefill or not self._engine.config.num_speculative_tokens else segment.kept - 1
+        return [
+            (place, self._engine.temporal(*place)[blocks[place[0]][column]].flatten().clone()) for place in self._places
+        ]
+
+
+@cache
+def _alone(config: bytes, device: str) -> Alone:
+    return Alone(decode(config, type=Config), device)
+
+
+def alone(config: Config, device: str) -> Alone:
+    """The exact reference for a configuration, kept in this process."""
+    groups = tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups)
+    options = {name: value for name, value in config.options.items() if name in ("mixer", "dtype")}
+    plain = Config(
+        num_blocks=64,
+        groups=groups,
+        conv_width=config.conv_width,
+        num_speculative_tokens=config.num_speculative_tokens,
+        options=options,
+    )
+    return _alone(encode(plain), device)
+
+
+__all__ = ["Alone", "Solo", "alone", "is_batch_invariant"]
