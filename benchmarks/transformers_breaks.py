@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 SEED, STEPS_MAX, SECONDS_MAX = 11, 2000, 90.0
-SOUND = {"chunks": "wide", "record": "no", "client": "generate"}
+SOUND = {"chunks": "wide", "record": "no", "client": "generate", "offload": "no", "wait": "4"}
 
 
 class Break(NamedTuple):

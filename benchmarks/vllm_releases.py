@@ -4,8 +4,9 @@
     python benchmarks/vllm_releases.py --out cells.json --releases 0.16.0 0.17.1 --traces '*null*'
     python benchmarks/vllm_releases.py --steps 20000          random traces: signatures and how often each was seen
 
-A trace is one of corpus/vllm of a release before 0.28. --out keeps all cells: a later run adds to them or replaces
-them. A cell is the signature, "-" for a silent release, or "refused" where the release cannot be configured so.
+A trace is one of corpus/vllm of a release before 0.28, or of the V1 runner. --out keeps all cells: a later run adds to
+them or replaces them. A cell is the signature, "-" for a silent release, or "refused" where the release cannot be
+configured so.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ Cells = dict[str, dict[str, str]]
 
 
 def historical(pattern: str) -> list[Path]:
-    """Return the packaged traces of releases before 0.28 whose names match."""
-    return [
-        path
-        for path in sorted(CORPUS.glob("*--*--*.json"))
-        if path.match(pattern) and version_numbers(path.name.split("--")[0]) < version_numbers("0.28.0")
-    ]
+    """Return the packaged traces of releases before 0.28 and those of the V1 runner whose names match."""
+    found = []
+    for path in sorted(CORPUS.glob("*--*--*.json")):
+        release, cause, _ = path.stem.split("--")
+        if path.match(pattern) and (version_numbers(release) < version_numbers("0.28.0") or cause.endswith("-v1")):
+            found.append(path)
+    return found
 
 
 def shown(worker: WorkerClient, path: Path) -> str:

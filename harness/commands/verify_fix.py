@@ -16,10 +16,18 @@ their neighbours (small edits, other continuations, new traces of the same
 configuration) and a campaign run without the patch and with it. --fixed tests
 another target (a checkout with the fix) instead of a patch. Other bugs of the
 engine look like failures of the fix: --fixes builtin --without THIS fixes the
-others on both sides. What fails is saved in -o.
-Exit status: 0 fixes it, 1 does not fix it or breaks something else, 2 usage.
+others on both sides. What fails with the patch is saved in -o.
+Exit status: 0 fixes it, 1 does not fix it, breaks something else, or traces
+like it still fail in other ways, 2 usage.
 example: hybridfuzz verify-fix finding.json --target vllm@0.33.0 --patch fix.patch
 """
+
+WORDS = {
+    "remains": "still fails",
+    "broken": "fails with the patch alone",
+    "later": "fails in another way with the patch",
+    "other": "fails with and without the patch",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     seconds = time.monotonic() - began
     line(table(result))
     for failure in result.failures:
-        what = "still fails" if failure.kind == "remains" else "fails with the patch alone"
+        what = WORDS[failure.kind]
         line(f"{what}: {failure.signature} ({plural(failure.events, 'event')}): {failure.message}\n  {failure.trace}")
     line(f"{name_of(options)}: {result.verdict} ({spell(seconds)})")
     if options.json:

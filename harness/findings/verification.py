@@ -7,8 +7,9 @@ A failure with the patch is compared with what the same trace does without it:
     later     without the patch the trace fails earlier, or otherwise at the same event: it lies behind the finding
     other     the same failure with and without the patch, but not with a signature of the finding
 
-Another bug of the engine with a signature of the finding cannot be told from it here. So both sides should run with the
-patches of the other known bugs.
+Signatures are symptoms: what fails `later` or is `other` may be another bug, or the same one in a trace to which the
+patch does not reach. Neither is a fix that can be called right, so both leave the verdict open. Both sides should
+therefore run with the patches of the other known bugs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from ..workers.messages import Fuzz, Overrides
 from .store import FINDINGS_FOLDER, OutputError, file_name, make_folder, read_state
 
 FIXED, NOT_FIXED, BROKEN = "fixes it", "does not fix it", "fixes it, but breaks something else"
+OPEN = "fixes what the finding shows, but traces like it still fail in other ways"
 Kind = Literal["clean", "remains", "broken", "later", "other"]
+SEVERITY: tuple[Kind, ...] = ("remains", "broken", "other", "later")
 BATCH = 25
 REDUCE_SECONDS = 20.0
 FIELDS = (
@@ -81,7 +84,7 @@ class Failure(Struct, frozen=True):
 
 
 class Verification(Struct, frozen=True):
-    """The result. `failures` are those that decide the verdict."""
+    """The result. `failures` are the first of each kind and signature, what decides first."""
 
     verdict: str
     signatures: tuple[str, ...]
@@ -90,7 +93,7 @@ class Verification(Struct, frozen=True):
 
     @property
     def fixes(self) -> bool:
-        """True if the patch fixes the finding and breaks nothing."""
+        """True if the patch fixes the finding, and nothing fails with it."""
         return self.verdict == FIXED
 
 
@@ -156,18 +159,22 @@ class Verifier:
         rows = [Row("traces of the finding")]
         for trace in traces:
             self._pair(rows[0], trace)
-        if not self._failures:
+        if not self._is_settled():
             rows.append(Row("their neighbours"))
             for trace in neighbours(traces, self._capabilities, seed, count):
                 self._pair(rows[1], trace)
                 if rows[1].traces % 50 == 0:
                     self._progress(f"{rows[1].traces} neighbours")
-        if not self._failures:
+        if not self._is_settled():
             rows.append(Row("campaign"))
             self._campaign(rows[2], traces[0].config, steps, seed)
-        kinds = {failure.kind for failure in self._failures.values()}
-        verdict = NOT_FIXED if "remains" in kinds else BROKEN if "broken" in kinds else FIXED
-        return Verification(verdict, tuple(sorted(self._wanted)), tuple(rows), tuple(self._failures.values()))
+        kinds = {kind for kind, _ in self._failures}
+        failures = sorted(self._failures.values(), key=lambda failure: SEVERITY.index(failure.kind))
+        verdict = NOT_FIXED if "remains" in kinds else BROKEN if "broken" in kinds else OPEN if kinds else FIXED
+        return Verification(verdict, tuple(sorted(self._wanted)), tuple(rows), tuple(failures))
+
+    def _is_settled(self) -> bool:
+        return any(kind in ("remains", "broken") for kind, _ in self._failures)
 
     def _pair(self, row: Row, trace: Trace) -> None:
         """Run a trace on both sides. One that a side refuses is not counted."""
@@ -194,7 +201,7 @@ class Verifier:
         row.traces += 1
         row.steps += after.steps
         row.count(before, after.violation, kind)
-        if after.violation and kind in ("remains", "broken"):
+        if after.violation:
             self._keep(kind, trace, after.violation)
 
     def _keep(self, kind: Kind, trace: Trace, violation: Violation) -> None:

@@ -10,8 +10,8 @@ from .base import Context, Oracle
 
 class Output(Oracle):
     """S6: a request's inputs and outputs are those of the language model on its prompt, regardless of caching, chunked
-    prefill, speculative decoding and the rest of the batch; exactly the correct drafts are accepted, up to the end of
-    a session's turn."""
+    prefill, speculative decoding and the rest of the batch; exactly the correct drafts are accepted, or only those up
+    to the request's last token."""
 
     ids = ("S6",)
     title = "output"
@@ -30,7 +30,7 @@ class Output(Oracle):
             return self._differs(context, life, "input", truth.tokens[row.position : end], inputs)
         if row.sampled:
             wanted = life.sampled_truth(end, row.tokens[known:])
-            if life.session and len(row.sampled) < len(wanted):
+            if len(row.sampled) < len(wanted):
                 wanted = wanted[: life.total_length - end]
             if list(row.sampled) != wanted:
                 return self._differs(context, life, "sampled", wanted, list(row.sampled))

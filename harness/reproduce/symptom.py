@@ -68,12 +68,18 @@ CONSEQUENCES = {
     "S6": ("Wrong tokens", "The client receives other tokens than the model's."),
     "S7": ("NaN in the output", "The client receives tokens that were chosen from NaN."),
     "S8": ("Device work overtakes an earlier step", "An earlier step may read memory that is already overwritten."),
+    "S9": (
+        "A row of the batch's cache holds {content}",
+        "All of the row's following tokens are computed from it.",
+    ),
     "HANG": ("The engine hangs", "No request makes progress any more."),
     "PROTOCOL": ("The worker's output is corrupted", "The engine writes into a stream that is not its own."),
     "DETERMINISM": (
         "The same requests give another result in a second run",
         "Results depend on something that is not part of the requests.",
     ),
+    "ADAPTER": ("The target's adapter fails", "The engine was not tested; the adapter needs a fix."),
+    "RECORD": ("The target's adapter reports an invalid record", "The engine was not tested; the adapter needs a fix."),
     "D1": ("Two implementations behave differently", "At least one of them is wrong."),
 }
 """Oracle -> (what happens, what follows from it). `{content}` is what the violation's cache group holds."""

@@ -22,7 +22,7 @@ class EngineError(RuntimeError):
     bounds, say. It counts as an exception of the engine, although the adapter raises it."""
 
 
-Usual = Literal["chunked-prefill", "preemption", "zeroing"]
+Usual = Literal["chunked-prefill", "preemption", "zeroing", "drafts-past-end"]
 """Features that a target has unless it lists them in `Capabilities.lacks`."""
 Observation = Literal[
     "pool", "labels", "tables", "accesses", "content", "caches", "device_order", "estimates", "leftovers", "numeric",

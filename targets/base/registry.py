@@ -228,7 +228,7 @@ def missing_devices(name: str) -> dict[str, str]:
 
 
 def _from_module(spec: str, module: str, attribute: str) -> TargetFactory:
-    """Return a factory from a user's module: an instance, or a callable that returns one."""
+    """Return a factory from a user's module: an instance, or a class or function that returns one."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -238,7 +238,7 @@ def _from_module(spec: str, module: str, attribute: str) -> TargetFactory:
     except AttributeError as error:
         raise TargetError(f"target {spec!r}: {error}") from error
     try:
-        factory: TargetFactory = found if hasattr(found, "capabilities") else found()
+        factory: TargetFactory = found() if isinstance(found, type) or not hasattr(found, "capabilities") else found
     except Exception as error:
         raise TargetError(f"target {spec!r}: calling it raised {type(error).__name__}: {error}") from error
     has = isinstance(getattr(factory, "capabilities", None), Capabilities) and hasattr(factory, "name")

@@ -11,6 +11,7 @@ model. See docs/explanation/transformers.md.
     operations   what a client does with a cache, as plain data
     client       turns a trace into operations
     caches       executes operations on a cache
+    devices      an accelerator and a host, simulated, for cache offload
     tag_layers   shadow layers: tags in the cache, read under the library's masks
     model        the real model, and the same tokens alone
     target       the `Target` protocol

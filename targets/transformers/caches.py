@@ -40,7 +40,7 @@ class Batch:
             case do.Crop(tokens=tokens):
                 self._change("crop", -tokens)
             case do.Select(rows=rows):
-                self._change("batch_select_indices", torch.tensor(rows))
+                self._change("batch_select_indices", torch.tensor(rows).to("cpu"))
             case do.Reorder(rows=rows):
                 self._change("reorder_cache", torch.tensor(rows))
             case do.Repeat(times=times):
@@ -83,7 +83,7 @@ def declined(error: Exception, method: str) -> str:
         place = place.tb_next
     if place is None:
         return ""
-    code = place.tb_frame.f_code
-    raised = linecache.getline(code.co_filename, place.tb_lineno).strip().startswith("raise ")
-    inside = "/transformers/" in code.co_filename
+    frame = place.tb_frame
+    raised = linecache.getline(frame.f_code.co_filename, place.tb_lineno).strip().startswith("raise ")
+    inside = frame.f_globals.get("__name__", "").startswith("transformers.")
     return str(error) if raised and inside else ""

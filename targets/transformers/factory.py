@@ -18,6 +18,7 @@ OPTIONS = {
     "forward": ("model", "tags"),
     "reuse": ("no", "yes"),
     "record": ("no", "no", "yes"),
+    "offload": ("no", "no", "no", "no", "yes"),
     "wait": ("0", "2", "4"),
 }
 """Switches of a trace.
@@ -30,6 +31,7 @@ chunks   prompts are fed in chunks of any size; in any, but of several columns w
 forward  tags and the real model, or tags alone
 reuse    a batch that has ended leaves its cache, emptied in place, to the next one of the same size
 record   the cache records past states, so that it can be cropped
+offload  the cache keeps attention on the host between forwards (`offloading=True`); devices are simulated
 wait     steps that the client waits for further requests before it begins a batch: larger batches
 """
 
@@ -67,7 +69,7 @@ def capabilities(family: str = "", features: Features = NEWEST) -> Capabilities:
     if family:
         options["family"] = (family,)
     if not features.tags:
-        options["forward"] = ("model",)
+        options |= {"forward": ("model",), "offload": ("no",)}
     if not features.records:
         options["record"] = ("no",)
     return Capabilities(
@@ -105,6 +107,10 @@ def refusal(config: Config, features: Features = NEWEST) -> str:
         return "this release's families do not share state layers: forward=model is all that it can run"
     if static and (not family.conv or not family.count("attention")):
         return f"{family.model_type} has no static cache"
+    if config.options.get("offload") == "yes" and not (family.conv and family.count("attention")):
+        return f"the cache of {family.model_type} does not offload"
+    if config.options.get("offload") == "yes" and not features.tags:
+        return "offload is driven on releases with tags only"
     if static and records:
         return "a static cache does not record past states"
     if records and not family.conv:

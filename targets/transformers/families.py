@@ -53,6 +53,7 @@ class Family(Struct, frozen=True):
     layers      what each layer keeps in the cache
     recurrent, conv  False if its state layers have no recurrent state, or no convolution
     cache_name  argument of its forward; a model with `cache_params` knows no positions
+    attention_first  True if a layer with both runs its attention before its state layer
     masks_itself  True if the model takes the mask as it is, and `generate` does not pass it after the first forward
     """
 
@@ -62,6 +63,7 @@ class Family(Struct, frozen=True):
     recurrent: bool = True
     conv: bool = True
     cache_name: Literal["past_key_values", "cache_params"] = "past_key_values"
+    attention_first: bool = False
     masks_itself: bool = False
 
     def count(self, kind: Literal["state", "attention"]) -> int:
@@ -148,6 +150,7 @@ FAMILIES: Mapping[str, Family] = {
          "attention_hidden_size": 64, "attention_head_dim": 32, "n_mamba_heads": 2, "mamba_d_state": 8,
          "mamba_d_conv": CONV_WIDTH, "mamba_dt_rank": 4, "use_mamba_kernels": False},
         _SHARED,
+        attention_first=True,
     ),
     "zamba2": Family(
         "zamba2",
@@ -156,5 +159,6 @@ FAMILIES: Mapping[str, Family] = {
          "mamba_d_state": 8, "mamba_d_conv": CONV_WIDTH, "mamba_ngroups": 1, "chunk_size": 4, "num_mem_blocks": 1,
          "adapter_rank": 4},
         _SHARED,
+        attention_first=True,
     ),
 }  # fmt: skip

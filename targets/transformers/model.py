@@ -47,7 +47,7 @@ class Model:
         """Return the log-probabilities [tokens, vocabulary] after each of these tokens, alone and without a cache, and
         how far they may differ from another order of the same sums."""
         given = {"input_ids": torch.tensor([list(tokens)]), "use_cache": False}
-        with torch.no_grad():
+        with torch.no_grad(), torch._C.DisableTorchFunction():  # no cache, hence nothing to simulate (`devices`)
             single, double = (_logprobs(model(**given).logits)[0] for model in (self.model, self.double))
         return single, max(MARGIN * float(np.abs(single - double).max()), MARGIN_MIN)
 
@@ -113,7 +113,9 @@ class Models:
         return self._models[name]
 
 
-def new_cache(model: Model, kind: str, length: int, *, recording: bool, own: bool) -> Callable[[], Any]:
+def new_cache(
+    model: Model, kind: str, length: int, *, recording: bool, own: bool, offloading: bool = False
+) -> Callable[[], Any]:
     """Return what makes a cache for up to `length` columns.
 
     `own`: None may stand for the cache that the model makes in its first forward.
@@ -122,14 +124,14 @@ def new_cache(model: Model, kind: str, length: int, *, recording: bool, own: boo
 
     def make() -> Any:
         if kind == "static":
-            return StaticCache(config=model.config, max_cache_len=length)
-        if own and not recording:
+            return StaticCache(config=model.config, max_cache_len=length, offloading=offloading)
+        if own and not recording and not offloading:
             return None
         if not model.family.conv:
             from transformers.models.minimax.modeling_minimax import MiniMaxCache
 
             return MiniMaxCache()
-        cache = DynamicCache(config=model.config)
+        cache = DynamicCache(config=model.config, offloading=offloading)
         if recording:
             cache.activate_past_recording()
         return cache

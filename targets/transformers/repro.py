@@ -85,6 +85,8 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     family = FAMILIES.get(trace.config.options.get("family", ""))
     if family is None:
         raise TargetError("no stand-alone script: the trace names no family of models")
+    if trace.config.options.get("offload") == "yes":
+        raise TargetError("no stand-alone script: cache offload needs a GPU")
     promise = failure.field.partition("-")[0] if failure.oracle == "CRASH" else PROMISE
     names = [name for name in ("DynamicCache", "StaticCache") if f" {name}(" in _begin(trace.config)]
     opening = OPENING.format(

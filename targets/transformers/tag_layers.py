@@ -22,7 +22,8 @@ from ..base.protocol import EngineError
 from ..base.shadow import POISON, combine
 from . import operations as do
 from .caches import Batch
-from .families import CONV_WIDTH, Family
+from .devices import plain
+from .families import CONV_WIDTH, Family, Kind
 from .features import part_of, states_of
 
 PADDING = mix(EMPTY, 0)
@@ -62,14 +63,23 @@ class TagLayers:
         hidden, accesses = own, list[Access]()
         layers = {self.states: 0, self.slots: 0}
         for index, kind in enumerate(self.family.layers):
-            if kind in ("state", "both"):
-                tags = self._state_layer(index, layers[self.states], feed, counted, accesses)
-                hidden = [_combined(*pair) for pair in zip(hidden, tags, strict=True)]
-                layers[self.states] += 1
-            if kind in ("attention", "both"):
-                hidden = self._attention_layer(index, layers[self.slots], feed, shown, hidden, accesses)
-                layers[self.slots] += 1
+            for half in self._halves(kind):
+                if half == "state":
+                    tags = self._state_layer(index, layers[self.states], feed, counted, accesses)
+                    hidden = [_combined(*pair) for pair in zip(hidden, tags, strict=True)]
+                    layers[self.states] += 1
+                else:
+                    hidden = self._attention_layer(index, layers[self.slots], feed, shown, hidden, accesses)
+                    layers[self.slots] += 1
         return accesses, [next_token(row[-1]) for row in hidden]
+
+    def _halves(self, kind: Kind) -> Sequence[Kind]:
+        """Return what a layer runs, in order."""
+        if kind == "none":
+            return ()
+        if kind != "both":
+            return (kind,)
+        return ("attention", "state") if self.family.attention_first else ("state", "attention")
 
     def _state_layer(
         self, index: int, layer: int, feed: do.Feed, counted: torch.Tensor | None, accesses: list[Access]
@@ -159,13 +169,13 @@ class TagLayers:
             places = [column for column in range(width) if (mask[column] if column < len(mask) else not static)]
             if row >= (0 if held.keys is None else len(held.keys)):
                 return SlotContent(())
-            tags = held.keys[row, 0, :, 0].tolist()
+            tags = plain(held.keys)[row, 0, :, 0].tolist()
             return SlotContent([tags[column] for column in places])
         if not self.family.conv:
             return StateContent(_first(cache.linear_cache[index], row), ())
         held = cache.layers[index]
-        temporal = _first(part_of(held.recurrent_states), row) if self.family.recurrent else None
-        windows = part_of(held.conv_states)
+        temporal = _first(plain(part_of(held.recurrent_states)), row) if self.family.recurrent else None
+        windows = plain(part_of(held.conv_states))
         return StateContent(temporal, _inputs(windows[row]) if row < len(windows) else ())
 
 

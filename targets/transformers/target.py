@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from ...reference.layout import Group, Layout
@@ -26,6 +28,7 @@ from ..base.trace import (
 from . import operations as do
 from .caches import Batch, Declined
 from .client import Client, Fed, Row
+from .devices import simulated
 from .families import CONV_WIDTH, FAMILIES, Family
 from .features import Features
 from .model import ModelBatch, Models, new_cache
@@ -64,12 +67,14 @@ class TransformersTarget:
         self.recording = recording
         length = 2 * config.max_model_len + config.num_speculative_tokens
         kind = options.get("cache", "own")
-        self.caches = Batch(new_cache(model, kind, length, recording=recording, own=False))
+        self.offloading = options.get("offload") == "yes"
+        made = partial(new_cache, model, kind, length, recording=recording, offloading=self.offloading)
+        self.caches = Batch(made(own=False))
         self.tags = TagLayers(self.family, model.config, self.caches, recording=recording) if features.tags else None
         self.batches = [self.caches] if self.tags else []
         self.model: ModelBatch | None = None
         if options.get("forward") == "model":
-            second = Batch(new_cache(model, kind, length, recording=recording, own=True))
+            second = Batch(made(own=True))
             self.batches.append(second)
             self.model = ModelBatch(model, second, positions=options.get("client") == "generate", recording=recording)
         self.step = 0
@@ -90,7 +95,8 @@ class TransformersTarget:
 
     def apply(self, event: Event) -> Effect:
         """Apply an event."""
-        return self._handlers[type(event)](event)
+        with simulated() if self.offloading else nullcontext():
+            return self._handlers[type(event)](event)
 
     def _do(self, operations: Sequence[do.Operation]) -> str:
         """Execute operations on all caches; return the reason if the library declines one."""
@@ -242,7 +248,8 @@ class TransformersTarget:
 
     def reset(self, event: Reset) -> Effect:
         """Empty the batch's cache in place."""
-        self._do(self.client.empty())
+        refused = self._do(self.client.empty())
+        assert not refused, refused
         return Effect()
 
     # views

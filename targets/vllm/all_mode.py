@@ -12,6 +12,10 @@ Follows three kernels, each of which stores by a rule of its own:
     Mamba 1      `selective_scan_fwd`, which is compiled: this is a stand-in. Before PR #34798 its steps were as long as
                  a block, counted from the first token of the chunk; since then `cu_chunk_seqlen_p` names their ends.
                  Step j stores to the column of the first token + j, the last step to that of the last token
+
+With drafts (Mamba 2) the state after each token goes to the columns from that of the last token on; the next step reads
+the one of the last accepted token. The window stays in one block: read from the column of the last computed token at
+the offset of the accepted tokens, stored to the column of the last token.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ def all_rows(
     if metadata.num_prefills > 0:
         rows += _prefills(metadata, columns, window, block_size, chunks)
     if metadata.num_decode_tokens > 0:
-        rows += _decodes(metadata)
+        drafts = getattr(metadata, "query_start_loc_d", None) is not None
+        rows += _speculative(metadata, columns) if drafts else _decodes(metadata)
     return [row for row in in_bounds(rows, columns.bounds, skipped) if columns.bounds.blocks(row.row, _blocks(row))]
 
 
@@ -151,6 +156,38 @@ def _decodes(metadata: Any) -> list[StateRow]:
                 table[source], source, 0,
                 table[source], source, True, True,
                 [table[column]], [column], cached=found,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _speculative(metadata: Any, columns: Columns) -> list[StateRow]:
+    starts, accepted = metadata.query_start_loc_d.tolist(), metadata.num_accepted_tokens.tolist()
+    conv_columns = metadata.block_idx_last_computed_token.tolist()
+    last_columns = metadata.block_idx_last_scheduled_token.tolist()
+    before = getattr(metadata, "block_idx_last_scheduled_token_prev_step", None)
+    sources = conv_columns if before is None else before.tolist()
+    rows = []
+    for row, table in enumerate(_tables(metadata)[0]):
+        bounds, width = columns.bounds, len(table)
+        tokens = bounds.span(row, range(metadata.num_decode_tokens), starts[row], starts[row + 1])
+        offset = max(accepted[row] - 1, 0)
+        if not tokens:
+            continue
+        # Before #41233 one column was gathered, and the kernel went beyond it.
+        if before is None and not all(bounds.has(row, "column", one, 1) for one in (offset, len(tokens) - 1)):
+            continue
+        conv, last, source = conv_columns[row], last_columns[row], sources[row] + offset
+        if not all(bounds.has(row, "column", one, width) for one in (conv, source, last + len(tokens) - 1)):
+            continue
+        outputs = range(last, last + len(tokens))
+        found = Cached([(table[last], last, 1, ())], [(table[one], one, one - last + 1) for one in outputs])
+        rows.append(
+            StateRow(
+                row, tokens, True, False,
+                table[conv], conv, offset,
+                table[source], source, True, True,
+                [table[one] for one in outputs], list(outputs), cached=found,
             )
         )  # fmt: skip
     return rows

@@ -123,7 +123,8 @@ def caches_asynchronously() -> bool:
     """Return True if this release schedules asynchronously with a prefix cache of states."""
     from vllm.config import vllm as configuration
 
-    return "async scheduling is not compatible with prefix caching" not in inspect.getsource(configuration)
+    refusal = r'async scheduling is not compatible with["\s]*prefix caching'
+    return not re.search(refusal, inspect.getsource(configuration))
 
 
 def most_drafts(config: VllmConfig) -> int:
@@ -132,11 +133,17 @@ def most_drafts(config: VllmConfig) -> int:
 
 
 def speculative_modes() -> tuple[Mode, ...]:
-    """Return the cache modes in which this release speculates: mode align does since 0.17."""
+    """Return the cache modes in which this release speculates: align since 0.17, all where Mamba 2 speculates.
+
+    PR #40454 (0.21) replaced all by align where there is speculation, until #41233 (0.22).
+    """
     from vllm.model_executor.models import config as configuration
 
-    refuses = "currently not compatible " in inspect.getsource(configuration)
-    return ("none",) if refuses or "align" not in cache_modes() else ("align", "none")
+    source = inspect.getsource(configuration)
+    if "currently not compatible " in source or "align" not in cache_modes():
+        return ("none",)
+    replaced = "when prefix caching and speculative decoding are enabled" in source
+    return ("align", "none") if replaced or "all" not in cache_modes() else ("align", "none", "all")
 
 
 def plain_mixers() -> frozenset[str]:
@@ -150,6 +157,17 @@ def plain_mixers() -> frozenset[str]:
 def has_device_drafter() -> bool:
     """Return True if the V1 runner can speculate with drafts that stay on the device (0.18 and later)."""
     return find_spec("vllm.v1.spec_decode.ngram_proposer_gpu") is not None
+
+
+def aligns_tables() -> bool:
+    """Return True if all block tables are as wide as a multiple of 128 tokens (0.21 to 0.26).
+
+    The buffers for graphs of mode all are not: capturing fails with blocks of less than 128 tokens, which no real model
+    has in that mode.
+    """
+    from vllm.v1.worker import block_table
+
+    return "128 // bs" in inspect.getsource(block_table)
 
 
 def has_graph_choice() -> bool:

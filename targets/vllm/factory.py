@@ -23,6 +23,7 @@ class VllmFactory:
     caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
     limits_of_a_block  settings that must hold a block in mode align
     plain_mixers   state layers that do not speculate
+    aligns_tables  block tables are as wide as a multiple of 128 tokens
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class VllmFactory:
         caches_asynchronously: bool = True,
         limits_of_a_block: frozenset[str] = frozenset(),
         plain_mixers: frozenset[str] = frozenset({"mamba1"}),
+        aligns_tables: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
         self._caches_asynchronously = caches_asynchronously
         self._limits_of_a_block = limits_of_a_block
         self._plain_mixers = plain_mixers
+        self._aligns_tables = aligns_tables
         self.capabilities = Capabilities(
             events=_EVENTS,
             modes=modes,
@@ -106,6 +109,8 @@ class VllmFactory:
         if config.mamba_cache_mode == "all":
             if mixer not in ("mamba1", "mamba2"):
                 return "mode all needs mixer=mamba1 or mamba2"
+            if self._aligns_tables and config.options.get("graphs", "none") != "none":
+                return "graphs in mode all need blocks of 128 tokens in this release"
             if any(group.kind == "mamba" and group.block_size % 8 for group in config.groups):
                 return "the convolution's kernel needs blocks of a multiple of 8 tokens in mode all"
         if mixer == "mamba2":
@@ -158,6 +163,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         caches_asynchronously=compat.caches_asynchronously(),
         limits_of_a_block=compat.limits_of_a_block(),
         plain_mixers=compat.plain_mixers(),
+        aligns_tables=compat.aligns_tables(),
     )
     trial = Config(
         num_blocks=40,

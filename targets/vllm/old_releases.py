@@ -11,6 +11,7 @@ V1 runner       up to 0.23 `CPUModelRunner` replaces Triton kernels by compiled 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import types
@@ -90,9 +91,15 @@ def _stand_in_for_cuda() -> None:
     changed: Any = torch
     changed.Event = changed.cuda.Event = _Event
     changed.cuda.Stream = _Stream
-    changed.cuda.set_stream = changed.cuda.synchronize = changed.cuda.empty_cache = _nothing
-    changed.cuda.current_stream = changed.cuda.stream = lambda *_, **__: _Stream()
-    changed.accelerator.synchronize = changed.accelerator.empty_cache = _nothing
+    # A function of its own for each name: Dynamo has a handler per function.
+    for module, names in (
+        (changed.cuda, ("set_stream", "synchronize", "empty_cache")),
+        (changed.accelerator, ("synchronize", "empty_cache")),
+    ):
+        for name in names:
+            setattr(module, name, lambda *_, **__: None)
+    for name in ("current_stream", "stream"):
+        setattr(changed.cuda, name, lambda *_, **__: _Stream())
     changed.Tensor.pin_memory = lambda tensor, *_, **__: tensor
     changed.Tensor.record_stream = _nothing
     make = torch.tensor
@@ -120,6 +127,10 @@ def v1_runner() -> type:
     from vllm.v1.worker import cpu_model_runner
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+    wrapper = getattr(cpu_model_runner, "_torch_cuda_wrapper", None)
+    if wrapper and "wait_stream" not in inspect.getsource(wrapper):
+        # 0.24's stand-ins for the runner's streams lack what asynchronous scheduling uses; those in `shm` have it.
+        cpu_model_runner._torch_cuda_wrapper = contextlib.nullcontext
     own: Any = cpu_model_runner.CPUModelRunner
     replaces = getattr(own, "_postprocess_triton", None)
     if find_spec("vllm.v1.worker.cpu") and (replaces is None or "HAS_TRITON" in inspect.getsource(replaces)):

@@ -161,13 +161,13 @@ class ShadowMamba(nn.Module, MambaBase):
         """Store the windows, then the states of a row of mode all."""
         written: dict[tuple[int, int, int], list[Any]] = {}
         for block, column, count, inputs in cached.windows:
-            own = history[count : count + self.window]
+            own = history[1:] if row.speculative else history[count : count + self.window]
             first = row.tokens[0]
             foreign = tuple(
                 [tags[one - first] if one >= first else out[one] if one >= 0 else NO_INPUT for one in inputs]
             )
             window = foreign or own
-            self.conv[block, : self.window] = window
+            self.conv[block, : len(window)] = window
             written.setdefault((block, column, count), [None, None])[1] = window
         for block, column, count in cached.states:
             self.temporal[block] = tags[count - 1]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cli_process import MUTANT, command, ended, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -258,6 +259,17 @@ def test_a_node_with_another_version_is_refused(
     refused = [event for event in run.events("node_left") if event["state"] == "refused"]
     assert {event["reason"] for event in refused} == {"it has hybridfuzz 0.0.1, the campaign 0.1.0"}
     assert len({event["node"] for event in refused}) == 1
+
+
+def test_the_recipe_keeps_the_schema_of_ray() -> None:
+    """Of `ray up`."""
+    ray = pytest.importorskip("ray")
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
+    recipe = yaml.safe_load((HERE.parent / "docs/how-to/recipes/ray-cluster.yml").read_text())
+    jsonschema.validate(recipe, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**recipe, "head_setup": []}, schema)
 
 
 def test_no_cluster(environment: dict[str, str], tmp_path: Path) -> None:

@@ -16,11 +16,18 @@ from cli_process import Cli, Ran, command
 from hybridfuzz.harness.events import Finding, KnownBug, Summary
 from hybridfuzz.harness.findings.fixes import Fixes, apply_fixes, fixes_in, read_fixes, verdict_on
 from hybridfuzz.harness.findings.known import Known, fitting, load_known
+from hybridfuzz.harness.findings.verification import OPEN, Verifier, kind_of
 from hybridfuzz.harness.findings.watch import KnownBugs, differs
 from hybridfuzz.harness.outputs.console import notes
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.harness.workers.losses import Ran as Result
+from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch
-from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import TraceError
+from hybridfuzz.targets.base.registry import load_factory, prepare
+from hybridfuzz.targets.base.trace import Trace, TraceError
+from support import arrive, make_trace, steps
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 FIRST, SECOND = "null-as-state-slot", "padding-skipped-at-batch-1"
@@ -222,6 +229,43 @@ class TestCommands:
         assert ran.status in (0, 1)
         nothing = hybridfuzz("verify-fix", trace, "--target", "hybrid", "--fixed", "hybrid")
         assert nothing.status == 2 and "nothing to verify" in nothing.error
+
+
+def violation(oracle: str, event: int) -> Violation:
+    return Violation(oracle=oracle, field="", message=oracle, event=event)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [(2, None, "clean"), (None, 2, "broken"), (2, 1, "broken"), (2, 3, "later"), (2, 2, "remains")],
+)
+def test_kinds_of_failures(before: int | None, after: int | None, kind: str) -> None:
+    one, other = (None if event is None else violation("S6", event) for event in (before, after))
+    assert kind_of(one, other, {"S6"}) == kind
+
+
+def test_a_verdict_is_open_if_traces_fail_in_other_ways(tmp_path: Path) -> None:
+    """A patch for one of the cases of vLLM's prompt-as-decode was said to fix it, while 69 of 300 neighbours still
+    failed with signatures that the finding does not have."""
+    trace = make_trace(arrive("r0", 3), *steps(3))
+
+    class Before:
+        def run(self, trace: Trace) -> Outcome:
+            return Outcome(violation("S6", 1), 1, 1, {}, {}, 0)
+
+    class After:
+        def run(self, other: Trace) -> Outcome:
+            return Outcome(None if other == trace else violation("S3", 2), 1, 1, {}, {}, 0)
+
+        def fuzz(self, request: Fuzz) -> list[Result]:
+            return [Result(index, Outcome(None, 100, 1, {}, {}, 0)) for index in request.indexes]
+
+    capabilities = load_factory("hybrid").capabilities
+    verifier = Verifier(Before(), After(), capabilities, tmp_path)  # type: ignore[arg-type]
+    result = verifier.verify([trace], count=20, steps=100, seed=0)
+    assert (result.verdict, result.fixes) == (OPEN, False)
+    assert [(failure.kind, failure.signature) for failure in result.failures] == [("later", "S3")]
+    assert load_trace(Path(result.failures[0].trace)) != trace
 
 
 def entry(**more: Any) -> Known:

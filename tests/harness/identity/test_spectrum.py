@@ -22,8 +22,8 @@ def test_the_first_place_comes_before_its_consequences() -> None:
 
 
 def test_a_neighbour_that_decides_otherwise_in_one_place_tells_most() -> None:
-    """With Ochiai, which counts each neighbour alike, one or two of vLLM's nine fixed functions were among the first five
-    of their smallest trace; with shared votes 6 are."""
+    """With Ochiai, which counts each neighbour alike, one or two of nine fixed functions of vLLM were among the first
+    five of their smallest trace; with shared votes 6 are."""
     nearest = (FAILING[0], NEAR[1])
     scores = {place.function: place.score for place in Spectrum(FAILING, [NEAR, nearest]).places()}
     assert scores == {"execute": 0.75, "schedule": 0.25}

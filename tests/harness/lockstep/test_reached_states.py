@@ -1,7 +1,7 @@
 """Reached states: a hand-made trace reaches each; one without it does not."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from hybridfuzz.harness.lockstep.state_catalogue import (
     required_states,
 )
 from hybridfuzz.harness.oracles import applicable, titles
+from hybridfuzz.targets.base.protocol import Usual
 from hybridfuzz.targets.base.trace import (
     BATCH_EVENTS,
     Abort,
@@ -237,7 +238,7 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
     required = required_states(poor)
     assert "chunked prefill" in required
     assert not {"prefix hit", "aborted while running", "draft rejected", "padding rows"} & set(required)
-    usual = {"chunked-prefill", "preemption", "zeroing"}
+    usual = set(get_args(Usual))
     observed = {f"observes:{word}" for word in poor.observes}
     assert features(poor, {}) - observed == {"arrive", "step", "none", "block-tables", "pool", "moving-rows", *usual}
     assert not {"M2", "M4", "M6", "S1", "S2", "S5"} & set(required_oracles(poor))
@@ -260,9 +261,19 @@ def test_states_of_a_pool_are_not_required_of_plain_caches() -> None:
 
 
 def test_an_engine_says_what_it_lacks_and_the_rest_stays_required() -> None:
-    lacking = msgspec.structs.replace(CLEAN.capabilities, lacks=frozenset({"chunked-prefill", "preemption", "zeroing"}))
+    lacking = msgspec.structs.replace(CLEAN.capabilities, lacks=frozenset(get_args(Usual)))
     freed = set(EMBEDDED) - set(required_states(lacking))
-    words = ("preempted", "resumed", "prompt continued", "chunked", "shorter", "first chunk", "zeroed", "requests run")
+    words = (
+        "preempted",
+        "resumed",
+        "prompt continued",
+        "chunked",
+        "shorter",
+        "first chunk",
+        "zeroed",
+        "requests run",
+        "ended in",
+    )
     assert {state for state in freed if not any(word in state for word in words)} == set()
     assert {"preempted", "chunked prefill", "blocks zeroed", "preempted with a step in flight"} <= freed
     assert {"chunk ends on a state boundary", "nothing could be scheduled", "prefix hit"} <= set(EMBEDDED) - freed

@@ -21,12 +21,12 @@ def field_of(violation: Any) -> str:
 
 
 @pytest.mark.parametrize(("session", "new", "sampled", "field"), [
-    (False, 8, 4, ""), (False, 8, 3, "sampled"), (False, 2, 4, ""), (False, 2, 2, "sampled"),
+    (False, 8, 4, ""), (False, 8, 3, "sampled"), (False, 2, 4, ""), (False, 2, 3, "sampled"), (False, 2, 2, ""),
     (True, 8, 4, ""), (True, 8, 3, "sampled"), (True, 2, 4, ""), (True, 2, 3, "sampled"), (True, 2, 2, ""),
     (True, 2, 1, "sampled"),
 ])  # fmt: skip
-def test_right_drafts_are_accepted_up_to_the_end_of_a_turn(session: bool, new: int, sampled: int, field: str) -> None:
-    """Three right drafts behind the prompt: all of them, but a session may stop where its turn ends, and only there."""
+def test_right_drafts_are_accepted_up_to_the_last_token(session: bool, new: int, sampled: int, field: str) -> None:
+    """Three right drafts behind the prompt: all of them, or those up to the last token of the request or its turn."""
     life = life_of("r0", 6, new, settled=5, session=session)
     row = ForwardRow("r0", 5, TRUTH.tokens[5:9], 3, TRUTH.tokens[6 : 6 + sampled])
     assert field_of(Output().on_row(context_of(LAYOUT), row, life)) == field

@@ -26,6 +26,14 @@ def verdict(part: type, *events: Any, **config: Any) -> str:
     return violation.signature if violation else ""
 
 
+class CutsAtTheEnd(Scheduler):
+    """Right: drafts behind the last token of a request are not accepted, although they are correct."""
+
+    def place(self, plan: Any, request: Any, *arguments: Any, **keywords: Any) -> None:
+        super().place(plan, request, *arguments, **keywords)
+        plan.rows[request.name].end = request.total
+
+
 class NeverPublishesStates(MambaGroup):
     def publish_column(self, block: int, column: int, tags: Sequence[int]) -> None:
         pass
@@ -109,6 +117,12 @@ def test_hit_on_a_verified_state_published_in_the_same_planning_is_right() -> No
         arrive("r0", 5, new=30), *steps(2, **drafts), arrive("r1", 5, ("~", 8), new=2), *steps(5, **drafts)
     )  # fmt: skip
     assert verdict(HitsVerifiedStates, *events, num_speculative_tokens=3) == ""
+
+
+def test_drafts_behind_the_last_token_may_be_rejected() -> None:
+    """Flagged as S6: only a session was allowed to stop at the end of its turn."""
+    events = (arrive("r0", 6, new=4), *steps(4, drafts=3, right=3))
+    assert verdict(CutsAtTheEnd, *events, num_speculative_tokens=3) == ""
 
 
 def test_evict_is_optional() -> None:

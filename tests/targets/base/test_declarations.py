@@ -1,5 +1,6 @@
 """A misspelt or contradictory declaration is one line, with the nearest word that is known."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hybridfuzz.targets.base.declarations import EVENTS, check_capabilities, fau
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import engines, load_factory
 from msgspec.structs import replace
+from support import make_trace
 
 GOOD = load_factory("hybrid").capabilities
 PLAIN = replace(
@@ -54,3 +56,18 @@ def test_the_targets_here_declare_what_is_known() -> None:
     """Those that can be loaded without their engine."""
     assert not fault(GOOD)
     assert engines()
+
+
+def test_a_factory_may_be_given_as_its_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class has `capabilities`, too: it was used as if it were an instance, and ended as an internal error."""
+    (tmp_path / "given_as_class.py").write_text(
+        "from hybridfuzz.targets.base.registry import load_factory\n"
+        "class FACTORY:\n"
+        "    name = 'mine'\n"
+        "    capabilities = load_factory('hybrid').capabilities\n"
+        "    def supports(self, config): return ''\n"
+        "    def open(self, config): raise NotImplementedError\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    factory = load_factory("python:given_as_class:FACTORY")
+    assert factory.supports(make_trace().config) == ""

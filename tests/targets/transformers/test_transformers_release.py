@@ -45,7 +45,18 @@ with WorkerClient("transformers", launch, trace_seconds=300) as worker:
     worker.start()
     print(launch.python == sys.executable, worker.run(load_trace(Path(sys.argv[1]))).violation is None)
 """
-SOUND = {"chunks": "wide", "record": "no", "client": "generate", "max_model_len": 32}
+CONTINUOUS = """
+from hybridfuzz.targets.transformers.families import FAMILIES
+from transformers import AutoConfig
+from transformers.generation.continuous_batching.cache import group_layers_by_attn_type
+for name, family in FAMILIES.items():
+    try:
+        group_layers_by_attn_type(AutoConfig.for_model(family.model_type, **family.sizes))
+        print(name)
+    except ValueError:
+        pass
+"""
+SOUND = {"chunks": "wide", "record": "no", "client": "generate", "offload": "no", "max_model_len": 32}
 """Configurations in which the sound families are silent: no known defect of 5.23.0 is reached."""
 
 
@@ -142,6 +153,16 @@ def test_bisect_finds_the_releases_of_a_cause(hybridfuzz: Cli) -> None:
     ran = hybridfuzz("bisect", FOLDER / name, *releases, env={"HYBRIDFUZZ_CACHE": str(cache_folder())})
     states = {one["release"]: one["state"] for one in ran.json["tried"]}
     assert states == {"5.12.1": "not applicable", "5.15.1": "other", "5.19.0": "bad", "5.23.0": "bad"}
+
+
+def test_continuous_batching_takes_no_family() -> None:
+    """docs/explanation/transformers.md says so: its paged cache has no state layers."""
+    launch = prepare(f"transformers@{LATEST}", print)
+    ran = subprocess.run(
+        [launch.python, "-c", CONTINUOUS], env={**os.environ, **launch.env}, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.split() == [], ran.stderr
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_script_of_public_api_shows_a_defect(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The vLLM target's capabilities and refusals, without vLLM."""
 
 from importlib.util import find_spec
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from hybridfuzz.targets.vllm.factory import VllmFactory, make_factory
 
 CONFIG = Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)), options={"runner": "v2"})
 _SPEC = find_spec("vllm")
+BUDGET = frozenset({"max_num_batched_tokens"})
 HAS_VLLM = _SPEC is not None and _SPEC.origin is not None  # this very folder passes for a namespace package
 
 
@@ -28,6 +30,29 @@ def config(runner: str, **changes: object) -> Config:
 )
 def test_combinations_that_no_engine_offers_are_refused_with_a_reason(wanted: Config, reason: str) -> None:
     answer = VllmFactory("vllm").supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("factory", "wanted", "reason"),
+    [
+        (
+            {"limits_of_a_block": frozenset({"max_num_batched_tokens"})},
+            {"max_num_batched_tokens": 7},
+            "at least a block",
+        ),
+        ({"limits_of_a_block": frozenset({"max_num_batched_tokens"})}, {"max_num_batched_tokens": 8}, ""),
+        ({"limits_of_a_block": frozenset({"long_prefill_token_threshold"})}, {}, ""),
+        ({"plain_mixers": frozenset({"mamba1", "mamba2"})}, {"num_speculative_tokens": 1}, "does not speculate"),
+        ({}, {"num_speculative_tokens": 1}, ""),
+        ({"modes": ("none", "all"), "aligns_tables": True}, {"mamba_cache_mode": "all"}, "128 tokens"),
+        ({"modes": ("none", "all")}, {"mamba_cache_mode": "all"}, ""),
+    ],
+)
+def test_what_a_release_refuses_is_refused(factory: dict[str, Any], wanted: dict[str, Any], reason: str) -> None:
+    options = {"runner": "v2", "mixer": "mamba2", "graphs": "decode"}
+    answer = VllmFactory("vllm", **factory).supports(msgspec.structs.replace(CONFIG, options=options, **wanted))
     assert reason in answer
     assert bool(answer) == bool(reason)
 

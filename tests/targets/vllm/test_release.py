@@ -12,8 +12,9 @@ import pytest
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Preempt, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Preempt, Step, Trace, TraceError
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -47,6 +48,34 @@ def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, WorkerCli
     violation = worker_of(workers, release).run(load_trace(FOLDER / name)).violation
     assert violation is not None, "the release is silent"
     assert violation.signature == signature, violation.message
+
+
+@pytest.mark.parametrize(
+    ("release", "file", "signature"),
+    [
+        ("0.14.1", "0.16.0--stale-fp32-bytes-nan--S4-step-attention-page-tail.json", "S4-step-attention-page-tail"),
+        ("0.14.1", "0.16.0--all-mode-partial-block--M5-step-mamba-shared-write.json", "M5-step-mamba-shared-write"),
+        ("0.24.0", "0.16.0--stale-fp32-bytes-nan--S4-step-attention-page-tail.json", ""),
+        ("0.24.0", "0.18.1--null-as-state-slot--S2-step-mamba-temporal.json", "S2-step-mamba-state-ignored"),
+    ],
+)
+def test_a_release_of_another_era(workers: dict[str, WorkerClient], release: str, file: str, signature: str) -> None:
+    """Eras without a packaged trace of their own. 0.24 has a V2 runner that refuses hybrid models in mode align, and a
+    CPU runner that zeroes no blocks."""
+    violation = worker_of(workers, release).run(load_trace(FOLDER / file)).violation
+    assert (violation.signature if violation else "") == signature
+
+
+def test_align_copies_of_an_old_release_can_be_explained(workers: dict[str, WorkerClient]) -> None:
+    """Their offsets are NumPy's integers there: a history that holds them cannot be encoded."""
+    trace = load_trace(FOLDER / "0.18.1--null-as-state-slot--S2-step-mamba-temporal.json")
+    explained = worker_of(workers, "0.18.1").explain(trace)
+    assert explained.outcome.violation is not None
+
+
+def test_a_step_smaller_than_a_block_is_refused_where_vllm_refuses_it(workers: dict[str, WorkerClient]) -> None:
+    with pytest.raises((TraceError, TargetError), match="at least a block"):
+        worker_of(workers, "0.18.1").run(load_trace(FOLDER / "0.16.0--align-starvation--M8-step-stall.json"))
 
 
 @pytest.mark.parametrize("runner", ["v2", "v1"])

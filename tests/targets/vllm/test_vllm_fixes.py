@@ -42,6 +42,18 @@ def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient)
             assert worker.run(trace).violation is None, name
 
 
+def test_fixes_of_an_older_release_apply_together_and_silence_its_traces() -> None:
+    """The patches of 0.18.1; without speculation in mode all and the convolution's causes, which have none."""
+    target = "vllm@0.18.1"
+    fixes = apply_fixes(prepare(target, print), read_fixes(BUILTIN, target), target, datetime.date.today())
+    assert fixes.problems == {} and len(fixes.in_effect) == 8
+    with WorkerClient(target, fixes.launch, 300.0) as worker:
+        worker.start()
+        for entry in fixes.in_effect:
+            for name, trace in zip(entry.traces, entry.read_traces(), strict=True):
+                assert worker.run(trace).violation is None, name
+
+
 def test_decodes_behind_tokens_that_are_computed_again(worker: WorkerClient) -> None:
     """Trace 413 of seed 303, reduced: an earlier fix of cause 8 let a decode run as prefill."""
     assert worker.run(load_trace(DATA / "vllm-decode-behind-replayed-tokens.json")).violation is None
