@@ -151,7 +151,7 @@ def _wrong(path: str, value: object, hint: Any) -> Iterator[Fault]:
     try:
         msgspec.convert(msgspec.to_builtins(value, enc_hook=_number), hint)
     except (msgspec.ValidationError, TypeError, NotImplementedError) as error:
-        yield Fault(path, f"{value!r:.200}", str(error))
+        yield Fault(path, f"{value!r:.200}", str(error).removeprefix("Expected "))
 
 
 def _number(value: object) -> object:

@@ -123,7 +123,8 @@ def caches_asynchronously() -> bool:
     """Return True if this release schedules asynchronously with a prefix cache of states."""
     from vllm.config import vllm as configuration
 
-    return "async scheduling is not compatible with prefix caching" not in inspect.getsource(configuration)
+    refusal = r'async scheduling is not compatible with["\s]*prefix caching'
+    return not re.search(refusal, inspect.getsource(configuration))
 
 
 def most_drafts(config: VllmConfig) -> int:

@@ -11,6 +11,7 @@ V1 runner       up to 0.23 `CPUModelRunner` replaces Triton kernels by compiled 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import types
@@ -126,6 +127,10 @@ def v1_runner() -> type:
     from vllm.v1.worker import cpu_model_runner
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+    wrapper = getattr(cpu_model_runner, "_torch_cuda_wrapper", None)
+    if wrapper and "wait_stream" not in inspect.getsource(wrapper):
+        # 0.24's stand-ins for the runner's streams lack what asynchronous scheduling uses; those in `shm` have it.
+        cpu_model_runner._torch_cuda_wrapper = contextlib.nullcontext
     own: Any = cpu_model_runner.CPUModelRunner
     replaces = getattr(own, "_postprocess_triton", None)
     if find_spec("vllm.v1.worker.cpu") and (replaces is None or "HAS_TRITON" in inspect.getsource(replaces)):
