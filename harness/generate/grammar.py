@@ -296,8 +296,10 @@ class Grammar:
         return Select(tuple(order))
 
     def reorder(self) -> Reorder:
-        """Return beams: rows are exchanged, or take over another row."""
-        names = list(self.left) or ["r0"]
+        """Return beams: rows are exchanged, or take over another row. Names of requests that are no longer, or not yet,
+        in the batch have no effect: an engine whose batches take no requests while they run is behind the estimate."""
+        recent = [event.name for event in self.history[-2 * self.config.max_num_seqs :]]
+        names = list(dict.fromkeys([*recent, *self.left])) or ["r0"]
         if self.choices.chance(50):
             shift = self.choices.integer(1, max(len(names) - 1, 1))
             return Reorder(dict(zip(names, names[shift:] + names[:shift], strict=True)))

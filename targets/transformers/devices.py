@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -30,7 +30,7 @@ HOST = torch.device("meta")
 class Moved(torch.Tensor):
     """The result of a copy between the devices: the `number`-th operation of its stream."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
     stream: Stream
     number: int
 
@@ -41,6 +41,9 @@ class Moved(torch.Tensor):
     def has_arrived(self, on: Stream) -> bool:
         """Return True if an operation of the stream `on` comes after the copy."""
         return on is self.stream or on.waited.get(id(self.stream), 0) > self.number
+
+
+Place = TypeVar("Place", bound=Moved)
 
 
 class OnHost(Moved):
@@ -91,7 +94,7 @@ class Devices(TorchFunctionMode):
         if name == "to":
             return _to(func, args, kwargs)
         if name == "__get__":
-            is_device = func == torch.Tensor.device.__get__  # type: ignore[attr-defined]
+            is_device = func == torch.Tensor.device.__get__
             return HOST if is_device and isinstance(args[0], OnHost) else func(*args, **kwargs)
         if name in METADATA:
             return func(*args, **kwargs)
@@ -174,9 +177,9 @@ def _host_result(tensor: torch.Tensor) -> OnHost:
     return _moved(OnHost, plain(tensor), _DEFAULT, -1)
 
 
-def _moved(kind: Any, tensor: torch.Tensor, stream: Stream, number: int) -> Any:
+def _moved(kind: type[Place], tensor: torch.Tensor, stream: Stream, number: int) -> Place:
     with torch._C.DisableTorchFunction():
-        moved = torch.Tensor._make_subclass(kind, tensor)
+        moved: Place = torch.Tensor._make_subclass(kind, tensor)
     moved.stream, moved.number = stream, number
     return moved
 
