@@ -7,7 +7,7 @@ that their stream has not finished are marked, and an operation that a GPU would
 memory, raises an `EngineError`. Only streams and the place of a tensor are replaced; what is moved when is the
 library's.
 
-Source: `transformers/cache_utils.py` (`Cache.update`, `offload`, `prefetch`), 5.23.
+Source: `transformers.cache_utils` (`Cache.update`, `offload`, `prefetch`), 5.23.
 """
 
 from __future__ import annotations
