@@ -13,6 +13,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 EXAMPLES = """\
 Exit status 2 if something is missing that the built-in target needs.
@@ -104,7 +105,8 @@ def real_models() -> Check:
     torch = find_spec("torch") is not None
     if gpu and torch:
         spec = "vllm" if installed else "vllm@RELEASE"
-        return True, "real models", f"--target {spec} --device cuda: an NVIDIA GPU and PyTorch are here"
+        shared = "" if which("nvidia-cuda-mps-control") else "; no nvidia-cuda-mps-control: processes share it slowly"
+        return True, "real models", f"--target {spec} --device cuda: an NVIDIA GPU and PyTorch are here{shared}"
     reason = "no NVIDIA GPU" if not gpu else "no PyTorch in this environment"
     return None, "real models", f"{reason}: --target vllm@RELEASE --device interpreter runs them on a CPU, slowly"
 

@@ -78,7 +78,7 @@ class ShortChunkConvIntoSharedBlock(TagKernels):
 class BoundaryWindowNotStored(TagKernels):
     """A chunk of one program stores the recurrent state of a boundary inside it, but not the convolution's window.
 
-    vLLM 0.14 to 0.27, no public issue known: `_causal_conv1d_fwd_kernel` has a program for every 8 tokens, and windows
+    vLLM 0.14 to 0.31, no public issue known: `_causal_conv1d_fwd_kernel` has a program for every 8 tokens, and windows
     at boundaries are stored by all programs but the first.
     """
 

@@ -16,11 +16,14 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     snapshot   puts back everything that an engine refers to
     host_copy  metadata of the device, read with one copy
     cold       the same tokens alone in an empty engine
+    plans      the steps by which each request was computed
+    alone      the same steps alone, with batch-invariant kernels
+    lives      what was computed for each request, compared with its steps alone
     target     several engines that differ in what unused memory holds, as one target
     factory    what the target can do; opens it
     interpreted  the same on a CPU, every kernel interpreted
     scaling    a trace for other block sizes
     witness    a script of vLLM's public API for a trace; witness_template is its text
 
-`devices`, `factory`, `models`, `scaling` and `witness` may be imported where vLLM is not installed.
+`devices`, `factory`, `models`, `plans`, `scaling` and `witness` may be imported where vLLM is not installed.
 """

@@ -24,6 +24,7 @@ from .. import compat, hooks
 from .cold import LONGEST, alone_config
 from .devices import BATCH_INVARIANT
 from .engine import Fill, RealEngine
+from .models import mixer
 from .plans import Plan, Segment
 from .real_model import Floats
 
@@ -50,9 +51,13 @@ class Solo(NamedTuple):
         }
 
 
-def is_batch_invariant() -> bool:
-    """Return True if this process runs vLLM's batch-invariant kernels."""
-    return os.environ.get(BATCH_INVARIANT) == "1"
+EXACT = ("mamba2",)
+"""Models of which no bit differed on a tree with the known causes fixed (benchmarks/gpu_engines.md)."""
+
+
+def has_exact_reference(config: Config) -> bool:
+    """Return True if this process runs vLLM's batch-invariant kernels, and a trace's steps can be repeated alone."""
+    return os.environ.get(BATCH_INVARIANT) == "1" and mixer(config) in EXACT and not config.async_depth
 
 
 class Alone:
@@ -160,4 +165,4 @@ def alone(config: Config, device: str) -> Alone:
     return _alone(encode(plain), device)
 
 
-__all__ = ["Alone", "Solo", "alone", "is_batch_invariant"]
+__all__ = ["Alone", "Solo", "alone", "has_exact_reference"]

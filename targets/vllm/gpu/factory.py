@@ -94,11 +94,11 @@ class GpuFactory:
         reason = self.supports(config)
         if reason:
             raise TargetError(f"{self.name}: {reason}; change the configuration")
-        from .alone import alone, is_batch_invariant
+        from .alone import alone, has_exact_reference
         from .cold import cold
         from .target import RealTarget
 
-        exact = alone(config, self.device) if is_batch_invariant() and not config.async_depth else None
+        exact = alone(config, self.device) if has_exact_reference(config) else None
         return RealTarget(config, self.device, self.fills, cold(config, self.device), exact)  # type: ignore[arg-type]
 
 

@@ -250,7 +250,7 @@ class RealTarget:
         self.largest = 0.0
         """Log-probabilities compared with the reference: rows, and the largest difference."""
         block_size = max(group.block_size for group in config.groups if group.kind == "mamba")
-        self.lives = Lives(block_size, exact) if exact and not config.async_depth else None
+        self.lives = Lives(block_size, exact) if exact else None
 
     def apply(self, event: Event) -> Effect:
         """Let the event happen everywhere."""
