@@ -39,7 +39,7 @@ if lockstep.violation is None:
 JUDGE = """\
 from hybridfuzz.harness.lockstep.lockstep import Lockstep
 
-lockstep = Lockstep(target, config, factory.capabilities.observes)
+lockstep = Lockstep(target, config, factory.capabilities.observes, factory.capabilities.engine)
 happened = 0
 
 

@@ -120,7 +120,7 @@ class NoAcceptedCounts(StateSlots):
     ) -> list[StateIndices]:
         counts = self.batch.accepted.host if any(one.drafts for one in inputs) else None
         if self.batch.accepted.enabled and any(len(one.tokens) == 1 for one in inputs):
-            assert counts is not None
+            assert counts is not None, "no accepted counts for a batch with a decode"
         return super().prepare(step, group, names, inputs, records)
 
 
