@@ -62,8 +62,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
 def _script(variant: str, trace: Trace, failure: Failure, promise: str, assertion: str) -> Script:
     plain = bool(assertion)
     if not plain:
-        # The place of a crash names a file, whose path depends on how the package is imported.
-        promise = failure.message.rpartition(" at ")[0] if failure.oracle == "CRASH" else failure.message
+        promise = failure.message
         # A leak is visible only after the last request has ended.
         idle = IDLE if failure.oracle in ("M8", "M9") else ""
         assertion = f"{idle}assert lockstep.violation is None, lockstep.violation.message"
