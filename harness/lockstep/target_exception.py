@@ -148,9 +148,13 @@ def _formatted(error: Exception, text: str) -> str:
 
 def importable(filename: str) -> str:
     """Return a source file relative to the folder that it is imported from, so that reports name no machine's paths."""
-    roots = [*sys.path, str(Path(__file__).parents[1])]
-    found = [root for root in roots if root and Path(filename).is_relative_to(root)]
-    return str(Path(filename).relative_to(max(found, key=len))) if found else filename
+    ours = str(Path(__file__).parents[2])  # the package; an editable installation has it in a folder of another name
+    found = [root for root in (*sys.path, ours) if root and Path(filename).is_relative_to(root)]
+    if not found:
+        return filename
+    root = max(found, key=len)
+    inside = Path(filename).relative_to(root)
+    return f"{_PACKAGE}/{inside}" if root == ours else str(inside)
 
 
 def ended_request(context: Context, name: str) -> Violation:
