@@ -73,7 +73,8 @@ def test_every_trace_of_the_corpus(name: str) -> None:
     violation, explanation = outcome.violation, explain(history)
     assert violation is not None
     assert explanation is not None
-    assert explanation.story
+    # A crash in the first step has nothing to tell: no step was executed.
+    assert explanation.story or (violation.oracle == "CRASH" and not any(one.steps for one in history.moments))
     assert explanation.rule.startswith(violation.oracle)
     assert violation.message.partition(": ")[2] in explanation.apart
     if violation.block >= 0:
