@@ -18,6 +18,7 @@ near the defect, and a wild change can crash the process).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..explain.executed import RETURN, Executed
@@ -46,34 +47,33 @@ class Spectrum:
         )
         self._reached = {(*arc[:2], arc[3]): order for arc, order in sorted(self._failing.items(), key=_by_order)}
         """(file, function, line) -> an order in which the failing run reached it."""
+        self._points = {_point(arc) for arc in self._failing}
         self._last = max(self._failing.values(), default=0) + 1
 
     def places(self) -> tuple[Place, ...]:
         """Return the most suspicious functions; none without passing neighbours."""
-        votes: dict[Function, float] = {}
-        lines: dict[Function, dict[int, float]] = {}
+        votes, lines = Counter[Function](), Counter[tuple[Function, int]]()
         first: dict[tuple[Function, int], int] = {}
         for run in self._runs:
             decisions = self._decisions(run)
-            share = 1 / len({function for function, _ in decisions}) if decisions else 0.0
-            for function, line in decisions:
-                of = lines.setdefault(function, {})
-                of[line] = of.get(line, 0.0) + share
-                order = decisions[function, line]
-                first[function, line] = min(first.get((function, line), order), order)
-            for function in {function for function, _ in decisions}:
-                votes[function] = votes.get(function, 0.0) + share
-        best = {of: min(each, key=lambda line: (-each[line], first[of, line])) for of, each in lines.items()}
+            functions = {function for function, _ in decisions}
+            votes.update(dict.fromkeys(functions, 1 / max(len(functions), 1)))
+            lines.update(dict.fromkeys(decisions, 1 / max(len(functions), 1)))
+            for place, order in decisions.items():
+                first[place] = min(order, first.get(place, order))
+        best: dict[Function, int] = {}
+        for function, line in sorted(lines, key=lambda place: (-lines[place], first[place])):
+            best.setdefault(function, line)
         ranked = sorted(votes, key=lambda of: (-votes[of], first[of, best[of]]))[:PLACES]
         return tuple(Place(*of, best[of], round(votes[of] / len(self._runs), 3)) for of in ranked)
 
     def _decisions(self, run: Mapping[Arc, int]) -> dict[tuple[Function, int], int]:
         """Return the lines at which a passing run parts from the failing one, and their order in the failing run; line
         0 stands for a returned value."""
-        ours, theirs = {_point(arc) for arc in self._failing}, {_point(arc) for arc in run}
+        theirs = {_point(arc) for arc in run}
         parted = {arc: order for arc, order in self._failing.items() if arc not in run and _point(arc) in theirs}
         for arc in run:
-            if arc not in self._failing and _point(arc) in ours:
+            if arc not in self._failing and _point(arc) in self._points:
                 parted[arc] = self._reached.get((*arc[:2], arc[2]), self._last)
         branches = {arc: order for arc, order in parted.items() if arc[2] != RETURN}
         decisions: dict[tuple[Function, int], int] = {}

@@ -188,26 +188,13 @@ class WorkerClient:
 
     def serve(self, trace: Trace, request: str = "") -> Answers:
         """Run one trace to its end and return what its clients receive; no answers if the process is lost."""
-        try:
-            self._send(Serve(trace, request))
-            reply = self._receive(self._trace_limit(twice=True))  # the prompts are sent twice
-            assert isinstance(reply, Served)
-            return reply.answers
-        except Lost:
-            self.start()
-            return Answers()
+        reply = self._answer(Serve(trace, request), trace, Served, twice=True)  # the prompts are sent twice
+        return reply.answers if isinstance(reply, Served) else Answers()
 
     def run_summarized(self, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
         """Run one trace and summarize each event; a lost process leaves only its violation."""
-        try:
-            self._send(Summarize(trace))
-            reply = self._receive(self._trace_limit())
-            assert isinstance(reply, Summarized)
-            return reply.outcome, reply.summaries
-        except Lost as lost:
-            outcome = lost_outcome(lost, trace, 0)
-            self.start()
-            return outcome, []
+        reply = self._answer(Summarize(trace), trace, Summarized)
+        return (reply.outcome, reply.summaries) if isinstance(reply, Summarized) else (reply, [])
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
         """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise."""

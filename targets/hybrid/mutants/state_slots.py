@@ -118,9 +118,8 @@ class NoAcceptedCounts(StateSlots):
         inputs: Sequence[RowInput],
         records: list[Record],
     ) -> list[StateIndices]:
-        counts = self.batch.accepted.host if any(one.drafts for one in inputs) else None
         if self.batch.accepted.enabled and any(len(one.tokens) == 1 for one in inputs):
-            assert counts is not None, "no accepted counts for a batch with a decode"
+            assert any(one.drafts for one in inputs), "no accepted counts for a batch with a decode"
         return super().prepare(step, group, names, inputs, records)
 
 
