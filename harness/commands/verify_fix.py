@@ -17,14 +17,14 @@ configuration) and a campaign run without the patch and with it. --fixed tests
 another target (a checkout with the fix) instead of a patch. Other bugs of the
 engine look like failures of the fix: --fixes builtin --without THIS fixes the
 others on both sides. What fails with the patch is saved in -o.
-Exit status: 0 fixes it, 1 does not fix it, breaks something else, or traces
-like it still fail in other ways, 2 usage.
+Exit status: 0 the patch fixes it; 1 it does not, it breaks something else, or
+similar traces still fail in other ways; 2 usage error.
 example: hybridfuzz verify-fix finding.json --target vllm@0.33.0 --patch fix.patch
 """
 
 WORDS = {
     "remains": "still fails",
-    "broken": "fails with the patch alone",
+    "broken": "fails only with the patch",
     "later": "fails in another way with the patch",
     "other": "fails with and without the patch",
 }

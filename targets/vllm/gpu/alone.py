@@ -2,9 +2,9 @@
 
 With batch-invariant kernels (`VLLM_BATCH_INVARIANT=1`) the other rows of a batch change no bit, so log-probabilities
 and stored states have to be those of the same steps alone. Eager, V2, without prefix caching and align copies. It
-serves only if two fills of unused memory give the same bits, and up to the first step that another kernel computes
-alone than in the batch: a prompt chunk of one token is a decode step to some batches and a prefill to others, and a
-gated delta net has another kernel for decode rows beside prefills. The mirror runs here for that only.
+serves only if two fills of unused memory give the same bits, and up to the first step that a different kernel
+computes alone than in the batch: a prompt chunk of one token is a decode step to some batches and a prefill to others,
+and a gated delta net has another kernel for decode rows beside prefills. The mirror runs here for that only.
 """
 
 from __future__ import annotations
