@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
-from ..events import CampaignEvent, Canary, Finding, Found, Improved, NodeLeft, Notice, Reason, Summary
+from ..events import CampaignEvent, Canary, Finding, Found, Improved, NodeLeft, Notice, Reason, Source, Summary
 from ..findings.fixes import Fixes
 from ..findings.known import Known, reason_for
 from ..findings.store import FindingStore, OutputError
@@ -61,6 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     last              the last state of another, earlier campaign in this folder
     shard             share of the seed's traces to run; `traces` is a limit of the whole
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
+    source            what draws the traces
     """
 
     target: str
@@ -85,6 +86,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     last: Summary | None = None
     history: BugHistory = {}
     shard: Shard = WHOLE
+    source: Source = "seeded"
 
 
 class Claim(Struct, frozen=True):
@@ -125,7 +127,7 @@ class CampaignState:
         self._known_causes: dict[str, FindingEvidence] = {}
         self._known_reasons: dict[str, str] = {}
         """Known bugs that go by their condition, by title."""
-        self._avoid = [
+        self.avoid = [
             entry.condition.circumstances for entry in settings.known if entry.condition and entry.condition.traits
         ]
         self._sorting = 0.0
@@ -187,7 +189,7 @@ class CampaignState:
             return None
         first, count = shard.trace(batch.start), len(batch)
         return Fuzz(
-            settings.seed, first, count, settings.overrides, settings.twice_every, wanted, shard.of, self._avoid
+            settings.seed, first, count, settings.overrides, settings.twice_every, wanted, shard.of, self.avoid
         )
 
     def has_traces(self) -> bool:
@@ -352,6 +354,7 @@ class CampaignState:
             done=progress.done,
             beyond=progress.beyond.ranges(),
             shard="" if settings.shard.of == 1 else str(settings.shard),
+            source=settings.source,
             nodes=self.nodes.totals(),
             known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
         )

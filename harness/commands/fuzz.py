@@ -21,12 +21,14 @@ if TYPE_CHECKING:  # --help has to come at once
 
 EXAMPLES = """\
 The same seed gives the same traces; an interrupted campaign goes on with the same command.
-A self-test fuzzes copies of the built-in target with planted bugs: a campaign that detects none
-is "blind", one that missed a required state is "vacuous". Exit: 0 clean, 1 violation, 2 usage,
-3 vacuous, blind or a known bug is outdated, 4 internal, 5 interrupted.
+The self-test plants bugs in the built-in target: "blind" if none is detected. Exit: 0 clean,
+1 violation, 2 usage, 3 vacuous (a state was missed), blind or outdated, 4 internal, 5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0
+SOURCES = ("seeded", "hypothesis")
+WITHOUT_HYPOTHESIS = ("against", "cluster", "shard")
+"""Options that --source hypothesis does not have."""
 ENTRY_POINTS = "hybridfuzz.handlers"
 """Other packages register handler modules under this entry point group."""
 
@@ -84,6 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
     parser.add_argument("--seed", type=int, metavar="S", help="random seed (default: drawn and printed)")
     parser.add_argument(
+        "--source", choices=SOURCES, default=SOURCES[0], metavar="S", help="what draws traces: seeded (default), hypothesis"
+    )
+    parser.add_argument(
         "--jobs", "-j", type=jobs, metavar="N", help="worker processes (default: auto, one for each core)"
     )
     parser.add_argument(
@@ -126,6 +131,7 @@ def run(options: argparse.Namespace) -> int:
     """Run a campaign and feed its events to the handlers."""
     from .where import output_at, workers_of
 
+    check_source(options)
     with output_at(options.out) as (options.out, publish):
         if options.against:
             from .against import fuzz_against
@@ -172,6 +178,15 @@ def run_campaign(
         with suppress(BrokenPipeError):  # a lost output does not change the result
             printer(options.json)(f"report: {page}")
     return status(ended.summary)
+
+
+def check_source(options: argparse.Namespace) -> None:
+    """Raise TraceError for options that the source of traces does not have."""
+    from ...targets.base.trace import TraceError
+
+    given = [f"--{name}" for name in WITHOUT_HYPOTHESIS if getattr(options, name)]
+    if options.source == "hypothesis" and given:
+        raise TraceError(f"--source hypothesis draws traces on this machine, for one target: it has no {', '.join(given)}")
 
 
 def suffix_of(options: argparse.Namespace) -> str:
@@ -250,7 +265,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     fixes = apply_fixes(launch, known, options.target, datetime.date.today())
     launch = fixes.launch
     if not options.fresh:
-        continued = unfinished(state, options.target, launch.version, overrides, seed, share)
+        continued = unfinished(state, options.target, launch.version, overrides, seed, share, options.source)
     if state and continued:
         seed = state.seed
     elif seed is None:
@@ -280,6 +295,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         last=state if state and not continued else None,
         history={key: bug for key, bug in history.items() if fixes_in(bug.version) == fixes_in(launch.version)},
         shard=shard,
+        source=options.source,
     )
 
 
