@@ -188,9 +188,7 @@ class CampaignState:
         if not batch:
             return None
         first, count = shard.trace(batch.start), len(batch)
-        return Fuzz(
-            settings.seed, first, count, settings.overrides, settings.twice_every, wanted, shard.of, self.avoid
-        )
+        return Fuzz(settings.seed, first, count, settings.overrides, settings.twice_every, wanted, shard.of, self.avoid)
 
     def has_traces(self) -> bool:
         """Return True if there are trace numbers that no worker was given yet."""

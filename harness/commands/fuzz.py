@@ -85,9 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
     parser.add_argument("--seed", type=int, metavar="S", help="random seed (default: drawn and printed)")
-    parser.add_argument(
-        "--source", choices=SOURCES, default=SOURCES[0], metavar="S", help="what draws traces: seeded (default), hypothesis"
-    )
+    source_help = "what draws the traces: seeded or hypothesis (default: seeded)"
+    parser.add_argument("--source", choices=SOURCES, default=SOURCES[0], metavar="S", help=source_help)
     parser.add_argument(
         "--jobs", "-j", type=jobs, metavar="N", help="worker processes (default: auto, one for each core)"
     )
@@ -186,7 +185,7 @@ def check_source(options: argparse.Namespace) -> None:
 
     given = [f"--{name}" for name in WITHOUT_HYPOTHESIS if getattr(options, name)]
     if options.source == "hypothesis" and given:
-        raise TraceError(f"--source hypothesis draws traces on this machine, for one target: it has no {', '.join(given)}")
+        raise TraceError(f"--source hypothesis draws on this machine, for one target: it has no {', '.join(given)}")
 
 
 def suffix_of(options: argparse.Namespace) -> str:

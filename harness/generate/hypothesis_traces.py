@@ -1,8 +1,8 @@
 """Traces drawn by Hypothesis, by number: `fuzz --source hypothesis`.
 
-Hypothesis draws `ROUND` examples of the state machine in one go, from a seed: a round. Trace n is example n % ROUND of
-round n // ROUND, so that a number means the same trace in every process, whatever ran before: generation does not
-depend on how traces end. (Hypothesis varies its own earlier examples within a round.)
+Hypothesis draws some examples of the state machine in one go, from a seed; `ROUND` of them that differ are a round.
+Trace n is number n % ROUND of round n // ROUND, so that a number means the same trace in every process, whatever ran
+before: generation does not depend on how traces end. (Hypothesis varies its own earlier examples within a run.)
 
 A failing trace is told to Hypothesis afterwards, so that its database keeps the choices that led to it (`keep`);
 `kept` draws the traces of the database again. Hypothesis never shrinks here.
@@ -13,16 +13,19 @@ Not for workers: engines' environments do not have Hypothesis.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 from unittest import SkipTest
+from unittest.mock import patch
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, ReadOnlyDatabase
+from hypothesis.internal.conjecture import providers
 from hypothesis.stateful import run_state_machine_as_test
 
 from ...targets.base.protocol import Capabilities
@@ -32,6 +35,8 @@ from .choices import RandomChoices
 from .serving_rules import ServingRules
 
 ROUND = 50
+EXAMPLES = 64
+"""Examples of one run of Hypothesis: some are alike."""
 RULES_MAX = 60
 """Rules of one example; one of them may take several steps."""
 ROUNDS_CACHED = 4
@@ -56,10 +61,20 @@ class Interrupted(KeyboardInterrupt):
     """Passes an error of `supports` through Hypothesis, which takes every Exception for a failing example."""
 
 
+@contextmanager
+def no_local_constants() -> Iterator[None]:
+    """Keep Hypothesis from mixing constants into its draws that it finds in the source of imported modules: the same
+    seed would give other traces after other imports. (There is no setting for it.)"""
+    none = patch.object(providers.HypothesisProvider, "_local_constants", providers.Constants())
+    with patch.object(providers, "CONSTANTS_CACHE", {}), none:
+        yield
+
+
 class HypothesisTraces:
     """Draws the traces of a campaign. Methods may be called from any thread.
 
-    Hypothesis keeps its files in `folder`. `supports` is an argument of each method, since it asks a worker of the calling thread; what it raises is raised.
+    Hypothesis keeps its files in `folder`. `supports` is an argument of each method, since it asks a worker of the
+    calling thread; what it raises is raised.
     """
 
     def __init__(
@@ -107,19 +122,21 @@ class HypothesisTraces:
         return drawn[index % ROUND % len(drawn)]
 
     def _round(self, number: int, supports: Supports) -> list[Drawn]:
-        """Draw a round: more than one run of Hypothesis if circumstances are avoided, or if there are few examples.
+        """Draw a round of different traces, with one run of Hypothesis or, if circumstances are avoided, a few.
 
-        Fewer than `ROUND` traces if a target and the overrides leave no more.
+        Fewer than `ROUND` traces if the target and the overrides leave no more.
         """
         kept: list[Drawn] = []
         avoided: list[Drawn] = []
         for part in range(REDRAWS_MAX):
-            run = f"{self._seed}/{number}/{part}"
+            run, before = f"{self._seed}/{number}/{part}", len(kept)
             for place, trace in enumerate(self._run(run, supports, None)):
                 avoids = any(each.apply_to(trace) for each in self._avoid)
                 drops = avoids and RandomChoices(self._seed, f"{run}/{place}").chance(AVOID_PERCENT)
-                (avoided if drops else kept).append(Drawn(trace, run))
-            if len(kept) >= ROUND or not avoided:
+                chosen = avoided if drops else kept
+                if all(trace != drawn.trace for drawn in chosen):
+                    chosen.append(Drawn(trace, run))
+            if len(kept) >= ROUND or len(kept) == before:
                 break
         return (kept + avoided)[:ROUND]
 
@@ -159,7 +176,7 @@ class HypothesisTraces:
         settings = hypothesis.settings(
             phases=(phase,),
             database=database,
-            max_examples=KEPT_MAX if phase is Phase.reuse else ROUND,
+            max_examples=KEPT_MAX if phase is Phase.reuse else EXAMPLES,
             stateful_step_count=RULES_MAX,
             derandomize=False,
             deadline=None,
@@ -170,7 +187,8 @@ class HypothesisTraces:
             backend="hypothesis",
         )
         try:
-            run_state_machine_as_test(hypothesis.seed(name)(Records), settings=settings)
+            with no_local_constants():
+                run_state_machine_as_test(hypothesis.seed(name)(Records), settings=settings)
         except (Fails, SkipTest):  # SkipTest: the database is empty
             pass
         except Interrupted as interrupted:

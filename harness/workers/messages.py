@@ -1,7 +1,8 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
 coordinator  draw · supports · port · run · explain · serve · testify · observe · fuzz
-worker       ready (once, unasked) · began · done · drawn · supported · ported · explained · served · testified · observed · failed
+worker       ready (once, unasked) · began · done · drawn · supported · ported · explained · served · testified ·
+             observed · failed
 """
 
 from __future__ import annotations
@@ -176,7 +177,9 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 
 Request = Draw | Supports | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
-Reply = Ready | EventStarted | Done | Drawn | Supported | Ported | Explained | Served | Summarized | Observation | Failed
+Reply = (
+    Ready | EventStarted | Done | Drawn | Supported | Ported | Explained | Served | Summarized | Observation | Failed
+)
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode
