@@ -50,7 +50,7 @@ def plan_chores(state: CampaignState) -> list[Chore]:
         if finding.reproduced and not finding.reduced:
             chores.append(partial(WorkerLoop.reduce_again, finding=finding))
     chores += [partial(WorkerLoop.run_again, path=path) for path in state.corpus.files()]
-    if state.settings.source == "hypothesis":
+    if state.settings.source == "hypothesis" and not state.settings.earlier:  # else they are this campaign's own
         chores.append(WorkerLoop.run_kept)
     return chores
 

@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, ReadOnlyDatabase
 from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from hypothesis.stateful import run_state_machine_as_test
 
 from ...targets.base.protocol import Capabilities
@@ -65,7 +66,7 @@ class Interrupted(KeyboardInterrupt):
 def no_local_constants() -> Iterator[None]:
     """Keep Hypothesis from mixing constants into its draws that it finds in the source of imported modules: the same
     seed would give other traces after other imports. (There is no setting for it.)"""
-    none = patch.object(providers.HypothesisProvider, "_local_constants", providers.Constants())
+    none = patch.object(providers.HypothesisProvider, "_local_constants", Constants())
     with patch.object(providers, "CONSTANTS_CACHE", {}), none:
         yield
 
