@@ -115,7 +115,9 @@ class CacheModules(CoveragePlugin):
 def measured(**options: object) -> Coverage:
     """Return a Coverage without files of its own."""
     made = Coverage(data_file=None, config_file=False, messages=False, **options)  # type: ignore[arg-type]
-    made.set_option("report:exclude_also", UNREACHABLE)
+    usual = made.get_option("report:exclude_lines")
+    assert isinstance(usual, list)
+    made.set_option("report:exclude_lines", [*usual, *UNREACHABLE])
     return made
 
 

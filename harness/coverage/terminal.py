@@ -25,10 +25,10 @@ def report_text(report: Report) -> Iterator[Text]:
             yield Text.assemble((f"never ran in {module.module}: ", "bold"), names(module.never))
     if report.excluded:
         yield Text(f"{len(report.excluded)} functions do not count: excluded, or Triton kernels")
-    for pattern in report.missing:
-        yield Text(f"not in this version: {pattern}", "yellow")
-    for function in report.unknown:
-        yield Text(f"excluded, but not in this version: {function}", "yellow")
+    if report.missing:
+        yield Text(f"modules that this version does not have: {', '.join(report.missing)}", "yellow")
+    if report.unknown:
+        yield Text(f"excluded functions that this version does not have: {', '.join(report.unknown)}", "yellow")
 
 
 def names(functions: Sequence[FunctionCoverage]) -> str:
