@@ -53,7 +53,8 @@ class Module(FileReporter):
                 region.lines -= lines
             self._regions.append(CodeRegion("function", qualified, function.lineno, lines))
         for (_, function), region in zip(functions(ast.parse(self.source())), self._regions, strict=True):
-            reason = "Triton kernel" if is_kernel(function) else task.scope.reason(f"{name}::{region.name}")
+            kernel = is_kernel(function) and not task.scope.kernels
+            reason = "Triton kernel" if kernel else task.scope.reason(f"{name}::{region.name}")
             if reason:
                 self.excluded.append(ExcludedFunction(f"{name}::{region.name}", reason))
                 excluded |= region.lines

@@ -1,7 +1,8 @@
 """Records which lines of an engine's cache modules the traces of one worker execute, with coverage.py.
 
-The tracer is on while a trace runs, opening its engine included. Lines are reported as the first lines of their
-statements, each once for each worker process.
+The tracer is on while a trace runs, opening its engine included. Lines that the adapter runs in a translation of its
+own (`targets.base.translated_lines`) count as well. Lines are reported as the first lines of their statements, each
+once for each worker process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...targets.base.translated_lines import TRANSLATED
 from .source import files_of, statement_of
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class LineRecorder:
             return
         if self._coverage is None:
             self._coverage = self._prepare(modules)
+        TRANSLATED.reached.clear()
         self._coverage.start()
         try:
             yield
@@ -48,6 +51,7 @@ class LineRecorder:
     def _prepare(self, modules: Sequence[str]) -> Coverage:
         from coverage import Coverage
 
+        TRANSLATED.wanted = True
         self._modules = {realpath(path): name for name, path in files_of(modules).items()}
         tracer = Coverage(data_file=None, config_file=False, include=list(self._modules), messages=False)
         tracer.set_option("run:disable_warnings", ["no-data-collected"])
@@ -58,13 +62,17 @@ class LineRecorder:
         if self._coverage is None:
             return {}
         data, found = self._coverage.get_data(), LineNumbers()
-        for file in data.measured_files():
+        executed = {file: set(data.lines(file) or ()) for file in data.measured_files()}
+        for path, line in TRANSLATED.reached:
+            if (file := realpath(path)) in self._modules:
+                executed.setdefault(file, set()).add(line)
+        for file, lines in executed.items():
             name = self._modules[file]
             if name not in self._statements:
                 self._statements[name] = statement_of(Path(file).read_text(encoding="utf-8"))
             first = self._statements[name]
             known = self._reported.setdefault(name, set())
-            if lines := {first[line] for line in data.lines(file) or () if line in first} - known:
-                known |= lines
-                found[name] = sorted(lines)
+            if new := {first[line] for line in lines if line in first} - known:
+                known |= new
+                found[name] = sorted(new)
         return found

@@ -7,7 +7,7 @@
 coverage.py decides what a statement is and writes LCOV and HTML, in a process of its own with the interpreter of the
 target (`analysis`). Statements in functions count, except those of
 
-    Triton kernels                they run compiled, not line by line
+    Triton kernels                they run compiled, unless the adapter reports their lines
     abstract methods, overloads   never called themselves; also `raise NotImplementedError` and `# pragma: no cover`
     excluded functions            listed with a reason in the target's `coverage.toml`
 """

@@ -50,7 +50,7 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]
 
 
 def is_kernel(function: Function) -> bool:
-    """Return True for a Triton kernel: it runs compiled, so no line of it is ever executed as Python."""
+    """Return True for a Triton kernel, which Python does not execute line by line."""
     return any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 

@@ -9,7 +9,8 @@ An engine declares both in `coverage.toml`, beside its adapter or, for `python:M
     functions = ["vllm/v1/core/sched/scheduler.py::Scheduler.get_grammar_bitmask"]
 
 A module is a path below the folder that the engine is imported from. * stands for anything in names of modules (not
-across folders) and of functions.
+across folders) and of functions. Triton kernels count with `kernels = true` only: it is for an adapter that reports
+their lines (`translated_lines`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Scope(Struct, frozen=True, forbid_unknown_fields=True):
 
     modules: tuple[str, ...]
     excluded: tuple[Exclusion, ...] = ()
+    kernels: bool = False
 
     def patterns(self) -> Iterator[tuple[str, str]]:
         """Yield (pattern of excluded functions, reason)."""
