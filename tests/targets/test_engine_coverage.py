@@ -13,6 +13,7 @@ from hybridfuzz.targets.base.registry import coverage_scope, prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 TRACES = 3
+OVERRIDES = {"vllm@0.33.0": {"runner": "v2"}}
 REACHED = {
     "vllm@0.33.0": {
         "vllm/v1/core/sched/scheduler.py": "Scheduler.schedule",
@@ -31,7 +32,7 @@ def test_lines_of_an_engine_are_recorded(target: str, tmp_path: Path) -> None:
     lines: dict[str, list[int]] = {}
     with WorkerClient(target, launch, trace_seconds=300) as worker:
         worker.start()
-        for ran in worker.fuzz(Fuzz(1, 0, TRACES, {}, modules=scope.modules)):
+        for ran in worker.fuzz(Fuzz(1, 0, TRACES, OVERRIDES.get(target, {}), modules=scope.modules)):
             for module, new in ran.lines.items():
                 assert not set(new) & set(lines.get(module, []))
                 lines[module] = lines.get(module, []) + list(new)
