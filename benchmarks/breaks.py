@@ -28,7 +28,7 @@ class Break:
 
     slug: str
     file: str
-    config: dict[str, str]
+    config: dict[str, object]
     what: str
     old: str
     new: str
