@@ -22,8 +22,8 @@ in the block advances.
 
 `longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
 contract allows it: with EAGLE the last matched block of the drafter's attention is left out (of all full attention if
-the drafter has no group of its own), and the hit is the longest valid one that is left. So such a group also holds the
-block after L (with keys inside blocks, `layout.eagle_unit` tokens after L); in a group with a sliding window that is the only one to hold besides those that position L attends to.
+the drafter has no group of its own; `layout.eagle_unit` tokens where keys are inside blocks), and the hit is the
+longest valid one that is left. A group with a sliding window must then hold the block after L, too.
 """
 
 from __future__ import annotations

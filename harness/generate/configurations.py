@@ -60,7 +60,7 @@ def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
 def _extra_attention(
     choices: Choices, capabilities: Capabilities, size: int, layers: int, speculative: bool
 ) -> tuple[Group, ...]:
-    """Return additional attention groups for a sliding window, for chunks and for a drafter, each in some traces only."""
+    """Return additional attention groups, for a window, for chunks and for a drafter, each in some traces only."""
     extra: list[Group] = []
     if capabilities.windows and choices.chance(20):
         window = choices.pick(capabilities.windows)

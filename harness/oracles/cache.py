@@ -15,7 +15,6 @@ from ...reference.prefix_cache import (
 )
 from ...targets.base.observe import Planned, PlannedRow, Table, View
 from ..traces.violation import Violation
-from ..units import plural
 from .base import Context, Oracle
 
 
@@ -177,7 +176,7 @@ class HitValidity(Oracle):
             dropped, what = group.block_size, "block"
             if context.layout.eagle_unit:
                 dropped = min(context.layout.eagle_unit, group.block_size)
-                what = plural(dropped, "token")
+                what = f"{dropped} token{'s' * (dropped > 1)}"
                 matched = partial_match(index, group, available, life.truth.tags, matched, dropped)
             if row.hit > max(matched - dropped, 0):
                 return self.violation(

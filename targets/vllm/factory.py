@@ -134,6 +134,9 @@ class VllmFactory:
         unit = int(config.options.get("prefix_match_unit", "0"))
         if unit and config.hash_block_size % unit:
             return "every block size must be a multiple of prefix_match_unit"
+        inner = sum(group.kind == "mamba" for group in config.groups) * (config.options.get("mixer") == "mamba2")
+        if unit and config.num_blocks < config.smallest_pool() + inner + len(config.groups):
+            return "a hit inside a block may need one more block for each group: raise num_blocks"
         if len({group.block_size for group in config.groups}) > 1 and "partial-hits" not in self.capabilities.features:
             return "this release gives all groups blocks of one size"
         states = max(group.block_size for group in config.groups if group.kind == "mamba")

@@ -197,7 +197,8 @@ class ShadowModel(nn.Module):
         context = get_forward_context()
         if context.attn_metadata is not None and self.recorder.begin_forward(context, ids):
             for layer in self._in_order:
-                hidden = join(hidden, layer.run(ids, hidden))
+                above = layer.run(ids, hidden) if isinstance(layer, ShadowAttention) else layer.run(ids)
+                hidden = join(hidden, above)
             self.recorder.end_forward()
         return torch.from_numpy(np.array(hidden or (0,) * len(ids), dtype=np.int64)[:, None])
 

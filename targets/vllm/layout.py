@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import lcm
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
@@ -23,21 +23,29 @@ def _shape(group: Group) -> tuple[str, int, int, int, int]:
     return group.kind, size, group.layers, group.window, group.chunk
 
 
-def _granularity(config: Config, groups: Sequence[Group]) -> dict[str, int]:
+class _Units(NamedTuple):
+    """Units in tokens, as in `Layout`: 0 for a block."""
+
+    hashed: int = 0
+    eagle: int = 0
+    published: int = 0
+
+
+def _units(config: Config, groups: Sequence[Group]) -> _Units:
     """Return the units of keys, of EAGLE's drop and of publication, if they are not blocks.
 
     Keys are as fine as the smallest unit that divides all blocks, or as the trace asks for. A hit may end inside a
     block if that is finer than the blocks of states, and if local attention has blocks of just that size.
     """
     if config.mamba_cache_mode != "align":
-        return {}
+        return _Units()
     unit, largest = hash_unit(config), max(group.block_size for group in groups)
     if unit == largest:
-        return {}
+        return _Units()
     local = all(group.block_size == unit for group in groups if group.is_local)
     if local and any(group.kind == "mamba" and group.block_size > unit for group in groups):
-        return {"hash_unit": unit, "eagle_unit": unit}
-    return {"hash_unit": unit, "publish_unit": lcm(*(group.block_size for group in groups))}
+        return _Units(unit, unit)
+    return _Units(unit, published=lcm(*(group.block_size for group in groups)))
 
 
 def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
@@ -62,6 +70,7 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         )
     # All groups draw from one pool: the bytes of a block that passes to attention may be those of a state.
     kinds = {group.kind for group in groups}
+    units = _units(config, groups)
     as_eagle = config.num_speculative_tokens > 0 and drafts_as_eagle(config, is_v2)
     attention = [index for index, group in enumerate(groups) if group.kind == "attention"]
     return Layout(
@@ -74,6 +83,8 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         zeroing=kinds == {"mamba", "attention"} and multiplies_masked(config),
         eagle_drop=as_eagle,
         eagle=frozenset(attention) if as_eagle else None,
-        **_granularity(config, groups),
+        hash_unit=units.hashed,
+        eagle_unit=units.eagle,
+        publish_unit=units.published,
         keeps_every_state=config.options.get("retention", "dense") == "dense",
     )

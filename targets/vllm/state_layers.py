@@ -70,7 +70,7 @@ class ShadowMamba(nn.Module, MambaBase):
         conv, temporal = compat.bound_cache(self.kv_cache)
         self.conv, self.temporal = conv.numpy()[..., 0], temporal.numpy()[..., 0]
 
-    def run(self, ids: Sequence[int], _below: Tags | None = None) -> Tags:
+    def run(self, ids: Sequence[int]) -> Tags:
         """Run all rows in the order of the kernels. Prefills load their initial states before any state is stored."""
         out = [0] * len(ids)
         for prefill, rows in groupby(self.recorder.state_rows(self), _prefill):
