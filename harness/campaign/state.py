@@ -26,7 +26,7 @@ from ..findings.store import FindingStore, OutputError
 from ..findings.triage import BugHistory
 from ..findings.watch import KnownBugs
 from ..generate.overrides import check_overrides
-from ..identity.compare import best_match, known_cause
+from ..identity.compare import known_cause, same_cause
 from ..identity.evidence import FindingEvidence
 from ..identity.symptom import UNEXPLAINED
 from ..lockstep.state_catalogue import required_oracles, required_states
@@ -279,7 +279,7 @@ class CampaignState:
             return
         titles = [known_cause(each, self._known_causes) for each in known.evidence]
         title = next(filter(None, titles), "")
-        alike = title and all(best_match(each, {title: self._known_causes[title]}) for each in known.evidence)
+        alike = title and all(same_cause([each], {title: self._known_causes[title]}) for each in known.evidence)
         reason = self.known(finding.signature) or (self._known_reasons[title] if alike else "")
         self.store.findings[name] = structs.replace(finding, known=reason)
 
