@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import structs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
@@ -132,7 +133,10 @@ class VllmTarget:
             admitted = name in fresh
             counts = self.admissions.counts.get(name, (-1, -1))
             rows.append(PlannedRow(name, start, count, drafts, admitted, start if admitted else 0, *counts))
-        return Planned(self.step, tuple(rows), tuple(self._preempted), budget, self.view())
+        copies = {copy[1]: copy[0] for copy in getattr(plan, "kv_cache_block_copies", None) or ()}
+        view = structs.replace(self.view(), copies=copies) if copies else self.view()
+        self.engine.recorder.planned(self.step, view.tables)
+        return Planned(self.step, tuple(rows), tuple(self._preempted), budget, view)
 
     def _complete(self, records: list[Record]) -> None:
         """Execute the oldest planned step, pass its results to the scheduler and record the client's outputs."""
