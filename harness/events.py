@@ -12,6 +12,8 @@ from msgspec import Struct
 
 Reason = Literal["time", "steps", "traces", "interrupted", "error"]
 """Why a campaign ended: one of its limits, a signal, or an error."""
+Source = Literal["seeded", "hypothesis"]
+"""What draws a campaign's traces from its seed: a PRNG, or Hypothesis."""
 
 
 class Finding(Struct, frozen=True):
@@ -139,6 +141,7 @@ class Summary(Struct, frozen=True):
     canary                            None without a self-test, or while it is running
     done, beyond                      trace numbers that are counted: all below `done`, and those in the ranges
                                       [first, end) of `beyond`; with `shard`, positions in that share of the numbers
+    source                            what drew the traces
     shard                             "I/N" if the campaign ran a share of its seed's traces
     nodes                             machines of a cluster, or parts of a merged campaign
     merged                            names of the campaigns that were merged; empty for a campaign that ran
@@ -164,6 +167,7 @@ class Summary(Struct, frozen=True):
     done: int = 0
     beyond: Sequence[tuple[int, int]] = ()
     shard: str = ""
+    source: Source = "seeded"
     nodes: Sequence[Node] = ()
     merged: Sequence[str] = ()
     known_bugs: Sequence[KnownBug] = ()

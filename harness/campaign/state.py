@@ -20,7 +20,19 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
 from ..coverage.reached_lines import ReachedLines, lines_file
-from ..events import CampaignEvent, Canary, Finding, Found, Improved, LinesReached, NodeLeft, Notice, Reason, Summary
+from ..events import (
+    CampaignEvent,
+    Canary,
+    Finding,
+    Found,
+    Improved,
+    LinesReached,
+    NodeLeft,
+    Notice,
+    Reason,
+    Source,
+    Summary,
+)
 from ..findings.fixes import Fixes
 from ..findings.known import Known, reason_for
 from ..findings.store import FindingStore, OutputError
@@ -63,6 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     shard             share of the seed's traces to run; `traces` is a limit of the whole
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
     modules           modules of the engine whose reached lines are recorded (`Scope.modules`)
+    source            what draws the traces
     """
 
     target: str
@@ -88,6 +101,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     history: BugHistory = {}
     shard: Shard = WHOLE
     modules: Sequence[str] = ()
+    source: Source = "seeded"
 
 
 class Claim(Struct, frozen=True):
@@ -133,7 +147,7 @@ class CampaignState:
         self._known_causes: dict[str, FindingEvidence] = {}
         self._known_reasons: dict[str, str] = {}
         """Known bugs that go by their condition, by title."""
-        self._avoid = [
+        self.avoid = [
             entry.condition.circumstances for entry in settings.known if entry.condition and entry.condition.traits
         ]
         self._sorting = 0.0
@@ -204,7 +218,7 @@ class CampaignState:
             settings.twice_every,
             wanted,
             shard.of,
-            self._avoid,
+            self.avoid,
             settings.modules,
         )
 
@@ -386,6 +400,7 @@ class CampaignState:
             done=progress.done,
             beyond=progress.beyond.ranges(),
             shard="" if settings.shard.of == 1 else str(settings.shard),
+            source=settings.source,
             nodes=self.nodes.totals(),
             known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
             lines=self._lines.total if self._lines else None,

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fail-under", type=percentage, metavar="N", help="exit with 3 if a module is below N percent")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output at the end")
     unused = dict.fromkeys(("cluster", "shard", "against", "events", "junit", "sarif"))
-    parser.set_defaults(coverage=True, no_canary=True, reduce=fuzz.REDUCE_SECONDS, **unused)
+    parser.set_defaults(coverage=True, no_canary=True, reduce=fuzz.REDUCE_SECONDS, source="seeded", **unused)
 
 
 def run(options: argparse.Namespace) -> int:

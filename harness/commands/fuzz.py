@@ -27,6 +27,9 @@ example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0
 REDUCE_SECONDS = 20.0
+SOURCES = ("seeded", "hypothesis")
+WITHOUT_HYPOTHESIS = ("against", "cluster", "shard")
+"""Options that --source hypothesis does not have."""
 ENTRY_POINTS = "hybridfuzz.handlers"
 """Other packages register handler modules under this entry point group."""
 
@@ -82,6 +85,8 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
     parser.add_argument("--seed", type=int, metavar="S", help="random seed (default: drawn and printed)")
+    source_help = "what draws the traces: seeded or hypothesis (default: seeded)"
+    parser.add_argument("--source", choices=SOURCES, default=SOURCES[0], metavar="S", help=source_help)
     parser.add_argument(
         "--jobs", "-j", type=jobs, metavar="N", help="worker processes (default: auto, one for each core)"
     )
@@ -145,6 +150,7 @@ def run(options: argparse.Namespace) -> int:
     from ...targets.base.trace import TraceError
     from .where import output_at, workers_of
 
+    check_source(options)
     with output_at(options.out) as (options.out, publish):
         if options.against:
             from .against import fuzz_against
@@ -199,6 +205,15 @@ def run_campaign(
     from .coverage_report import end_with_report
 
     return end_with_report(options, settings.out, settings.launch, result)
+
+
+def check_source(options: argparse.Namespace) -> None:
+    """Raise TraceError for options that the source of traces does not have."""
+    from ...targets.base.trace import TraceError
+
+    given = [f"--{name}" for name in WITHOUT_HYPOTHESIS if getattr(options, name)]
+    if options.source == "hypothesis" and given:
+        raise TraceError(f"--source hypothesis draws on this machine, for one target: it has no {', '.join(given)}")
 
 
 def suffix_of(options: argparse.Namespace) -> str:
@@ -282,7 +297,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         scope, launch = scope_and_launch(options, launch)
         modules = scope.modules
     if not options.fresh:
-        continued = unfinished(state, options.target, launch.version, overrides, seed, share)
+        continued = unfinished(state, options.target, launch.version, overrides, seed, share, options.source)
     if state and continued:
         seed = state.seed
     elif seed is None:
@@ -313,6 +328,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         history={key: bug for key, bug in history.items() if fixes_in(bug.version) == fixes_in(launch.version)},
         shard=shard,
         modules=modules,
+        source=options.source,
     )
 
 

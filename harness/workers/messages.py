@@ -1,7 +1,8 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · port · run · explain · serve · testify · observe · fuzz
-worker       ready (once, unasked) · began · done · drawn · ported · explained · served · testified · observed · failed
+coordinator  draw · supports · port · run · explain · serve · testify · observe · fuzz
+worker       ready (once, unasked) · began · done · drawn · supported · ported · explained · served · testified ·
+             observed · failed
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities
-from ...targets.base.trace import Trace
+from ...targets.base.trace import Config, Trace
 from ..explain.activity import Observation
 from ..explain.answers import Answers
 from ..explain.history import History
@@ -32,6 +33,12 @@ class Draw(Struct, frozen=True, tag="draw"):
     index: int
     overrides: Overrides
     avoid: Sequence[Circumstances] = ()
+
+
+class Supports(Struct, frozen=True, tag="supports"):
+    """Return the reason why the target does not support a configuration."""
+
+    config: Config
 
 
 class Port(Struct, frozen=True, tag="port"):
@@ -79,7 +86,8 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
 
     Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
     back with its result. Most traces to which circumstances in `avoid` apply are drawn again. Lines of `modules`
-    (`Scope.modules`) that a trace reaches come with its result; none are recorded without any.
+    (`Scope.modules`) that a trace reaches come with its result; none are recorded without any. With `traces`, these are
+    run, in this order, and none is drawn.
     """
 
     seed: int
@@ -91,6 +99,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     stride: int = 1
     avoid: Sequence[Circumstances] = ()
     modules: Sequence[str] = ()
+    traces: Sequence[Trace] = ()
 
     @property
     def indexes(self) -> range:
@@ -130,6 +139,12 @@ class Drawn(Struct, frozen=True, tag="drawn"):
     trace: Trace
 
 
+class Supported(Struct, frozen=True, tag="supported"):
+    """Answer to `supports`: "" if the target supports the configuration."""
+
+    reason: str
+
+
 class Ported(Struct, frozen=True, tag="ported"):
     """Answer to `port`. `changes` has one line for each change, none if there are none."""
 
@@ -165,8 +180,10 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
-Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Served | Summarized | Observation | Failed
+Request = Draw | Supports | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
+Reply = (
+    Ready | EventStarted | Done | Drawn | Supported | Ported | Explained | Served | Summarized | Observation | Failed
+)
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

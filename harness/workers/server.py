@@ -56,6 +56,8 @@ from .messages import (
     Served,
     Summarize,
     Summarized,
+    Supported,
+    Supports,
     decode_request,
     encode,
 )
@@ -131,12 +133,14 @@ def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRe
         send(structs.replace(seen, outcome=structs.replace(seen.outcome, violation=violation)))
     elif isinstance(request, Draw):
         send(Drawn(_draw(factory, request, request.index)))
+    elif isinstance(request, Supports):
+        send(Supported(clean(factory.supports(request.config))))
     elif isinstance(request, Port):
         send(Ported(*port(request.trace, factory)))
     else:
-        for index in request.indexes:
+        for number, index in enumerate(request.indexes):
             began = time.process_time()
-            trace = _draw(factory, request, index)
+            trace = request.traces[number] if request.traces else _draw(factory, request, index)
             twice = bool(request.twice_every) and index % request.twice_every == 0
             with recorder.recording(request.modules):
                 outcome = run(factory, trace, twice=twice)
