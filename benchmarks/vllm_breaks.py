@@ -297,6 +297,12 @@ DRILL = Drill(
     BREAKS + FEATURE_BREAKS,
 )
 
-if __name__ == "__main__":
+
+def target() -> str:
+    """Return the target string of the release with the fixes of its own bugs."""
     release = prepare(DRILL.target, print)
-    main(replace(DRILL, target=f"vllm@{patched(release, [*fixes_of(release.version).values()]).tree}"))
+    return f"vllm@{patched(release, [*fixes_of(release.version).values()]).tree}"
+
+
+if __name__ == "__main__":
+    main(replace(DRILL, target=target()))
