@@ -52,6 +52,9 @@ class Reference:
         """Block -> its key and the step in whose planning (or after which) it was published."""
         self.replaced: dict[str, Truth] = {}
         """The tokens that a row had before it took over those of another row, for messages."""
+        self.loading: dict[str, PlanFacts] = {}
+        """Waiting requests for which content is loaded -> the planning that allocated their blocks. An aborted request
+        stays: its load may still write."""
         self.handed_out: list[int] = []
         """Blocks that changed hands when the current step was entered."""
         self.batch: Sequence[str] | None = None
@@ -80,6 +83,7 @@ class Reference:
         assert step not in self.pending, "a step is planned once"
         facts = PlanFacts(step, {}, {}, {}, tables, references, published)
         for name, start, hit in rows:
+            self.loading.pop(name, None)
             facts.lives[name] = self.lives[name]
             if start is not None:
                 facts.admitted[name] = start
@@ -87,6 +91,37 @@ class Reference:
                 facts.reused[name] = hit
         if facts.lives:
             self.pending[step] = facts
+        return facts
+
+    def plan_load(
+        self,
+        step: int,
+        row: tuple[str, int, int],
+        tables: Mapping[str, Table],
+        references: Sequence[int],
+        published: Mapping[int, Key],
+    ) -> None:
+        """Add a load for a waiting request, which starts at any time and ends before the request's first step.
+
+        `row` is (request, tokens that it starts from once the load ended, tokens of a prefix hit).
+        """
+        name, start, hit = row
+        lives = {name: self.lives[name]}
+        self.loading[name] = PlanFacts(step, lives, {name: start}, {name: hit}, tables, references, published)
+
+    def load(self, step: int, name: str) -> PlanFacts | None:
+        """Return the facts for a load: those of its own planning if the request waits for it, else those of `step`.
+
+        A request that waits for a load gets its blocks with the first write of the load, in whatever order that comes
+        with forwards of other requests.
+        """
+        facts = self.loading.get(name)
+        if facts is None:
+            return self.enter(step)
+        start = facts.admitted.pop(name, None)
+        if start is not None:
+            facts.lives[name].admit(start)
+            self._hand_out_new_blocks(name, facts)
         return facts
 
     def note_published(self, published: Mapping[int, Key], step: int) -> None:

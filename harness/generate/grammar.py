@@ -285,7 +285,9 @@ class Grammar:
     def external_load(self) -> ExternalLoad:
         """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""
         name, chance = list(self.left or ["r0"])[-1], self.choices.chance
-        return ExternalLoad(name, self.length(self.config.max_model_len), chance(85), chance(20))
+        length, states, breaks_off = self.length(self.config.max_model_len), chance(85), chance(20)
+        delay = self.choices.integer(0, 4) if "async-loads" in self.capabilities.features else 0
+        return ExternalLoad(name, length, states, breaks_off, delay)
 
     def select(self) -> Select:
         """Return a selection of most of the requests that are probably in the batch, in any order."""

@@ -92,11 +92,13 @@ class Engine:
         prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
         self.vllm_config = vllm_config = configure(config, self.is_v2)
+        self.store = compat.connect(vllm_config, config, self.recorder)
         # vLLM collects garbage to measure the memory of a loaded model, which would take most of the start-up time.
         with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            compat.begin_transfers(vllm_config, plan.worker)
             self.runner.initialize_kv_cache(plan.worker)
             self.cache_config = plan.worker
             compat.prepare_zeroing(self.runner, plan.worker)
@@ -116,6 +118,8 @@ class Engine:
         self.hash_block_size = plan.hash_block_size
         self.layout = layout_of(config, self.is_v2, plan.worker)
         self.layers = list(model.layers)
+        if self.store:
+            self.store.attach(self.layout, self.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
         if padding:

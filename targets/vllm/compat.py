@@ -18,7 +18,7 @@ from vllm.config import SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
 from ...reference.layout import Mode
-from ..base.trace import TraceError
+from ..base.trace import Config, TraceError
 
 
 class CachePlan(NamedTuple):
@@ -108,6 +108,40 @@ def prepare_zeroing(runner: Any, cache_config: Any) -> None:
     """Let the runner prepare to zero blocks, as a worker does: never before 0.17 (PR #35219)."""
     if getattr(cache_config, "needs_kv_cache_zeroing", False) and hasattr(runner, "_init_kv_zero_meta"):
         runner._init_kv_zero_meta()
+
+
+def has_connectors() -> bool:
+    """Return True if a KV connector can serve a hybrid model with all of its results (0.32 and later): loads that fail
+    as a whole, states handed off at boundaries, blocks that are not zeroed since a load writes them."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    names = "bind_kv_cache_manager", "get_transfer_results", "get_loaded_kv_cache_group_ids"
+    return all(hasattr(base.KVConnectorBase_V1, name) for name in names)
+
+
+def connect(vllm_config: Any, config: Config, recorder: Any) -> Any:
+    """Add the connector of a trace to the configuration; return its store, None for a trace without one."""
+    if config.options.get("connector", "none") == "none":
+        return None
+    from .kv_connector import Store, transfer_config
+
+    store = Store(config, recorder)
+    vllm_config.kv_transfer_config = transfer_config(store, config)
+    return store
+
+
+def begin_transfers(vllm_config: Any, kv_cache_config: Any) -> None:
+    """Make the worker's side of the connector, and drop that of an earlier engine in this process."""
+    if has_connectors():
+        from .kv_connector import begin_worker
+
+        begin_worker(vllm_config, kv_cache_config)
+
+
+def blocks_to_free(scheduler: Any) -> Iterator[int]:
+    """Yield the blocks that are freed once the steps in flight have run, each once for each reference."""
+    for _, blocks in getattr(scheduler, "deferred_frees", ()):
+        yield from (block.block_id for block in blocks)
 
 
 def can_preempt_in_flight(scheduler: Any) -> bool:
@@ -420,6 +454,11 @@ def client_outputs(outputs: Any) -> Sequence[Any]:
     if isinstance(outputs, dict):
         return [one for client in outputs.values() for one in client.outputs]
     return list(outputs.outputs)
+
+
+def failed(output: Any) -> bool:
+    """Return True if a request ended with an error."""
+    return output.finish_reason is not None and output.finish_reason.name == "ERROR"
 
 
 def apart_buffers(wanted: bool) -> list[tuple[Any, str, Any]]:

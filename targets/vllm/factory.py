@@ -10,6 +10,8 @@ from .options import drafts_on_device
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
+_CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
+_TRANSFERS = {"stores", "async-loads", "failing-loads", "held-for-transfer"}
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
 
@@ -23,6 +25,7 @@ class VllmFactory:
     caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
     limits_of_a_block  settings that must hold a block in mode align
     plain_mixers   state layers that do not speculate
+    connectors     a KV connector can serve hybrid models
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     """
 
@@ -40,6 +43,7 @@ class VllmFactory:
         limits_of_a_block: frozenset[str] = frozenset(),
         plain_mixers: frozenset[str] = frozenset({"mamba1"}),
         aligns_tables: bool = False,
+        connectors: bool = True,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -48,7 +52,7 @@ class VllmFactory:
         self._plain_mixers = plain_mixers
         self._aligns_tables = aligns_tables
         self.capabilities = Capabilities(
-            events=_EVENTS,
+            events=_EVENTS | {"external_load"} if connectors else _EVENTS,
             modes=modes,
             observes=_OBSERVES,
             # The platform gives both kinds the same block size in align mode.
@@ -65,6 +69,7 @@ class VllmFactory:
             conv_widths=(4,),
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
             # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
+            # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
             # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
                 "runner": runners,
@@ -72,8 +77,9 @@ class VllmFactory:
                 "graphs": ("decode", "none") if graphs else ("none",),
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
+                **(_CONNECTOR if connectors else {}),
             },
-            features=frozenset({"block-tables", "padding"}),
+            features=frozenset({"block-tables", "padding"}) | (_TRANSFERS if connectors else set()),
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
@@ -164,6 +170,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         limits_of_a_block=compat.limits_of_a_block(),
         plain_mixers=compat.plain_mixers(),
         aligns_tables=compat.aligns_tables(),
+        connectors=compat.has_connectors(),
     )
     trial = Config(
         num_blocks=40,
