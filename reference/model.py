@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .batch import reordered, repeated, selected
 from .layout import Layout, cached_columns
@@ -23,8 +23,9 @@ Table = Sequence[Sequence[int]]
 
 @dataclass(slots=True)
 class PlanFacts:
-    """One planned step. Of its rows only: `lives`, `admitted` (request -> tokens that it starts from) and `reused`
-    (request -> tokens of a prefix hit; without sessions that resume with their own caches)."""
+    """One planned step. Of its rows only: `lives`, `admitted` (request -> tokens that it starts from), `reused`
+    (request -> tokens of a prefix hit; without sessions that resume with their own caches) and `loaded` (request ->
+    the table that it got to be loaded into while it waited)."""
 
     step: int
     lives: dict[str, Life]
@@ -33,6 +34,7 @@ class PlanFacts:
     tables: Mapping[str, Table]
     references: Sequence[int]
     published: Mapping[int, Key]
+    loaded: dict[str, Table] = field(default_factory=dict)
 
 
 class Reference:
@@ -83,9 +85,11 @@ class Reference:
         assert step not in self.pending, "a step is planned once"
         facts = PlanFacts(step, {}, {}, {}, tables, references, published)
         for name, start, hit in rows:
-            self.loading.pop(name, None)
+            load = self.loading.pop(name, None)
             facts.lives[name] = self.lives[name]
-            if start is not None:
+            if load is not None and start is None:
+                facts.admitted[name], facts.loaded[name] = load.admitted[name], load.tables[name]
+            elif start is not None:
                 facts.admitted[name] = start
             if hit is not None:
                 facts.reused[name] = hit
@@ -113,15 +117,18 @@ class Reference:
         """Return the facts for a load: those of its own planning if the request waits for it, else those of `step`.
 
         A request that waits for a load gets its blocks with the first write of the load, in whatever order that comes
-        with forwards of other requests.
+        with forwards, even with one of its own life before a preemption. It is admitted by the step that computes it.
         """
         facts = self.loading.get(name)
         if facts is None:
             return self.enter(step)
-        start = facts.admitted.pop(name, None)
-        if start is not None:
-            facts.lives[name].admit(start)
-            self._hand_out_new_blocks(name, facts)
+        if name not in facts.loaded:
+            facts.loaded[name] = table = facts.tables[name]
+            for index, columns in enumerate(table):
+                reused = cached_columns(self.layout.groups[index], self.layout.mode, facts.reused[name])
+                for block in columns[reused:]:
+                    if block != self.layout.null_block:
+                        self.ledger.hand_out(block, name, index, facts.step)
         return facts
 
     def note_published(self, published: Mapping[int, Key], step: int) -> None:
@@ -173,6 +180,7 @@ class Reference:
         self.handed_out = []
         for name, start in facts.admitted.items():
             facts.lives[name].admit(start)
+        self._entered_tables.update(facts.loaded)
         for name in facts.lives:
             self._hand_out_new_blocks(name, facts)
         self._tables_before = facts.tables
@@ -185,7 +193,7 @@ class Reference:
         if table == before:
             return
         self._entered_tables[name] = table
-        kept = self._kept(name) if hit is None and name in facts.admitted else ()
+        kept = self._kept(name) if hit is None and name in facts.admitted and name not in facts.loaded else ()
         for index, columns in enumerate(table):
             held = before[index] if before else ()
             if columns == held:

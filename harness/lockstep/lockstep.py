@@ -143,7 +143,7 @@ class Lockstep:
 
     def _record(self, record: Record) -> Violation | None:
         context, reference = self.context, self.context.reference
-        context.step = record.step
+        context.step, entered = record.step, context.facts
         if isinstance(record, Planned):
             for row in record.rows:
                 life = reference.lives.get(row.name)
@@ -163,6 +163,8 @@ class Lockstep:
         self.reached.after_record(record, context)
         if type(record) in MOVES:
             take_over(reference.ledger, record)
+        if isinstance(record, Loaded) and record.request in reference.loading:
+            context.facts = entered  # a load for a waiting request is no part of the step that the device is in
         if isinstance(record, Numeric):
             self._note([output.values.tobytes() for output in record.outputs])
         elif isinstance(record, Delivered):

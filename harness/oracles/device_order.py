@@ -8,8 +8,8 @@ from .base import Context, Oracle
 
 
 class Order(Oracle):
-    """S8: no zeroing, copy or forward of a step overtakes the forward of an earlier step that uses the same block. A load
-    for a waiting request has no place in this order: what it must not overtake shows in content (S1, S2, S3)."""
+    """S8: no zeroing, copy or forward of a step overtakes the forward of an earlier step that uses the same block. A
+    load for a waiting request has no place in this order: what it must not overtake shows in content (S1, S2, S3)."""
 
     ids = ("S8",)
     title = "order"

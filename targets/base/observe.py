@@ -84,9 +84,9 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     admitted   True if it came from the waiting queue in this step
     hit        prefix-hit length in tokens on admission
     estimated, taken  blocks that the admission check estimated and that were really taken, -1 if not observed
-    external   tokens after the hit that are loaded from outside the pool: before the step's forward or, where `num_tokens`
-               is 0, while the request waits until a later step. It is then planned without `admitted`, or admitted again
-               if the load broke off
+    external   tokens after the hit that are loaded from outside the pool: before the step's forward or, where
+               `num_tokens` is 0, while the request waits until a later step. It is then planned without `admitted`, or
+               admitted again if the load broke off
     kept       tokens in blocks that a session kept from its last turn and resumes from; `hit` is 0 then
     """
 

@@ -30,8 +30,8 @@ Observation = Literal[
 ]  # fmt: skip
 """Words of `Capabilities.observes`: each enables the oracles that need it (docs/reference/capabilities.md)."""
 Feature = Literal[
-    "pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks", "async-loads", "held-for-transfer",
-    "failing-loads",
+    "pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks", "async-loads", "failing-loads",
+    "held-for-transfer",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 

@@ -18,7 +18,7 @@ from vllm.config import SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
 from ...reference.layout import Mode
-from ..base.trace import Config, TraceError
+from ..base.trace import TraceError
 
 
 class CachePlan(NamedTuple):
@@ -117,25 +117,6 @@ def has_connectors() -> bool:
 
     names = "bind_kv_cache_manager", "get_transfer_results", "get_loaded_kv_cache_group_ids"
     return all(hasattr(base.KVConnectorBase_V1, name) for name in names)
-
-
-def connect(vllm_config: Any, config: Config, recorder: Any) -> Any:
-    """Add the connector of a trace to the configuration; return its store, None for a trace without one."""
-    if config.options.get("connector", "none") == "none":
-        return None
-    from .kv_connector import Store, transfer_config
-
-    store = Store(config, recorder)
-    vllm_config.kv_transfer_config = transfer_config(store, config)
-    return store
-
-
-def begin_transfers(vllm_config: Any, kv_cache_config: Any) -> None:
-    """Make the worker's side of the connector, and drop that of an earlier engine in this process."""
-    if has_connectors():
-        from .kv_connector import begin_worker
-
-        begin_worker(vllm_config, kv_cache_config)
 
 
 def blocks_to_free(scheduler: Any) -> Iterator[int]:

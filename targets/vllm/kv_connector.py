@@ -57,7 +57,7 @@ class Save(NamedTuple):
 
 
 @dataclass
-class Transfers(KVConnectorMetadata):  # type: ignore[misc]
+class Transfers(KVConnectorMetadata):
     """What the worker does in one step. Plain data, which may be pickled."""
 
     loads: list[Load] = field(default_factory=list)
@@ -148,7 +148,7 @@ class Store:
             self.pages[save.key] = tuple(self.layers[save.key.group, index].read(save.block) for index in layers)
 
 
-class TraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     """Both sides of the connector; vLLM makes one instance for the scheduler and one for the worker."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -327,19 +327,21 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return results
 
 
-def transfer_config(store: Store, config: Config) -> Any:
-    """Return vLLM's configuration of the connector, None without one."""
+def connect(vllm_config: Any, config: Config, recorder: Recorder) -> Store | None:
+    """Add the connector of a trace to vLLM's configuration; return its store, None for a trace without one."""
     from vllm.config import KVTransferConfig
 
+    store = Store(config, recorder)
     if store.kind == "none":
         return None
-    return KVTransferConfig(
+    vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector=TraceConnector.__name__,
         kv_connector_module_path=__name__,
         kv_role="kv_both",
         kv_connector_extra_config={"store": store},
         kv_load_failure_policy=config.options.get("load_failure", "recompute"),
     )
+    return store
 
 
 def begin_worker(vllm_config: Any, kv_cache_config: Any) -> None:

@@ -18,7 +18,19 @@ from vllm.v1.request import Request, RequestStatus
 
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, View
-from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, ExternalLoad, Preempt, ResetPrefixCache, Step, fits
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    DummyRun,
+    Event,
+    Evict,
+    ExternalLoad,
+    Preempt,
+    ResetPrefixCache,
+    Step,
+    fits,
+)
 from . import compat, hooks
 from .views import Admissions, Host, KeyBook, free_labelled
 
