@@ -10,6 +10,8 @@ from .options import drafts_on_device
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
+_CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
+_TRANSFERS = {"stores", "async-loads", "failing-loads", "held-for-transfer"}
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
 
@@ -23,6 +25,7 @@ class VllmFactory:
     caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
     limits_of_a_block  settings that must hold a block in mode align
     plain_mixers   state layers that do not speculate
+    connectors     a KV connector can serve hybrid models
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
@@ -44,6 +47,7 @@ class VllmFactory:
         aligns_tables: bool = False,
         local_groups: bool = False,
         partial_hits: bool = False,
+        connectors: bool = True,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -52,7 +56,7 @@ class VllmFactory:
         self._plain_mixers = plain_mixers
         self._aligns_tables = aligns_tables
         self.capabilities = Capabilities(
-            events=_EVENTS,
+            events=_EVENTS | {"external_load"} if connectors else _EVENTS,
             modes=modes,
             observes=_OBSERVES,
             # The platform gives both kinds the same block size in align mode; the planner then enlarges attention
@@ -72,6 +76,7 @@ class VllmFactory:
             conv_widths=(4,),
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
             # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
+            # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
             # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
                 "runner": runners,
@@ -80,8 +85,16 @@ class VllmFactory:
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
+                **(_CONNECTOR if connectors else {}),
             },
-            features=frozenset({"block-tables", "padding"} | ({"partial-hits"} if partial_hits else set())),
+            features=frozenset(
+                {
+                    "block-tables",
+                    "padding",
+                    *({"partial-hits"} if partial_hits else ()),
+                    *(_TRANSFERS if connectors else ()),
+                }
+            ),
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
@@ -135,7 +148,9 @@ class VllmFactory:
         if unit and config.hash_block_size % unit:
             return "every block size must be a multiple of prefix_match_unit"
         if 0 < unit < config.conv_width - 1 and config.options.get("mixer") == "mamba2":
-            return "a chunk of a Mamba 2 layer may leave a state after prefix_match_unit tokens, whose window it must hold"
+            return (
+                "a chunk of a Mamba 2 layer may leave a state after prefix_match_unit tokens, whose window it must hold"
+            )
         inner = sum(group.kind == "mamba" for group in config.groups) * (config.options.get("mixer") == "mamba2")
         if unit and config.num_blocks < config.smallest_pool() + inner + len(config.groups):
             return "a hit inside a block may need one more block for each group: raise num_blocks"
@@ -216,6 +231,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         aligns_tables=compat.aligns_tables(),
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
+        connectors=compat.has_connectors(),
     )
     trial = Config(
         num_blocks=40,

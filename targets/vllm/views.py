@@ -5,13 +5,14 @@ Block hashes become keys: the wrapped hasher knows the request, hence the depth 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, mix
-from ..base.observe import Table, View
+from ..base.observe import Content, Table, View
 from . import compat
 
 _UNKNOWN_DEPTH = -1
@@ -74,6 +75,8 @@ class Host:
             if isinstance(value, dict) and name != "cached_blocks_this_step"
         ]
         """What a group keeps per request: title, group, attribute."""
+        self.stored: Mapping[Key, Sequence[Content]] = {}
+        """Content outside the pool."""
         worker.manager = self
 
     def tables(self) -> dict[str, Table]:
@@ -121,8 +124,10 @@ class Host:
             tables=self.tables(),
             waiting=[one.request_id for queue in self._queues for one in getattr(scheduler, queue)],
             running=[one.request_id for one in scheduler.running],
+            pins=Counter(compat.blocks_to_free(scheduler)),
             leftovers={} if scheduler.requests else self.leftovers(),
             drained={"blocks to zero": sum([len(group.new_block_ids) for group in self._zero_lists])},
+            stored=dict(self.stored),
         )
 
     def leftovers(self) -> Mapping[str, int]:
