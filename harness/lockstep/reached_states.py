@@ -45,6 +45,12 @@ from ...targets.base.trace import (
 )
 from ..oracles.base import Context
 
+_LOCAL = (
+    ("blocks to the left of a sliding window freed", "hit behind a sliding window"),
+    ("blocks of an earlier attention chunk freed", "hit behind an attention chunk"),
+)
+"""States of groups with a sliding window, and of those with chunks."""
+
 
 class ReachedStates:
     """Counts states of one trace."""
@@ -54,7 +60,7 @@ class ReachedStates:
         self._missing = set(observes)
         """Declared observations that were not delivered yet."""
         self.counts: Counter[str] = Counter()
-        self._windows = [index for index, group in enumerate(layout.groups) if group.window]
+        self._local = {index: _LOCAL[bool(group.chunk)] for index, group in enumerate(layout.groups) if group.is_local}
         self._drafting = [index for index, group in enumerate(layout.groups) if group.draft]
         self._computed: Counter[str] = Counter()
         """Steps executed for each request."""
@@ -140,12 +146,9 @@ class ReachedStates:
         admitted = prompts = 0
         for row in rows:
             life = lives[row.name]
-            for index in self._windows:
+            for index, (freed, hit) in self._local.items():
                 passed = context.has_pool and planned.view.tables[row.name][index][:1] == (context.null,)
-                state = (
-                    "hit behind a sliding window" if row.admitted else "blocks to the left of a sliding window freed"
-                )
-                counts[state] += passed
+                counts[hit if row.admitted else freed] += passed
             if row.anew:
                 admitted += 1
                 self._admitted(row, life, context)

@@ -93,6 +93,8 @@ REQUIRES: dict[str, str] = {
     "snapshot written beside the working state": "snapshots caching",
     "blocks to the left of a sliding window freed": "sliding-window",
     "hit behind a sliding window": "sliding-window caching",
+    "blocks of an earlier attention chunk freed": "attention-chunks",
+    "hit behind an attention chunk": "attention-chunks caching",
     # hits inside a block
     "hit inside a block": "partial-hits align",
     "state kept in the cache after its request advanced": "partial-hits align",
@@ -150,10 +152,12 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
     has |= {f"observes:{word}" for word in capabilities.observes}
     if capabilities.windows:
         has.add("sliding-window")
+    if capabilities.attention_chunks:
+        has.add("attention-chunks")
     if capabilities.draft_block_sizes:
         has.add("draft-group")
     if "groups" in overrides:
-        has -= {"sliding-window", "draft-group"}
+        has -= {"sliding-window", "attention-chunks", "draft-group"}
     if has & {"align", "all", "slots"}:
         has.add("caching")
     if has & {"padding", "dummy_run"}:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...reference.layout import cached_columns, cdiv
-from ...reference.prefix_cache import Key, attention_match, keys_needed, longest_hit
+from ...reference.prefix_cache import (
+    Key,
+    attention_match,
+    keys_given_up,
+    keys_needed,
+    longest_hit,
+    partial_match,
+)
 from ...targets.base.observe import Planned, PlannedRow, Table, View
 from ..traces.violation import Violation
 from .base import Context, Oracle
@@ -73,7 +80,8 @@ class Hash(Oracle):
 
     def _new_key(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
         group = context.layout.groups[key.group]
-        if block in view.pins and key in self._known.values():
+        moved = block in view.pins and key in self._known.values()
+        if moved or self._known.get(view.copies.get(block, -1)) == key:
             return None  # a partial key moved to a copy of its block, since a request still writes to that block
         column = cdiv(key.depth, group.block_size) - 1
         unit = context.layout.hash_unit or group.block_size
@@ -151,14 +159,32 @@ class HitValidity(Oracle):
         for index in context.layout.eagle_groups:
             group = context.layout.groups[index]
             available = {*context.before.published.values(), *planned.view.published.values()}
+            if group.is_local:
+                if available.issuperset(keys_given_up(context.layout, index, life.truth.tags, row.hit)):
+                    continue
+                return self.violation(
+                    context,
+                    "eagle-block",
+                    f"{row.name} got a hit of {row.hit} tokens, but local attention group {index} does not have the "
+                    "block after them cached, which must be computed again for the drafter",
+                    expected="a shorter hit",
+                    observed=row.hit,
+                    request=row.name,
+                    group=index,
+                )
             matched = attention_match(index, group, available, life.truth.tags, life.known)
-            if row.hit > max(matched - group.block_size, 0):
+            dropped, what = group.block_size, "block"
+            if context.layout.eagle_unit:
+                dropped = min(context.layout.eagle_unit, group.block_size)
+                what = f"{dropped} token{'s' * (dropped > 1)}"
+                matched = partial_match(index, group, available, life.truth.tags, matched, dropped)
+            if row.hit > max(matched - dropped, 0):
                 return self.violation(
                     context,
                     "eagle-block",
                     f"{row.name} got a hit of {row.hit} tokens, but only {matched} are cached in attention group "
-                    f"{index}, of which the last block must be computed again for the drafter",
-                    expected=f"at most {max(matched - group.block_size, 0)}",
+                    f"{index}, of which the last {what} must be computed again for the drafter",
+                    expected=f"at most {max(matched - dropped, 0)}",
                     observed=row.hit,
                     request=row.name,
                     group=index,

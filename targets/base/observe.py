@@ -51,6 +51,7 @@ class View(Struct, frozen=True, gc=False):
     labels     the same from the blocks' own fields; equal to `published` in a correct target, None if not observed
     tables     request -> the scheduler's table; only requests that hold blocks
     pins       block id -> references that are not from a table
+    copies     block id -> the block whose whole pages a step that was just planned copies into it
     waiting, running  names, in queue order; where there are batch events `running` is in the order of the rows
     parked     sessions between two turns; `tables` and `references` include what they hold
     leftovers  name -> size of everything that must be empty once no request is alive
@@ -73,6 +74,7 @@ class View(Struct, frozen=True, gc=False):
     stored: Mapping[Key, Sequence[Content]] = field(default_factory=dict)
     parked: Sequence[str] = ()
     caches: Mapping[str, int] = field(default_factory=dict)
+    copies: Mapping[int, int] = field(default_factory=dict)
 
 
 class PlannedRow(Struct, frozen=True, gc=False, array_like=True):

@@ -48,6 +48,7 @@ class Capabilities(Struct, frozen=True):
     group_counts (mamba groups, attention groups) pairs to draw from
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none
     windows      tokens that a sliding-window attention group reaches back, () where a target has none
+    attention_chunks  chunks of a chunked-local attention group, in blocks, () where a target has none
     options      the target's own switches and their values, drawn per trace
     accepts      further values of switches: a trace may have them, but they are not drawn
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
@@ -73,6 +74,7 @@ class Capabilities(Struct, frozen=True):
     layers_per_group: tuple[int, ...] = (1,)
     draft_block_sizes: tuple[int, ...] = ()
     windows: tuple[int, ...] = ()
+    attention_chunks: tuple[int, ...] = ()
     max_speculative_tokens: int = 0
     speculative_modes: tuple[Mode, ...] = ("none", "align", "all")
     variable_drafts: bool = False

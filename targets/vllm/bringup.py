@@ -22,11 +22,10 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.v1.structured_output import StructuredOutputManager
 
-from ...reference.layout import cdiv
 from ..base.protocol import TargetError
 from ..base.trace import Config
 from . import compat, graphs, hooks, old_releases
-from .configuration import block_size, configure, head_size
+from .configuration import block_size, configure, layer_groups
 from .contracts import contract
 from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
@@ -135,6 +134,9 @@ class Engine:
         self.recorder.worker = self.worker
         self.recorder.attention_layers = [layer for layer in model.layers if isinstance(layer, ShadowAttention)]
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
+        self.recorder.page_slots = [
+            group.block_size if group.kind == "attention" else 0 for group in self.layout.groups
+        ]
         if config.mamba_cache_mode == "align":
             self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
 
@@ -142,19 +144,11 @@ class Engine:
         return kv_connector().connect(self.vllm_config, self.config, self.recorder) if compat.has_connectors() else None
 
     def _build_model(self) -> ShadowModel:
-        layers = {
-            kind: sum(one.layers for one in self.config.groups if one.kind == kind) for kind in ("mamba", "attention")
-        }
-        mamba, attention = layers["mamba"], layers["attention"]
-        # Interleaved, as in real hybrid models: a number of state layers, then an attention layer.
-        each = cdiv(mamba, attention)
-        pattern = "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
         return ShadowModel(
             self.vllm_config,
             self.recorder,
-            pattern,
-            self.config.conv_width,
-            head_size(self.config),
+            self.config,
+            layer_groups(self.config),
             contract(
                 self.config.options.get("mixer", "gdn"),
                 self.config.conv_width,

@@ -18,7 +18,7 @@ from vllm.config import SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
 from ...reference.layout import Mode
-from ..base.trace import TraceError
+from ..base.trace import Group, TraceError
 
 
 class CachePlan(NamedTuple):
@@ -350,6 +350,36 @@ def load_v2_model(runner: Any, model: Any) -> None:
 
     with replaced((model_runner, "get_model_loader", lambda load_config: Loader())):
         runner.load_model()
+
+
+def has_local_groups() -> bool:
+    """Return True if groups of local attention may stand beside full attention and states (0.24 and later)."""
+    from vllm.v1.core import kv_cache_coordinator
+
+    return hasattr(kv_cache_coordinator, "SpecGroup")
+
+
+def has_partial_hits() -> bool:
+    """Return True if a hit may end inside a block, on a grid that the configuration can choose (0.32 and later)."""
+    return hasattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens")
+
+
+def attention_spec(group: Group, **sizes: Any) -> Any:
+    """Return the spec of an attention layer: full, with a sliding window, or chunked-local."""
+    from vllm.v1 import kv_cache_interface as interface
+
+    if group.window:
+        return interface.SlidingWindowSpec(**sizes, sliding_window=group.window)
+    if group.chunk:
+        return interface.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=group.chunk)
+    return interface.FullAttentionSpec(**sizes)
+
+
+def chunked_backend(backend: Any, chunk: int) -> Any:
+    """Return the backend whose metadata cuts rows at the chunks of chunked-local attention."""
+    from vllm.model_executor.layers.attention import chunked_local_attention
+
+    return chunked_local_attention.create_chunked_local_attention_backend(backend, chunk)
 
 
 def kernel_block_sizes() -> Callable[..., list[Any]]:

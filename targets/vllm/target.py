@@ -165,7 +165,10 @@ class VllmTarget:
         for row in self.store.started if self.store else ():
             estimated, taken = self.admissions.counts[row.name]
             rows.append(structs.replace(row, estimated=estimated, taken=taken))
-        return Planned(self.step, tuple(rows), tuple(self._preempted), budget, self.view())
+        copies = {copy[1]: copy[0] for copy in getattr(plan, "kv_cache_block_copies", None) or ()}
+        view = structs.replace(self.view(), copies=copies) if copies else self.view()
+        self.engine.recorder.planned(self.step, view.tables)
+        return Planned(self.step, tuple(rows), tuple(self._preempted), budget, view)
 
     def _complete(self, records: list[Record]) -> None:
         """Execute the oldest planned step, pass its results to the scheduler and record the client's outputs."""

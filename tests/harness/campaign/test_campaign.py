@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -155,6 +156,36 @@ class TestCutOff:
             process.kill()
         assert second.status == 2
         assert "another campaign is at work in out" in second.error
+
+
+class TestHypothesis(TestCutOff):
+    """The same drills with the other source of traces."""
+
+    ARGUMENTS = ("--target", MUTANT, "--traces", "60", "--source", "hypothesis")
+
+    def test_another_source_is_another_campaign(self, tmp_path: Path, hybridfuzz: Cli) -> None:
+        """A seeded campaign that was cut off is not continued, and its bug history counts apart."""
+        hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "20", "-o", "out")
+        file = tmp_path / "out" / "campaign.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "exit_reason": None}))
+        ran = hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "20", "--source", "hypothesis", "-o", "out")
+        assert "continuing" not in ran.err
+        assert state(tmp_path / "out")["source"] == "hypothesis"
+        history = json.loads((tmp_path / "out" / "triage.json").read_text())
+        runs = {run for bug in history["bugs"] for run in bug["counts"]}
+        assert runs == {f"{MUTANT}#1", f"{MUTANT}#1:hypothesis"}
+
+    def test_a_later_campaign_runs_what_failed(self, tmp_path: Path, hybridfuzz: Cli) -> None:
+        """From Hypothesis's database, before new traces, and without counting it."""
+        first = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
+        assert list((tmp_path / "out" / "hypothesis" / "examples").iterdir())
+        for folder in ("corpus", "findings"):
+            shutil.rmtree(tmp_path / "out" / folder)
+        more = ("--source", "hypothesis", "--traces", "1", "--seed", "2")
+        again = hybridfuzz(*NIGHT, "--target", MUTANT, *more, "-o", "out").json
+        assert again["traces"] == 1
+        found = {finding["signature"] for finding in first.json["findings"]}
+        assert found & {finding["signature"] for finding in again["findings"] if finding["index"] == -1}
 
 
 class TestCorpus:

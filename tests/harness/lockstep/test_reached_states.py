@@ -194,12 +194,22 @@ TRACES: dict[str, Trace] = {
 NOTHING = make_trace(arrive("r0", 5, new=1), groups=(Group("attention", 16),), graph_sizes=())
 
 
-LOADS = {"async-loads", "failing-loads", "held-for-transfer"}
-ELSEWHERE = {"slots", "snapshots", "observes:caches", "observes:numeric", "observes:real_model", *BATCH_EVENTS, *LOADS}
+ELSEWHERE = {
+    "slots",
+    "snapshots",
+    "attention-chunks",
+    "observes:caches",
+    "observes:numeric",
+    "observes:real_model",
+    "async-loads",
+    "failing-loads",
+    "held-for-transfer",
+    *BATCH_EVENTS,
+}
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of
-plain caches by the toy (tests/test_toy_plain_cache.py), those of loads that requests wait for by a real engine
-(tests/targets/vllm/test_kv_connector.py)."""
+plain caches by the toy (tests/test_toy_plain_cache.py), those of attention chunks and of loads that
+requests wait for by vLLM (tests/targets/vllm)."""
 
 
 @pytest.mark.parametrize("state", EMBEDDED)
