@@ -88,12 +88,9 @@ class VllmFactory:
                 **(_CONNECTOR if connectors else {}),
             },
             features=frozenset(
-                {
-                    "block-tables",
-                    "padding",
-                    *({"partial-hits"} if partial_hits else ()),
-                    *(_TRANSFERS if connectors else ()),
-                }
+                {"block-tables", "padding"}
+                | ({"partial-hits"} if partial_hits else set())
+                | (_TRANSFERS if connectors else set())
             ),
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
