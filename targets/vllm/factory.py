@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
@@ -26,6 +28,7 @@ class VllmFactory:
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
+    draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class VllmFactory:
         aligns_tables: bool = False,
         local_groups: bool = False,
         partial_hits: bool = False,
+        draft_groups: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -68,6 +72,7 @@ class VllmFactory:
             eagle_block_drop=True,
             windows=(5, 8, 13) if local_groups else (),
             attention_chunks=(1, 2, 3) if local_groups else (),
+            draft_block_sizes=(4, 8, 16) if draft_groups else (),
             policies=("fcfs", "priority"),
             conv_widths=(4,),
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
@@ -90,7 +95,7 @@ class VllmFactory:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         if {group.kind for group in config.groups} != {"mamba", "attention"}:
             return "it needs groups of both kinds, mamba and attention"
-        if reason := self._local(config) or self._sizes(config):
+        if reason := self._local(config) or self._sizes(config) or self._draft(config):
             return reason
         if config.conv_width not in self.capabilities.conv_widths:
             return f"conv_width must be {self.capabilities.conv_widths[0]}"
@@ -135,7 +140,9 @@ class VllmFactory:
         if unit and config.hash_block_size % unit:
             return "every block size must be a multiple of prefix_match_unit"
         if 0 < unit < config.conv_width - 1 and config.options.get("mixer") == "mamba2":
-            return "a chunk of a Mamba 2 layer may leave a state after prefix_match_unit tokens, whose window it must hold"
+            return (
+                "a chunk of a Mamba 2 layer may leave a state after prefix_match_unit tokens, whose window it must hold"
+            )
         inner = sum(group.kind == "mamba" for group in config.groups) * (config.options.get("mixer") == "mamba2")
         if unit and config.num_blocks < config.smallest_pool() + inner + len(config.groups):
             return "a hit inside a block may need one more block for each group: raise num_blocks"
@@ -144,6 +151,30 @@ class VllmFactory:
         states = max(group.block_size for group in config.groups if group.kind == "mamba")
         if any(group.block_size % states for group in config.groups):
             return "the planner makes attention blocks as large as the blocks of states, or a multiple"
+        return ""
+
+    def _draft(self, config: Config) -> str:
+        """Return "", or the reason why a group of the drafter is not supported."""
+        drafting = [group for group in config.groups if group.draft]
+        if not drafting:
+            return ""
+        if not self.capabilities.draft_block_sizes:
+            return "the drafter of this release has no group of its own here"
+        if len(drafting) > 1 or not config.num_speculative_tokens or config.options.get("runner", "v2") != "v2":
+            return "the V2 runner has one drafter with a group, if there are drafts"
+        if config.options.get("graphs", "none") != "none":
+            return "the drafter's own graphs are not driven"
+        if any(group.window or group.chunk for group in drafting):
+            return "the drafter attends to everything"
+        if not any(group.kind == "attention" and not group.draft for group in config.groups):
+            return "the model needs attention of its own"
+        # Layers of one shape form groups as large as the smallest number of layers of any shape.
+        shapes = Counter(
+            (group.kind, group.kind == "attention" and group.block_size, group.window, group.chunk)
+            for group in config.groups
+        )
+        if {group.layers for group in config.groups} != {1} or min(shapes.values()) > 1:
+            return "vLLM would put the drafter's layer into a group of the model's"
         return ""
 
     def _local(self, config: Config) -> str:
@@ -216,6 +247,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         aligns_tables=compat.aligns_tables(),
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
+        draft_groups=compat.has_v2() and compat.has_draft_layers(),
     )
     trial = Config(
         num_blocks=40,
