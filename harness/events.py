@@ -146,6 +146,7 @@ class Summary(Struct, frozen=True):
     nodes                             machines of a cluster, or parts of a merged campaign
     merged                            names of the campaigns that were merged; empty for a campaign that ran
     known_bugs                        the entries of known.toml for this target
+    lines                             lines of the engine's cache modules that were reached, None if not recorded
     """
 
     target: str
@@ -170,6 +171,7 @@ class Summary(Struct, frozen=True):
     nodes: Sequence[Node] = ()
     merged: Sequence[str] = ()
     known_bugs: Sequence[KnownBug] = ()
+    lines: int | None = None
 
     @property
     def outdated(self) -> Sequence[KnownBug]:
@@ -238,6 +240,18 @@ class TracesDone(Struct, frozen=True):
     traces: int
     steps: int
     node: str = ""
+
+
+class LinesReached(Struct, frozen=True):
+    """A trace reached lines of the engine's cache modules that no earlier one had reached.
+
+    lines    lines by module
+    total    lines of the whole campaign so far
+    """
+
+    index: int
+    lines: Mapping[str, Sequence[int]]
+    total: int
 
 
 class Found(Struct, frozen=True):
@@ -327,6 +341,7 @@ CampaignEvent = (
     | WorkerState
     | TraceDone
     | TracesDone
+    | LinesReached
     | Found
     | Improved
     | Merged

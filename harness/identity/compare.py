@@ -1,23 +1,23 @@
 """Decides whether failures have one cause, from their evidence.
 
-The likeness of two failures is a weighted mean of five kinds of evidence:
+The likeness of two failures is a weighted mean of four kinds of evidence:
 
     votes     the lines at which their passing neighbours decide otherwise, as cosine of the shares
     now       the facts of the violating step, as overlap (Jaccard index)
-    facts     all facts, those of the request's step before included, as overlap
     switches  the configuration switches that are necessary, as overlap
     symptom   the same signature and the same relation between expected and observed
 
 Two groups of failures are as like as their traces are in the mean (average linkage): one odd trace neither draws others
-to its finding nor joins two findings. Symptoms weigh little where there are votes: one cause breaks several invariants,
+to its finding nor joins two findings. Symptoms weigh less where there are votes: one cause breaks several invariants,
 and several causes break the same one. Without votes (a target that names no packages, a lost process, no passing
 neighbour) the symptom counts instead, and a trace is no reason for a further finding behind a signature.
 
-Weights and threshold were chosen from a coarse grid on 185 failing traces of vLLM 0.33.0 (seeds 900 to 913) and 379 of
-twelve mixtures of mutants; figures on these and on other traces are in benchmarks/identity.md. Tried and rejected: the
+Weights and threshold were chosen from a coarse grid on 190 failing traces of vLLM 0.33.0 (seeds 900 to 913) and 590 of
+18 mixtures of mutants; figures on these and on other traces are in benchmarks/identity.md. Tried and rejected: the
 arcs in which a failing trace and its nearest passing neighbour part, as overlap, and the likeness to the nearest trace
 of a finding (five findings for the commonest cause of vLLM, and links between two causes by a single trace); functions
-instead of lines (a scheduler is one function); what passing neighbours lack (`needed`), which splits causes.
+instead of lines (a scheduler is one function); the facts of the step before, and what passing neighbours lack
+(`needed`), which split causes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from statistics import fmean
 
 from .evidence import Condition, Evidence, FindingEvidence
 
-VOTES, NOW, FACTS, SWITCHES, SYMPTOM = 1.5, 1.0, 0.3, 0.5, 0.25
+VOTES, NOW, SWITCHES, SYMPTOM = 1.0, 1.0, 0.5, 0.5
 """Weights of the kinds of evidence."""
 WITHOUT_VOTES = 0.5
 """Factor for two failures of different symptoms of which one has no votes: facts and switches alone are weak."""
-SAME = 0.3
+SAME = 0.33
 """Mean likeness from which two groups of failing traces have one cause."""
 EVIDENCE_MAX = 20
 """Traces of a finding whose evidence is kept, the first ones: enough for a mean."""
@@ -40,13 +40,12 @@ EVIDENCE_MAX = 20
 
 def likeness(one: Evidence, other: Evidence) -> float:
     """Return how like the causes of two failures are, 0 to 1."""
-    now, facts = _overlap(_now(one), _now(other)), _overlap(one.facts, other.facts)
-    known = NOW * now + FACTS * facts + SWITCHES * _overlap(one.switches, other.switches)
+    known = NOW * _overlap(_now(one), _now(other)) + SWITCHES * _overlap(one.switches, other.switches)
     alike = (one.signature, one.relation) == (other.signature, other.relation)
     if one.votes and other.votes:
         voted = VOTES * _cosine(one.votes, other.votes) + SYMPTOM * alike
-        return (voted + known) / (VOTES + NOW + FACTS + SWITCHES + SYMPTOM)
-    return known / (NOW + FACTS + SWITCHES) * (1.0 if alike else WITHOUT_VOTES)
+        return (voted + known) / (VOTES + NOW + SWITCHES + SYMPTOM)
+    return known / (NOW + SWITCHES) * (1.0 if alike else WITHOUT_VOTES)
 
 
 def founds(evidence: Evidence) -> bool:

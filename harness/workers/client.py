@@ -212,7 +212,7 @@ class WorkerClient:
                     twice = bool(request.twice_every) and first % request.twice_every == 0
                     reply = self._receive(self._trace_limit(twice=twice))
                     if isinstance(reply, Done):
-                        yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds)
+                        yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds, lines=reply.lines)
                         first += stride
                         if reply.outcome.violation:
                             break

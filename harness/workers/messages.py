@@ -7,7 +7,7 @@ worker       ready (once, unasked) · began · done · drawn · supported · por
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -85,7 +85,8 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     """Draw and run up to `count` traces, numbers `first`, `first + stride`, ..., ending with the first violation.
 
     Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
-    back with its result. Most traces to which circumstances in `avoid` apply are drawn again. With `traces`, these are
+    back with its result. Most traces to which circumstances in `avoid` apply are drawn again. Lines of `modules`
+    (`Scope.modules`) that a trace reaches come with its result; none are recorded without any. With `traces`, these are
     run, in this order, and none is drawn.
     """
 
@@ -97,6 +98,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     wanted: Sequence[str] = ()
     stride: int = 1
     avoid: Sequence[Circumstances] = ()
+    modules: Sequence[str] = ()
     traces: Sequence[Trace] = ()
 
     @property
@@ -121,12 +123,14 @@ class EventStarted(Struct, frozen=True, tag="began"):
 class Done(Struct, frozen=True, tag="done"):
     """A trace has ended. `trace` comes with a violation, or if it is wanted.
 
-    `seconds` is the worker's CPU time for drawing and running it.
+    `seconds` is the worker's CPU time for drawing and running it. `lines` are those, by module, that no earlier trace
+    of this process has reached.
     """
 
     outcome: Outcome
     trace: Trace | None = None
     seconds: float = 0.0
+    lines: Mapping[str, Sequence[int]] = {}
 
 
 class Drawn(Struct, frozen=True, tag="drawn"):

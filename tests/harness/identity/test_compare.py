@@ -19,7 +19,7 @@ def variant(**fields: object) -> Evidence:
 
 def test_another_signature_is_no_other_cause() -> None:
     assert likeness(PADDED, PADDED) == pytest.approx(1.0)
-    assert likeness(PADDED, variant(signature="S4-step-mamba-temporal")) > 0.9
+    assert likeness(PADDED, variant(signature="S4-step-mamba-temporal")) > 0.8
 
 
 def test_the_same_signature_is_not_the_same_cause() -> None:
@@ -37,7 +37,7 @@ def test_without_votes_the_symptom_counts() -> None:
 
 def test_a_finding_is_as_like_as_its_traces_are_in_the_mean() -> None:
     """With the nearest trace instead, a single odd one draws others to its finding and joins two causes."""
-    foreign = variant(facts=("now x",), switches={"y": "1"}, votes={"c.py:h:1": 1.0})
+    foreign = variant(signature="M1-step", facts=("now x",), switches={"y": "1"}, votes={"c.py:h:1": 1.0})
     own, mixed = FindingEvidence([PADDED] * 3), FindingEvidence([foreign] * 3 + [PADDED])
     assert same_cause([PADDED], {"mixed": mixed, "own": own}) == "own"
     assert same_cause([PADDED], {"mixed": mixed}) == "" and likeness(PADDED, mixed.evidence[3]) > SAME
