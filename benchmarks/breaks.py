@@ -10,7 +10,7 @@ import argparse
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ class Break:
 
     slug: str
     file: str
-    config: dict[str, str]
+    config: Mapping[str, object]
     what: str
     old: str
     new: str

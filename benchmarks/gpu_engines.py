@@ -64,7 +64,18 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     steps = traces = compared = refused = 0
     largest: dict[str, float] = {}
     exact: Counter[str] = Counter()
-    started = time.monotonic()
+    started = saved = time.monotonic()
+
+    def so_far() -> dict[str, Any]:
+        seconds = time.monotonic() - started
+        return {
+            "traces": traces, "refused": refused, "steps": steps,
+            "seconds": round(seconds, 1), "steps/s": round(steps / seconds, 1),
+            "opening share": round(opening / seconds, 3), "compared": compared, "largest difference": largest,
+            "exact": dict(exact),
+            "violations": dict(found), "messages": messages, "reached": dict(reached),
+        }  # fmt: skip
+
     while time.monotonic() - started < options.seconds:
         trace = draw_trace(factory.capabilities, options.seed, traces * options.stride, overrides, factory.supports)
         try:
@@ -88,16 +99,13 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
             if options.traces and found[signature] <= 4:
                 name = f"{options.out.stem}-{signature}-{traces - 1}.json"
                 save_trace(trace, options.traces / name)
-            if options.until_violation:
+            if options.until_violation or "AcceleratorError" in signature:  # a GPU that failed stays so
                 break
-    seconds = time.monotonic() - started
-    return {
-        "traces": traces, "refused": refused, "steps": steps,
-        "seconds": round(seconds, 1), "steps/s": round(steps / seconds, 1),
-        "opening share": round(opening / seconds, 3), "compared": compared, "largest difference": largest,
-        "exact": dict(exact),
-        "violations": dict(found), "messages": messages, "reached": dict(reached),
-    }  # fmt: skip
+        if time.monotonic() - saved > 5:  # for a process that is killed
+            saved = time.monotonic()
+            known = {"config": options.config, "seed": options.seed, "partial": True, "result": so_far()}
+            options.out.write_text(json.dumps(known) + "\n")
+    return so_far()
 
 
 class Clock:
@@ -302,9 +310,9 @@ def print_crashes() -> None:
 
     make = lockstep.crash_violation
 
-    def printing(context: Any, error: BaseException) -> Any:
+    def printing(context: Any, error: BaseException, *rest: Any) -> Any:
         traceback.print_exception(error)
-        return make(context, error)
+        return make(context, error, *rest)
 
     lockstep.crash_violation = printing  # type: ignore[assignment]
 
@@ -405,6 +413,7 @@ def main() -> int:
         result["result"] = what(options, factory)
     if options.profile:
         with options.profile.open("w") as file:
+            profile.dump_stats(options.profile.with_suffix(".pstats"))
             pstats.Stats(profile, stream=file).sort_stats("tottime").print_stats(60).sort_stats("cumtime").print_stats(
                 110
             )

@@ -6,8 +6,8 @@
     python benchmarks/identity.py score    -o out [out ...]
 
 The truth is not known to the harness: the cause of a failing trace is the fix that silences it up to the event at which
-it failed (`truth`, for vLLM with the packaged fixes; a trace that two fixes silence has both causes, and
-either is right).
+it failed (`truth`, for vLLM with the packaged fixes, for a mixture of mutants by leaving one out; a trace that two of
+them silence has both causes, and either is right).
 
 Every step can be cut off and continued. `score` replays the campaign's own decisions (`campaign/sorting.py`) on the
 saved evidence, in the order of the traces, and puts the grouping by signature beside it.
@@ -24,8 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from hybridfuzz.harness.campaign.sorting import DIFFERENT, EVIDENCE_MAX
-from hybridfuzz.harness.identity.compare import founds, learned, likeness_to, same_cause
+from hybridfuzz.harness.identity.compare import founds, joined, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.identity.investigate import Investigation
 from hybridfuzz.harness.traces.files import load_trace, save_trace
@@ -33,6 +32,7 @@ from hybridfuzz.harness.traces.reduce import with_events
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 from msgspec import Struct
@@ -85,26 +85,39 @@ def silenced(worker: WorkerClient, path: Path) -> bool:
     return worker.run(cut).violation is None
 
 
-def truth(target: str, folder: Path) -> None:
-    """Note for each trace the first fix that silences it. Fixes run one after another, on what is left."""
+def without_one_cause(target: str) -> Iterator[tuple[str, str, Launch]]:
+    """Yield, for each cause that is known, its name and how to run the same target without it."""
+    if target.startswith("python:mixtures:"):
+        from mixtures import causes_of
+
+        for name, other in causes_of(target).items():
+            yield name, other, prepare(other, print)
+        return
     from hybridfuzz.targets.base.overlay import patched
     from vllm_campaign import fixes_of
 
     launch = prepare(target, print)
-    found = load_truth(folder)
     for name, patch in fixes_of(launch.version).items():
-        left = [path for path in failing(folder) if path.stem not in found]
-        with WorkerClient(target, patched(launch, [patch]), trace_seconds=300) as worker:
+        yield name, target, patched(launch, [patch])
+
+
+def truth(target: str, folder: Path) -> None:
+    """Note for each trace the causes without which it is silent."""
+    found: dict[str, list[str]] = {}
+    for name, other, launch in without_one_cause(target):
+        with WorkerClient(other, launch, trace_seconds=300) as worker:
             worker.start()
-            found |= {path.stem: name for path in left if silenced(worker, path)}
+            for path in failing(folder):
+                if silenced(worker, path):
+                    found.setdefault(path.stem, []).append(name)
         (folder / "truth.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-        print(name, sum(cause == name for cause in found.values()), flush=True)
+        print(name, sum(name in causes for causes in found.values()), flush=True)
 
 
-def load_truth(folder: Path) -> dict[str, str]:
-    """Return the cause of each trace by its number."""
+def load_truth(folder: Path) -> dict[str, list[str]]:
+    """Return the causes of each trace by its number."""
     path = folder / "truth.json"
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, str]) if path.exists() else {}
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]]) if path.exists() else {}
 
 
 def cpu_seconds(pid: int) -> float:
@@ -147,19 +160,17 @@ def grouped(seen: Mapping[str, Evidence]) -> dict[str, str]:
     findings: dict[str, FindingEvidence] = {}
     where: dict[str, str] = {}
     for trace, one in seen.items():
-        names = same_cause(one, findings)
-        if not names and not founds(one) and any(_shows(finding, one.signature) for finding in findings.values()):
+        into = same_cause([one], findings)
+        if not into and not founds(one) and any(_shows(finding, one.signature) for finding in findings.values()):
             where[trace] = UNSORTED
             continue
-        into = names[0] if names else next(name for name in _names(one.signature) if name not in findings)
-        known = list(findings[into].evidence) if into in findings else []
-        for other in names[1:]:
-            known += findings.pop(other).evidence
-            where |= {each: into for each, name in where.items() if name == other}
-        if not known or (len(known) < EVIDENCE_MAX and likeness_to(one, FindingEvidence(known)) < DIFFERENT):
-            known.append(one)
-        findings[into] = FindingEvidence(known, learned(known))
+        into = into or next(name for name in _names(one.signature) if name not in findings)
         where[trace] = into
+        findings[into] = joined(findings.get(into), [one])
+        while other := same_cause(findings[into].evidence, {name: findings[name] for name in findings if name != into}):
+            into, gone = sorted((into, other), key=list(findings).index)
+            findings[into] = joined(findings[into], findings.pop(gone).evidence)
+            where |= {each: into for each, name in where.items() if name == gone}
     return where
 
 
@@ -172,16 +183,20 @@ def _names(signature: str) -> Iterator[str]:
     yield from (f"{signature}.{number}" for number in range(2, 10_000))
 
 
-def verdict(where: Mapping[str, str], causes: Mapping[str, str]) -> dict[str, object]:
-    """Return the figures of one grouping."""
+def verdict(where: Mapping[str, str], causes: Mapping[str, Sequence[str]]) -> dict[str, object]:
+    """Return the figures of one grouping.
+
+    A finding belongs to the cause that most of its traces have. A cause is met if it is the only one of some trace.
+    """
     members: dict[str, Counter[str]] = {}
     unsorted = sum(name == UNSORTED for name in where.values())
     where = {trace: name for trace, name in where.items() if name != UNSORTED}
     for trace, name in where.items():
-        members.setdefault(name, Counter())[causes[trace]] += 1
+        members.setdefault(name, Counter()).update(causes[trace])
     majority = {name: counts.most_common(1)[0][0] for name, counts in members.items()}
-    wrong = sum(causes[trace] != majority[name] for trace, name in where.items())
-    met, own = {causes[trace] for trace in where}, Counter(majority.values())
+    wrong = sum(majority[name] not in causes[trace] for trace, name in where.items())
+    met = {causes[trace][0] for trace in where if len(causes[trace]) == 1}
+    own = Counter(majority.values())
     return {
         "traces": len(where),
         "unsorted": unsorted,

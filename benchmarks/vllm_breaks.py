@@ -28,6 +28,34 @@ RUNNER_V1, RUNNER_V2 = "v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_run
 BATCH_V1, STATE_V2 = "v1/worker/gpu_input_batch.py", "v1/worker/gpu/model_states/mamba_hybrid.py"
 MAMBA, MAMBA2 = "v1/worker/mamba_utils.py", "v1/attention/backends/mamba_attn.py"
 CHECKPOINT = "model_executor/layers/mamba/checkpoint.py"
+CONFIG, DRAFTING = "config/vllm.py", "v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py"
+
+
+def beside(**extra: object) -> dict[str, object]:
+    """A group of attention with these properties beside one of states and one of full attention."""
+    mamba, full = {"kind": "mamba", "block_size": 4}, {"kind": "attention", "block_size": 4}
+    return {"groups": [mamba, full, {**full, **extra}], "graphs": "none"}
+
+
+WINDOW, CHUNKS, DRAFTER = beside(window=8), beside(chunk=8), beside(draft=True)
+FINE = {"prefix_match_unit": "2", "mixer": "gdn", "groups": beside()["groups"]}
+UTILS, WORKER_UTILS = "v1/core/kv_cache_utils.py", "v1/worker/utils.py"
+PARTIAL = ALIGN | {"prefix_match_unit": "2"}
+STORE, TRANSFER = ALIGN | {"connector": "store"}, ALIGN | {"connector": "transfer"}
+RECOMPUTE = {"load_failure": "recompute"}
+
+
+def groups(mamba: int, attention: int, **local: int) -> dict[str, object]:
+    """Return a group of states, one of attention, and one of local attention with a `window` or a `chunk`."""
+    layers: list[dict[str, object]] = [
+        {"kind": "mamba", "block_size": mamba},
+        {"kind": "attention", "block_size": attention},
+    ]
+    return ALIGN | {"groups": layers + ([{"kind": "attention", "block_size": mamba, **local}] if local else [])}
+
+
+WINDOW, CHUNK = groups(4, 4, window=8), groups(4, 4, chunk=8)
+UNEQUAL, UNEQUAL_WINDOW = groups(4, 8), groups(4, 8, window=8)
 
 # fmt: off
 BREAKS = (
@@ -43,7 +71,8 @@ BREAKS = (
           "in flight computes them before a step could hit them."),
     Break("chunk-past-boundary", SCHEDULER, ALIGN,
           "a chunk that starts inside a block runs past the boundary whose state is published",
-          "if start % block_size != 0 and not use_internal", "if start % block_size == 0 and not use_internal"),
+          "next_block_boundary if start % block_size != 0 else 0",
+          "next_block_boundary if start % block_size == 0 else 0"),
     Break("preempted-not-reported", SCHEDULER, V2, "a preemption is not reported to the worker, which keeps the row",
           "        self.reset_preempted_req_ids.add(request.request_id)\n", ""),
     Break("stop-without-rollback", SCHEDULER, SPEC | ALIGN, "accepted drafts behind the last token count as computed",
@@ -150,11 +179,175 @@ BREAKS = (
           "cdiv(seq_len, mamba_block_size) - 2 if valid", "cdiv(seq_len, mamba_block_size) - 1 if valid"),
     Break("mamba2-inner-not-reserved", GROUPS, MIXER | NO_SPEC | ALIGN, "no block for the state inside a chunk",
           "            checkpoint_block = int(checkpoint_position > 0)\n", "            checkpoint_block = 0\n"),
+    Break("window-freed-early", GROUPS, ALIGN | NO_SPEC | WINDOW, "blocks inside the window are given back",
+          "num_computed_tokens - self.sliding_window + 1 - self",
+          "num_computed_tokens - self.sliding_window + 5 - self"),
+    Break("window-never-freed", GROUPS, ALIGN | NO_SPEC | WINDOW, "blocks left of a window stay",
+          "            num_computed_tokens - self.sliding_window + 1 - self.extra_retained_tokens,\n",
+          "            0,\n"),
+    Break("window-hit-one-short", GROUPS, ALIGN | NO_SPEC | WINDOW, "a hit needs one block of the window less",
+          "blocks = cdiv(window_size - 1, block_size)\n",
+          "blocks = max(cdiv(window_size - 1, block_size) - 1, 1)\n"),
+    Break("window-masked-early", TABLES_V2, V2 | ALIGN | NO_SPEC | WINDOW, "the worker nulls a block inside the window",
+          "tl.maximum(first_pos - reach, 0) // block_size",
+          "tl.maximum(first_pos - reach + block_size, 0) // block_size"),
+    Break("chunk-freed-early", GROUPS, ALIGN | NO_SPEC | CHUNKS, "the chunk is given back before its last token",
+          "            num_computed_tokens // self.attention_chunk_size\n        ) * self.att",
+          "            (num_computed_tokens + 1) // self.attention_chunk_size\n        ) * self.att"),
+    Break("chunk-looked-up-late", GROUPS, ALIGN | NO_SPEC | CHUNKS, "a hit does not need the first block of its chunk",
+          "            local_attention_start_idx // kv_cache_spec.block_size\n",
+          "            (local_attention_start_idx + 4) // kv_cache_spec.block_size\n"),
+    Break("partial-key-not-moved", GROUPS, ALIGN | NO_SPEC | FINE, "a request writes on in a block with a partial key",
+          "self.block_pool.move_block_hashes(source_block, cow_block)\n", "pass\n"),
+    Break("partial-hit-not-copied", GROUPS, ALIGN | NO_SPEC | FINE, "a hit inside a block gets a block without content",
+          "        self._pending_cow_copies.append((source_block, cow_block))\n        cow_block.ref_cnt += 1\n", ""),
+    Break("draft-no-lookahead", CONFIG, V2 | ALIGN | SPEC | DRAFTER, "no slots for the drafter's own tokens",
+          "            # num_speculative_tokens lookahead slots.\n            return self.num_speculative_tokens\n",
+          "            return 0\n"),
+    Break("draft-rejected-kept", DRAFTING, V2 | ALIGN | SPEC | DRAFTER, "rejected tokens reach the drafter",
+          "    query_len -= num_rejected\n", "    query_len -= 0\n"),
+    Break("draft-chunk-next-token", DRAFTING, V2 | ALIGN | SPEC | DRAFTER,
+          "behind a chunk the drafter takes the request's last sampled token for the next one",
+          "        next_token = tl.load(next_prefill_tokens_ptr + req_state_idx)\n",
+          "        next_token = tl.load(last_sampled_ptr + req_state_idx).to(tl.int32)\n"),
+    Break("draft-no-eagle-drop", GROUPS, V2 | ALIGN | SPEC | DRAFTER, "the last matched block is not dropped",
+          "        if drop_eagle_block and hit_length > 0:\n            hit_length -= min",
+          "        if False and hit_length > 0:\n            hit_length -= min"),
 )
 # fmt: on
 
-DRILL = Drill("vllm@0.33.0", "vLLM 0.33.0", "vllm", Path(__file__).parents[1] / "docs/reference/vllm-breaks.md", BREAKS)
+# fmt: off
+FEATURE_BREAKS: tuple[Break, ...] = (
+    # Sliding windows
+    Break("window-left-early", GROUPS, WINDOW, "a window's first block is given back one token early",
+          "num_computed_tokens - self.sliding_window + 1 - self.extra_retained_tokens",
+          "num_computed_tokens - self.sliding_window + 2 - self.extra_retained_tokens"),
+    Break("window-hit-too-short", GROUPS, WINDOW, "a hit needs one block less than the window reaches back",
+          "blocks = cdiv(window_size - 1, block_size)", "blocks = max(1, (window_size - 1) // block_size)"),
+    Break("window-hit-with-a-gap", GROUPS, WINDOW, "blocks on both sides of a missing one count as one run",
+          "            else:\n                num_contiguous_blocks = 0\n        if not match_found",
+          "            else:\n                pass\n        if not match_found"),
+    Break("window-hit-not-trimmed", GROUPS, WINDOW, "missing blocks behind the run count as hit",
+          "                        del computed[i + num_contiguous_blocks :]\n                    match_found",
+          "                        pass\n                    match_found"),
+    Break("window-start-not-trimmed", GROUPS, WINDOW, "without a whole run, blocks that were not found count as hit",
+          "            for computed in computed_blocks:\n                del computed[num_contiguous_blocks:]\n"
+          "            while (\n                block_size != alignment_tokens  # Faster",
+          "            while (\n                block_size != alignment_tokens  # Faster"),
+    Break("window-hit-unaligned", GROUPS, UNEQUAL_WINDOW, "a hit in a window ends where others have no block",
+          "if (post_pop_blocks * block_size) % alignment_tokens != 0:",
+          "if (post_pop_blocks * block_size) % alignment_tokens < 0:"),
+    Break("window-skipped-not-null", GROUPS, WINDOW, "after a hit the blocks before the window are not padded",
+          "        req_blocks.extend([self._null_block] * num_skipped_blocks)\n        # Add",
+          "        # Add"),
+    Break("window-in-flight", MANAGER, WINDOW | ASYNC | V2 | SPEC, "a window moves on with unverified drafts",
+          "            max(0, total_computed_tokens - request.num_in_flight_tokens),\n"
+          "            num_prompt_tokens=request.num_prompt_tokens,\n        )\n\n        num_blocks",
+          "            max(0, total_computed_tokens),\n"
+          "            num_prompt_tokens=request.num_prompt_tokens,\n        )\n\n        num_blocks"),
+    # Chunked-local attention
+    Break("chunk-hit-skips-a-block", GROUPS, CHUNK, "the first block of the current chunk counts as computed",
+          "            local_attention_start_idx // kv_cache_spec.block_size\n        )",
+          "            local_attention_start_idx // kv_cache_spec.block_size + 1\n        )"),
+    Break("chunk-left-early", GROUPS, CHUNK, "a chunk's blocks are given back with its last token still to come",
+          "            num_computed_tokens // self.attention_chunk_size\n        ) * self",
+          "            (num_computed_tokens + 1) // self.attention_chunk_size\n        ) * self"),
+    Break("chunk-of-the-last-token", GROUPS, CHUNK, "the chunk of a hit is that of its last token, not of the next one",
+          "                max_length\n                // kv_cache_spec.attention_chunk_size\n",
+          "                (max_length + kv_cache_spec.attention_chunk_size - 1)\n"
+          "                // kv_cache_spec.attention_chunk_size\n"),
+    # Three kinds of groups, unequal block sizes
+    Break("hit-checked-once", COORDINATOR, WINDOW, "groups are not asked again after one of them shortened the hit",
+          "            if curr_hit_length >= hit_length:\n                break",
+          "            hit_length = curr_hit_length\n            break"),
+    Break("three-kinds-are-simple", COORDINATOR, WINDOW, "three kinds of groups are taken for the simple case of two",
+          "is_simple_hybrid = len(self.attention_groups) == 2 and",
+          "is_simple_hybrid = len(self.attention_groups) > 1 and"),
+    Break("larger-block-first-key", UTILS, UNEQUAL, "a larger block goes by the key of its first part",
+          "return self.block_hashes[(idx + 1) * self.scale_factor - 1]",
+          "return self.block_hashes[idx * self.scale_factor]"),
+    Break("larger-block-next-key", UTILS, UNEQUAL, "the keys of larger blocks are counted without the first one",
+          "return self.block_hashes[(idx + 1) * self.scale_factor - 1]",
+          "return self.block_hashes[min((idx + 2) * self.scale_factor, len(self.block_hashes)) - 1]"),
+    # Hits inside blocks and copy-on-write
+    Break("tail-published-early", GROUPS, PARTIAL, "a prompt's tail is published before its last chunk",
+          "        if boundary_tokens == 0 or boundary_tokens > num_tokens:", "        if boundary_tokens == 0:"),
+    Break("tail-of-the-block-before", GROUPS, PARTIAL, "the tail's key is given to the block before",
+          "        block_idx = boundary_tokens // self.block_size\n        if block_idx",
+          "        block_idx = max(0, boundary_tokens // self.block_size - 1)\n        if block_idx"),
+    Break("tail-key-too-short", POOL, PARTIAL, "the key of a tail is that of one unit less",
+          "        return request.block_hashes[num_hash_blocks - 1]",
+          "        return request.block_hashes[max(0, num_hash_blocks - 2)]"),
+    Break("cow-shared-block-kept", GROUPS, PARTIAL, "a request goes on writing into the shared block it hit",
+          "        req_blocks[block_idx] = cow_block\n", ""),
+    Break("cow-not-copied", GROUPS, PARTIAL, "the private block of a hit is never filled",
+          "        self._pending_cow_copies.append((source_block, cow_block))\n        cow_block.ref_cnt += 1",
+          "        cow_block.ref_cnt += 1"),
+    Break("cow-reversed", WORKER_UTILS, PARTIAL, "blocks are copied the wrong way round",
+          "blocks[dst] = blocks[src]", "blocks[src] = blocks[dst]"),
+    Break("cow-not-reserved", GROUPS, PARTIAL, "admission forgets the private block of a hit",
+          "            # partial-hit CoW redirect.\n            num_new_blocks += 1", "            pass"),
+    Break("cow-never-released", SCHEDULER, PARTIAL, "both blocks of a copy stay referenced",
+          "            self._free_cow_retained_blocks(cow_retained_blocks, self.sched_step_seq + 1)\n",
+          "            pass\n"),
+    Break("state-key-not-moved", POOL, PARTIAL, "a running state keeps the key that its copy should get",
+          "            self._insert_block_hash(block_hash, dst_block, num_tokens=num_tokens)",
+          "            self._insert_block_hash(block_hash, src_block, num_tokens=num_tokens)"),
+    Break("state-copy-hit-at-once", GROUPS, PARTIAL, "a copied state may be hit in the step that copies it",
+          "                            self.cached_blocks_this_step.add(cow_block.block_hash)",
+          "                            pass"),
+    Break("tail-hit-too-long", GROUPS, PARTIAL, "a hit inside a block counts one unit more than was found",
+          "                hit_length = (fine_idx + 1) * alignment_tokens\n                break",
+          "                hit_length = min(fine_idx + 2, max_length // alignment_tokens) * alignment_tokens\n"
+          "                break"),
+    # KV connectors
+    Break("load-not-awaited", SCHEDULER, STORE, "a request runs before its load has ended",
+          "            if request_id not in self.finished_recving_kv_req_ids:",
+          "            if request_id is None:"),
+    Break("load-published-early", SCHEDULER, STORE, "blocks of a load are published when it starts",
+          "                    delay_cache_blocks=load_kv_async,", "                    delay_cache_blocks=False,"),
+    Break("load-zeroed", GROUPS, STORE, "blocks of a load are zeroed while it writes them",
+          "        if self._record_new_block_ids and record_for_zeroing:\n            self.new_block_ids.extend("
+          "b.block_id for b in allocated_blocks)\n\n    def allocate_new_blocks",
+          "        if self._record_new_block_ids:\n            self.new_block_ids.extend("
+          "b.block_id for b in allocated_blocks)\n\n    def allocate_new_blocks"),
+    Break("load-never-published", SCHEDULER, STORE, "blocks of a load that ended are not published",
+          "            # This will cache the blocks iff caching is enabled.\n"
+          "            self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)",
+          "            pass"),
+    Break("failed-load-kept", SCHEDULER, STORE | RECOMPUTE, "tokens of a load that failed count as computed",
+          "                    request.num_computed_tokens = 0\n                    self.failed_recving",
+          "                    self.failed_recving"),
+    Break("failed-load-not-freed", SCHEDULER, STORE | RECOMPUTE, "blocks of a load that failed are not given back",
+          "                # reallocated, so the skipped blocks need no handling.)\n"
+          "                self.kv_cache_manager.free(request)",
+          "                pass"),
+    Break("load-not-reserved", SCHEDULER, STORE, "a load takes blocks that running prompts need",
+          "            self._request_remaining_blocks(req) for req in self._inflight_prefills",
+          "            0 * self._request_remaining_blocks(req) for req in self._inflight_prefills"),
+    Break("send-not-awaited", SCHEDULER, TRANSFER, "blocks are freed while they are sent",
+          "        if not delay_free_blocks:\n            self._free_blocks(request)\n\n        return kv_xfer_params",
+          "        if True:\n            self._free_blocks(request)\n\n        return kv_xfer_params"),
+    Break("send-never-freed", SCHEDULER, TRANSFER, "blocks that were sent are not given back",
+          "            assert req_id in self.requests\n            self._free_blocks(self.requests[req_id])\n\n"
+          "    def _update_requests", "            assert req_id in self.requests\n\n    def _update_requests"),
+)
+# fmt: on
+
+DRILL = Drill(
+    "vllm@0.33.0",
+    "vLLM 0.33.0",
+    "vllm",
+    Path(__file__).parents[1] / "docs/reference/vllm-breaks.md",
+    BREAKS + FEATURE_BREAKS,
+)
+
+
+def target() -> str:
+    """Return the target string of the release with the fixes of its own bugs."""
+    release = prepare(DRILL.target, print)
+    return f"vllm@{patched(release, [*fixes_of(release.version).values()]).tree}"
+
 
 if __name__ == "__main__":
-    release = prepare(DRILL.target, print)
-    main(replace(DRILL, target=f"vllm@{patched(release, [*fixes_of(release.version).values()]).tree}"))
+    main(replace(DRILL, target=target()))

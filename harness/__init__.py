@@ -12,6 +12,7 @@ findings/     findings on disk, and what is known about them
 identity/     which failing traces have one cause
 workers/      processes that run traces
 explain/      how a trace breaks an invariant
+coverage/     lines of an engine that traces reach
 lockstep/     one target beside the reference
 oracles/      the invariants
 traces/       trace files, reduction, outcomes

@@ -30,6 +30,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 COMMANDS = {
     "fuzz": "run random traces against a target",
+    "coverage": "measure which lines of an engine's cache code traces reach",
     "replay": "run traces from files",
     "reduce": "shrink a failing trace",
     "verify-fix": "test whether a patch fixes a finding, and what it breaks",

@@ -12,6 +12,8 @@ from msgspec import Struct
 
 Reason = Literal["time", "steps", "traces", "interrupted", "error"]
 """Why a campaign ended: one of its limits, a signal, or an error."""
+Source = Literal["seeded", "hypothesis"]
+"""What draws a campaign's traces from its seed: a PRNG, or Hypothesis."""
 
 
 class Finding(Struct, frozen=True):
@@ -139,10 +141,12 @@ class Summary(Struct, frozen=True):
     canary                            None without a self-test, or while it is running
     done, beyond                      trace numbers that are counted: all below `done`, and those in the ranges
                                       [first, end) of `beyond`; with `shard`, positions in that share of the numbers
+    source                            what drew the traces
     shard                             "I/N" if the campaign ran a share of its seed's traces
     nodes                             machines of a cluster, or parts of a merged campaign
     merged                            names of the campaigns that were merged; empty for a campaign that ran
     known_bugs                        the entries of known.toml for this target
+    lines                             lines of the engine's cache modules that were reached, None if not recorded
     """
 
     target: str
@@ -163,9 +167,11 @@ class Summary(Struct, frozen=True):
     done: int = 0
     beyond: Sequence[tuple[int, int]] = ()
     shard: str = ""
+    source: Source = "seeded"
     nodes: Sequence[Node] = ()
     merged: Sequence[str] = ()
     known_bugs: Sequence[KnownBug] = ()
+    lines: int | None = None
 
     @property
     def outdated(self) -> Sequence[KnownBug]:
@@ -234,6 +240,18 @@ class TracesDone(Struct, frozen=True):
     traces: int
     steps: int
     node: str = ""
+
+
+class LinesReached(Struct, frozen=True):
+    """A trace reached lines of the engine's cache modules that no earlier one had reached.
+
+    lines    lines by module
+    total    lines of the whole campaign so far
+    """
+
+    index: int
+    lines: Mapping[str, Sequence[int]]
+    total: int
 
 
 class Found(Struct, frozen=True):
@@ -323,6 +341,7 @@ CampaignEvent = (
     | WorkerState
     | TraceDone
     | TracesDone
+    | LinesReached
     | Found
     | Improved
     | Merged

@@ -17,9 +17,11 @@ an attention group are single positions, so its `block_size` is 1. `required_col
 
 A sliding-window group keeps its columns but may give back those that no later token attends to: the token at
 position p attends to positions p - window + 1 .. p, so after c tokens only positions from c - window + 1 on matter
-(`first_attended`).
+(`first_attended`). A chunked-local group does the same with chunks of the context: the token at position p attends to
+positions p // chunk * chunk .. p.
 
-Source: vLLM `MambaSpec.max_memory_usage_bytes`, `MambaManager`, `SlidingWindowManager` (0.28 to 0.33); SGLang
+Source: vLLM `MambaSpec.max_memory_usage_bytes`, `MambaManager`, `SlidingWindowManager` (0.28 to 0.33),
+`ChunkedLocalAttentionManager` (0.33); SGLang
 `HybridReqToTokenPool` (0.5.23).
 """
 
@@ -44,7 +46,9 @@ class Group:
     """`layers` layers of one kind that share a block table; `block_size` in tokens.
 
     draft   attention of the drafter: it also writes the tokens that it proposes, before they are verified
+    shift   of a drafter's attention: the slot of a position depends on so many tokens after it, too (EAGLE: 1)
     window  attention reaches this many tokens back, the token itself included; 0 for all of them
+    chunk   chunked-local attention: it reaches back to the last multiple of this many tokens; 0 for all of them
     slots  mode slots: state slots that one request holds at most
     inner_states  mode align: a chunk may also leave the state at one boundary inside it, in the column before its last
     recurrent, conv  False for state layers without a recurrent (temporal) state or without a convolution window
@@ -59,6 +63,13 @@ class Group:
     inner_states: bool = False
     recurrent: bool = True
     conv: bool = True
+    chunk: int = 0
+    shift: int = 0
+
+    @property
+    def is_local(self) -> bool:
+        """True for attention that does not reach all earlier tokens, so that columns may be given back."""
+        return self.window > 0 or self.chunk > 0
 
     def __post_init__(self) -> None:
         assert self.recurrent or self.conv, "a state layer has a recurrent state, a convolution window, or both"
@@ -82,6 +93,10 @@ class Layout:
     zeroed_start a request's first step reads a zeroed state, which stands for "no tokens yet"
     sinks        reserved ids that padding rows may write to, since they are never read
     overallocation  tokens beyond a step's own for which blocks may be held
+    eagle_unit   tokens that `eagle_drop` leaves out, 0 for a block
+    publish_unit blocks are published when a multiple of this many tokens is computed, of local attention those that a
+                 hit can use; 0 for each block as soon as it is computed
+    eagle        the groups that `eagle_drop` is about, None for `eagle_groups`' rule
     keeps_every_state  the state at each boundary is published; False where an engine keeps a selection of its own
     """
 
@@ -102,6 +117,9 @@ class Layout:
     sinks: frozenset[int] = frozenset()
     overallocation: int = 0
     keeps_every_state: bool = True
+    eagle: frozenset[int] | None = None
+    eagle_unit: int = 0
+    publish_unit: int = 0
 
     def __post_init__(self) -> None:
         assert self.groups, "a layout needs at least one group"
@@ -125,12 +143,18 @@ class Layout:
         """Groups whose last matched block a hit leaves out: the drafter's, or all full attention if it has none."""
         if not self.eagle_drop:
             return frozenset()
-        attention = [index for index, group in enumerate(self.groups) if group.kind == "attention" and not group.window]
+        if self.eagle is not None:
+            return self.eagle
+        attention = [
+            index for index, group in enumerate(self.groups) if group.kind == "attention" and not group.is_local
+        ]
         return frozenset([index for index in attention if self.groups[index].draft] or attention)
 
 
 def first_attended(group: Group, computed: int) -> int:
     """Return the first position that the token after `computed` tokens attends to."""
+    if group.chunk:
+        return computed // group.chunk * group.chunk
     return max(computed - group.window + 1, 0) if group.window else 0
 
 
@@ -151,7 +175,7 @@ def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: 
     A column can be freed only when no step in flight can start from it, so each step ahead costs one more.
     `settled` tokens are executed and verified: columns left of their window are freed.
     """
-    if group.window:
+    if group.is_local:
         passed = first_attended(group, settled) // group.block_size
         return required_columns(group, mode, tokens, speculative) - passed
     if group.kind == "mamba" and mode == "align":

@@ -7,7 +7,8 @@ state after exactly `depth` tokens. A key is *published* while a lookup can reac
 Contract of a hit of L tokens (vLLM `HybridKVCacheCoordinator.find_longest_cache_hit`):
 
     L is at most num_tokens - 1, so that at least one token is computed
-    every attention group holds all of its blocks below L; with a sliding window those that position L attends to
+    every attention group holds all of its blocks below L; with a sliding window or chunks those that position L
+    attends to
     every mamba group holds the state at exactly L
 
 A hit may be extended by a load from outside the pool (a KV connector, another memory tier): the next E tokens of
@@ -21,7 +22,8 @@ in the block advances.
 
 `longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
 contract allows it: with EAGLE the last matched block of the drafter's attention is left out (of all full attention if
-the drafter has no group of its own), and the hit is the longest valid one that is left.
+the drafter has no group of its own; `layout.eagle_unit` tokens where keys are inside blocks), and the hit is the
+longest valid one that is left. A group with a sliding window must then hold the block after L, too.
 """
 
 from __future__ import annotations
@@ -56,8 +58,19 @@ def keys_needed(index: int, group: Group, tags: Sequence[int], length: int, load
 def is_valid_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], length: int) -> bool:
     """Return True if every group has published what a hit of `length` tokens needs."""
     return all(
-        key in published for index, group in enumerate(layout.groups) for key in keys_needed(index, group, tags, length)
+        key in published
+        for index, group in enumerate(layout.groups)
+        for key in (*keys_needed(index, group, tags, length), *keys_given_up(layout, index, tags, length))
     )
+
+
+def keys_given_up(layout: Layout, index: int, tags: Sequence[int], length: int) -> list[Key]:
+    """Return the key of the block after a hit that a local attention group must hold although it is left out."""
+    group = layout.groups[index]
+    after = length + group.block_size
+    if index not in layout.eagle_groups or not group.is_local:
+        return []
+    return [Key(index, after, tags[after] if after < len(tags) else -1)]
 
 
 def attention_match(index: int, group: Group, published: Collection[Key], tags: Sequence[int], limit: int) -> int:
@@ -71,17 +84,30 @@ def attention_match(index: int, group: Group, published: Collection[Key], tags: 
     return depth
 
 
+def partial_match(
+    index: int, group: Group, published: Collection[Key], tags: Sequence[int], whole: int, unit: int
+) -> int:
+    """Return the number of leading tokens that are published if the block after the first `whole` of them may have a
+    partial key, on a grid of `unit` tokens."""
+    for depth in range(whole + group.block_size - unit, whole, -unit):
+        if depth < len(tags) and Key(index, depth, tags[depth]) in published:
+            return depth
+    return whole
+
+
 def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], num_tokens: int) -> int:
     """Return the longest valid hit for a request of `num_tokens` tokens, 0 if there is none."""
     unit = layout.hit_unit
     limit = (num_tokens - 1) // unit * unit
     for index in layout.eagle_groups:
         group = layout.groups[index]
+        if group.is_local:
+            continue
         limit = min(limit, max(attention_match(index, group, published, tags, limit) - group.block_size, 0))
     limit = limit // unit * unit
     # A hit needs all full attention below it, so no hit is longer than the shortest match.
     for index, group in enumerate(layout.groups):
-        if group.kind == "attention" and limit and not group.window:
+        if group.kind == "attention" and limit and not group.is_local:
             match = attention_match(index, group, published, tags, limit)
             limit = min(limit, match + group.block_size - 1) // unit * unit
     for length in range(limit, 0, -unit):

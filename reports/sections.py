@@ -57,6 +57,8 @@ def overview(summary: Summary) -> Section:
     again += ["--traces", str(max(summary.traces, 1) * shards)]
     if shards > 1:
         again += ["--shard", summary.shard]
+    if summary.source != "seeded":
+        again += ["--source", summary.source]
     for key, value in summary.overrides.items():
         again += ["--config", f"{key}={value}"]
     lost = f"{plural(summary.lost_workers, 'worker')} lost, and it did not show again." if summary.lost_workers else ""

@@ -43,7 +43,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "workers",
         "explain",
         "lockstep",
-        "oracles",
+        "oracles | coverage",
         "traces",
         "generate",
         "events | exit_status | units",

@@ -297,6 +297,14 @@ def test_the_output_of_the_how_to_can_be_registered(tmp_path: Path) -> None:
     assert text.count("\n") == 1
 
 
+def test_the_coverage_page_lists_what_is_excluded() -> None:
+    """`python docs/coverage_exclusions.py --write` brings it up to date."""
+    from coverage_exclusions import PAGE, written
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == written(page)
+
+
 def test_the_architecture_page_shows_the_import_graph() -> None:
     """`python docs/architecture_graph.py --write` brings it up to date."""
     from architecture_graph import PAGE, written

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 from queue import Empty
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import TraceError
@@ -42,10 +43,15 @@ from .schedule import Schedule
 from .state import CampaignState, Settings
 from .worker_loop import WorkerLoop, plan_chores
 
+if TYPE_CHECKING:  # a worker of a cluster's node has no Hypothesis
+    from ..generate.hypothesis_traces import HypothesisTraces
+
 __all__ = ["Campaign", "Settings"]
 
 TICK_SECONDS = 0.25
 STATE_SECONDS = 5.0
+HYPOTHESIS_FOLDER = "hypothesis"
+"""Where Hypothesis keeps its database, in the output folder."""
 
 
 class Campaign:
@@ -62,15 +68,28 @@ class Campaign:
         self._publish = publish
         self._open_worker = open_worker or self._open_here
         self._state = CampaignState(settings)
+        self._traces = self._hypothesis_traces() if settings.source == "hypothesis" else None
         self._loops: list[WorkerLoop] = []
         self._canary_run = CanaryRun(settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds))
         unpatched = settings.fixes.unpatched if settings.fixes else settings.launch
         self._known_worker = WorkerClient(settings.target, unpatched, settings.trace_seconds, settings.memory_limit)
         self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
 
+    def _hypothesis_traces(self) -> HypothesisTraces:
+        from ..generate.hypothesis_traces import HypothesisTraces
+
+        settings = self.settings
+        return HypothesisTraces(settings.seed, settings.overrides, settings.out / HYPOTHESIS_FOLDER, self._state.avoid)
+
     def _open_here(self, _: object) -> WorkerClient:
         """Return a worker process on this machine."""
         settings = self.settings
+        if self._traces:
+            from ..workers.hypothesis_worker import HypothesisWorker
+
+            return HypothesisWorker(
+                self._traces, settings.target, settings.launch, settings.trace_seconds, settings.memory_limit
+            )
         return WorkerClient(settings.target, settings.launch, settings.trace_seconds, settings.memory_limit)
 
     def run(self) -> Generator[CampaignEvent]:

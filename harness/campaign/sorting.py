@@ -10,13 +10,12 @@ traces are.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from ...targets.base.trace import Trace
 from ..events import Finding, Found, Improved, Merged
 from ..findings.store import FindingStore
-from ..identity.compare import founds, learned, likeness_to, same_cause
-from ..identity.evidence import Evidence, FindingEvidence
+from ..identity.compare import founds, joined, likeness, same_cause
+from ..identity.evidence import Evidence
 from ..identity.investigate import Investigation
 from ..traces.files import load_trace
 from ..traces.violation import Violation
@@ -24,8 +23,6 @@ from ..workers.protocol import Worker
 from .state import CampaignState, Claim, Unsorted
 
 SORT_SECONDS = 10.0
-EVIDENCE_MAX = 5
-"""Traces of a finding whose evidence is kept: the smallest and four that differ from it."""
 DIFFERENT = 0.7
 """A trace is worth keeping beside others if it is less like each of them than this."""
 
@@ -33,19 +30,9 @@ DIFFERENT = 0.7
 def learn(store: FindingStore, name: str, evidence: Evidence, trace: Trace) -> None:
     """Add the evidence of one more trace to a finding; keep the trace, too, if it differs from those it has."""
     known = store.evidence.get(name)
-    if known is None or not known.evidence:
-        store.learn(name, FindingEvidence([evidence], learned([evidence])))
-        return
-    if len(known.evidence) < EVIDENCE_MAX and likeness_to(evidence, known) < DIFFERENT:
+    if known and known.evidence and max(likeness(evidence, each) for each in known.evidence) < DIFFERENT:
         store.add_trace(name, trace)
-        kept = [*known.evidence, evidence]
-        store.learn(name, FindingEvidence(kept, learned(kept)))
-
-
-def causes(evidence: Evidence, store: FindingStore, *, but: str = "") -> list[str]:
-    """Return the names of findings with the same cause, the most like first."""
-    others: Mapping[str, FindingEvidence] = {name: one for name, one in store.evidence.items() if name != but}
-    return same_cause(evidence, others)
+    store.learn(name, joined(known, [evidence]))
 
 
 class Sorter:
@@ -70,14 +57,13 @@ class Sorter:
             store = state.store
             if counted.name not in store.findings:  # merged into another one meanwhile
                 return None
-            found = causes(evidence, store)
-            if found and found[0] in store.findings:
-                into = next(name for name in store.findings if name in found)  # the oldest keeps its name
-                finding = store.sort(counted.name, counted.violation.signature, into)
-                learn(store, into, evidence, trace)
+            found = same_cause([evidence], store.evidence)
+            if found in store.findings:
+                store.sort(counted.name, counted.violation.signature, found)
+                learn(store, found, evidence, trace)
+                into, gone = self._link(found)
                 state.judge(into)
-                claim = None
-                gone = self._link(into, [name for name in found if name in store.findings and name != into])
+                finding, claim = store.findings[into], None
             elif found or founds(evidence):
                 finding = store.split(counted.name, violation, counted.index, trace, state.known(violation.signature))
                 claim = Claim(finding, None)
@@ -88,23 +74,36 @@ class Sorter:
                 store.remove(one)
         state.emit(Found(finding, self._worker.node) if claim else Improved(finding))
         for one in gone:
-            state.emit(Merged(one.id, store.findings[into]))
+            state.emit(Merged(one.id, finding))
         return claim
 
-    def _link(self, into: str, others: list[str]) -> list[Finding]:
-        """Merge findings that a trace has shown to have one cause; return those that are gone. The caller holds the
-        lock, saves the state, and removes their files."""
+    def _link(self, name: str) -> tuple[str, list[Finding]]:
+        """Merge a finding that has learned something with those that have the same cause, into the oldest of them.
+
+        Returns its name, and the findings that are gone. The caller holds the lock, saves the state, and removes their
+        files.
+        """
         store, gone = self._state.store, []
-        for name in others:
-            evidence = store.evidence[name]
+        while other := self._like(name):
+            into, name = sorted((name, other), key=list(store.findings).index)
+            evidence = store.evidence[name].evidence
             traces = [load_trace(path) for path in (store.findings[name].trace, *store.findings[name].extras)]
             merged, kept = store.merge(name, into)
             if len(traces[0].events) < kept.events:
                 store.improve(into, traces[0], None)
-            for each, trace in zip(evidence.evidence, traces, strict=False):
-                learn(store, into, each, trace)
+            for trace in traces:
+                store.add_trace(into, trace)
+            store.learn(into, joined(store.evidence[into], evidence))
+            store.evidence.pop(name)
             gone.append(merged)
-        return gone
+            name = into
+        return name, gone
+
+    def _like(self, name: str) -> str:
+        """Return the name of another finding of this campaign with the same cause, "" if there is none."""
+        store = self._state.store
+        others = {other: one for other, one in store.evidence.items() if other != name and other in store.findings}
+        return same_cause(store.evidence[name].evidence, others)
 
     def settle(self, name: str, trace: Trace, seconds: float) -> None:
         """Collect the evidence of a confirmed and reduced finding; merge it into another one of the same cause."""
@@ -117,13 +116,12 @@ class Sorter:
         if evidence is None:
             return
         with state.lock:
-            found = causes(evidence, store, but=name)
-            if not found:
+            into = same_cause([evidence], {other: one for other, one in store.evidence.items() if other != name})
+            if not into:
                 learn(store, name, evidence, trace)
                 state.judge(name)
                 state.save_locked()
                 return
-            into = found[0]
             shorter = into not in store.findings or len(trace.events) < store.findings[into].events
             gone, finding = store.merge(name, into)
             if shorter and len(trace.events) < finding.events:

@@ -19,14 +19,27 @@ from msgspec import Struct, structs
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
-from ..events import CampaignEvent, Canary, Finding, Found, Improved, NodeLeft, Notice, Reason, Summary
+from ..coverage.reached_lines import ReachedLines, lines_file
+from ..events import (
+    CampaignEvent,
+    Canary,
+    Finding,
+    Found,
+    Improved,
+    LinesReached,
+    NodeLeft,
+    Notice,
+    Reason,
+    Source,
+    Summary,
+)
 from ..findings.fixes import Fixes
 from ..findings.known import Known, reason_for
 from ..findings.store import FindingStore, OutputError
 from ..findings.triage import BugHistory
 from ..findings.watch import KnownBugs
 from ..generate.overrides import check_overrides
-from ..identity.compare import best_match, known_cause
+from ..identity.compare import known_cause, same_cause
 from ..identity.evidence import FindingEvidence
 from ..identity.symptom import UNEXPLAINED
 from ..lockstep.state_catalogue import required_oracles, required_states
@@ -61,6 +74,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     last              the last state of another, earlier campaign in this folder
     shard             share of the seed's traces to run; `traces` is a limit of the whole
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
+    modules           modules of the engine whose reached lines are recorded (`Scope.modules`)
+    source            what draws the traces
     """
 
     target: str
@@ -85,6 +100,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     last: Summary | None = None
     history: BugHistory = {}
     shard: Shard = WHOLE
+    modules: Sequence[str] = ()
+    source: Source = "seeded"
 
 
 class Claim(Struct, frozen=True):
@@ -119,18 +136,25 @@ class CampaignState:
         self.canary: Canary | None = None
         self.nodes = NodeTotals(settings.earlier)
         self._progress = Progress(settings.earlier, settings.shard)
+        self._lines = (
+            ReachedLines(settings.out, settings.target, settings.launch.version, settings.seed)
+            if settings.modules
+            else None
+        )
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
         self._keeping = True
         self._known_causes: dict[str, FindingEvidence] = {}
         self._known_reasons: dict[str, str] = {}
         """Known bugs that go by their condition, by title."""
-        self._avoid = [
+        self.avoid = [
             entry.condition.circumstances for entry in settings.known if entry.condition and entry.condition.traits
         ]
         self._sorting = 0.0
         """Seconds that workers have spent on sorting."""
         if settings.earlier:
+            if self._lines:
+                self._lines.resume(settings.earlier.traces)
             self.canary = settings.earlier.canary
             self.store.resume(
                 [structs.replace(one, known=self.known(one.signature)) for one in settings.earlier.findings]
@@ -187,7 +211,15 @@ class CampaignState:
             return None
         first, count = shard.trace(batch.start), len(batch)
         return Fuzz(
-            settings.seed, first, count, settings.overrides, settings.twice_every, wanted, shard.of, self._avoid
+            settings.seed,
+            first,
+            count,
+            settings.overrides,
+            settings.twice_every,
+            wanted,
+            shard.of,
+            self.avoid,
+            settings.modules,
         )
 
     def has_traces(self) -> bool:
@@ -223,12 +255,20 @@ class CampaignState:
                 self.emit(Found(finding))
                 self.emit(Improved(finding))
             self._progress.count(ran)
+            self._record(ran)
             self.nodes.count(node, 1, ran.outcome.steps, bool(ran.lost))
             if trace and not violation:
                 self._keep(trace, ran.outcome.reached, None)
             if isinstance(taken, Claim) or isinstance(loss, Claim):
-                self.store.save_state(self._summary())
+                self.save_locked()
         return taken
+
+    def _record(self, ran: Ran) -> None:
+        """Take the lines that a trace reached."""
+        if self._lines:
+            self._lines.trace_ended()
+            if new := self._lines.add(ran.lines):
+                self.emit(LinesReached(ran.index, new, self._lines.total))
 
     def claim(self, violation: Violation, trace: Trace, index: int) -> Claim | Unsorted | None:
         """Take a violation of a trace that is not counted itself."""
@@ -279,13 +319,23 @@ class CampaignState:
             return
         titles = [known_cause(each, self._known_causes) for each in known.evidence]
         title = next(filter(None, titles), "")
-        alike = title and all(best_match(each, {title: self._known_causes[title]}) for each in known.evidence)
+        alike = title and all(same_cause([each], {title: self._known_causes[title]}) for each in known.evidence)
         reason = self.known(finding.signature) or (self._known_reasons[title] if alike else "")
         self.store.findings[name] = structs.replace(finding, known=reason)
 
-    def save_locked(self) -> None:
-        """Write the state to disk; the caller holds the lock."""
-        self.store.save_state(self._summary())
+    def save_locked(self) -> Summary:
+        """Write the state to disk and return it; the caller holds the lock. Raises OutputError.
+
+        The reached lines come first: those of a counted trace must not be missing.
+        """
+        if self._lines:
+            try:
+                self._lines.save()
+            except OSError as error:
+                raise OutputError(f"cannot write {lines_file(self.settings.out)}: {error.strerror}") from error
+        summary = self._summary()
+        self.store.save_state(summary)
+        return summary
 
     def keep(self, trace: Trace, reached: dict[str, int], path: Path) -> None:
         """Decide again about a trace of the corpus."""
@@ -320,9 +370,7 @@ class CampaignState:
     def save(self) -> Summary:
         """Write the totals so far to disk and return them. Raises OutputError."""
         with self.lock:
-            summary = self._summary()
-            self.store.save_state(summary)
-        return summary
+            return self.save_locked()
 
     def _states(self) -> list[str]:
         return required_states(self._capabilities, self.settings.overrides) if self._capabilities else []
@@ -352,6 +400,8 @@ class CampaignState:
             done=progress.done,
             beyond=progress.beyond.ranges(),
             shard="" if settings.shard.of == 1 else str(settings.shard),
+            source=settings.source,
             nodes=self.nodes.totals(),
             known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
+            lines=self._lines.total if self._lines else None,
         )

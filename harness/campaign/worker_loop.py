@@ -1,7 +1,7 @@
 """The thread of one worker: first the chores, then new traces until there are none, and the findings that they give.
 
-Chores are findings that an earlier process did not finish reducing, and the corpus of the folder: they come before new
-traces, so that rare states are reached first.
+Chores are findings that an earlier process did not finish reducing, the corpus of the folder and, with the source
+"hypothesis", the traces of its database. They come before new traces, so that rare states are reached first.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def plan_chores(state: CampaignState) -> list[Chore]:
         if finding.reproduced and not finding.reduced:
             chores.append(partial(WorkerLoop.reduce_again, finding=finding))
     chores += [partial(WorkerLoop.run_again, path=path) for path in state.corpus.files()]
+    if state.settings.source == "hypothesis" and not state.settings.earlier:  # else they are this campaign's own
+        chores.append(WorkerLoop.run_kept)
     return chores
 
 
@@ -174,6 +176,15 @@ class WorkerLoop:
             state.keep(trace, outcome.reached, path)
         else:
             self._look_into(state.claim(outcome.violation, trace, CORPUS_INDEX), outcome.violation, trace)
+
+    def run_kept(self) -> None:
+        """Run the traces of Hypothesis's database, which are not counted, either."""
+        from ..workers.hypothesis_worker import HypothesisWorker
+
+        assert isinstance(self.worker, HypothesisWorker)
+        for trace in self.worker.kept():
+            if violation := self.worker.run(trace).violation:
+                self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
 
     def _take(self, ran: Ran) -> None:
         """Count a trace, and look into its violation."""

@@ -50,17 +50,13 @@ from ..findings.triage import (
     save_bug_history,
 )
 from ..findings.triage import merge as merge_history
-from ..identity.compare import learned, likeness_to, same_cause
+from ..identity.compare import joined, same_cause
 from ..identity.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
 from ..traces.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
 from ..units import shard as parse_shard
 
 PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"
-EVIDENCE_MAX = 5
-"""Traces of a finding whose evidence is kept, as in a campaign."""
-DIFFERENT = 0.7
-"""Evidence is kept beside other evidence if it is less like it than this, as in a campaign."""
 _WORST_FIRST = ("error", None, "interrupted", "steps", "time", "traces")
 _CANARY_FIRST = ("silent", "found", "unfinished", "none")
 _TRACE = ".json"
@@ -287,43 +283,42 @@ def _copy(part: _Part, folder: Path) -> None:
 
 
 def _grouped(saved: Sequence[_Saved]) -> list[_Group]:
-    """Return findings by cause. One that is like several groups shows that these have one cause."""
+    """Return findings by cause."""
     groups: dict[str, _Group] = {}
     for one in sorted(saved, key=lambda one: one.order):
-        name, *others = _groups_of(one, groups)
+        name = _group_of(one, groups)
         group = groups.get(name, _Group(name, [], None))
-        members, evidence = [*group.saved, one], _joined(group.evidence, one.evidence)
-        for other in others:
-            gone = groups.pop(other)
-            members, evidence = [*members, *gone.saved], _joined(evidence, gone.evidence)
-        groups[name] = _Group(name, members, evidence)
+        groups[name] = _Group(name, [*group.saved, one], _joined(group.evidence, one.evidence))
+        while other := _like(name, groups):  # with this finding, two groups may turn out to have one cause
+            name, gone = sorted((name, other), key=list(groups).index)
+            members = [*groups[name].saved, *groups[gone].saved]
+            groups[name] = _Group(name, members, _joined(groups[name].evidence, groups.pop(gone).evidence))
     return list(groups.values())
 
 
-def _groups_of(one: _Saved, groups: Mapping[str, _Group]) -> list[str]:
-    """Return the names of the groups that a finding belongs to, the oldest first; a new one if there is none yet."""
+def _group_of(one: _Saved, groups: Mapping[str, _Group]) -> str:
+    """Return the name of the group that a finding belongs to, that of a new one if there is none yet."""
     signature = one.finding.signature
     evidence = one.evidence.evidence if one.evidence else ()
-    known = {name: group.evidence for name, group in groups.items() if group.evidence}
-    alike = {name for each in evidence for name in same_cause(each, known)}
-    if alike:
-        return [name for name in groups if name in alike]
+    if alike := same_cause(evidence, {name: group.evidence for name, group in groups.items() if group.evidence}):
+        return alike
     showing = [name for name, group in groups.items() if signature in group.symptoms]
     if showing and not (evidence and evidence[0].complete):
-        return [max(showing, key=lambda name: groups[name].symptoms[signature])]
+        return max(showing, key=lambda name: groups[name].symptoms[signature])
     bare = [name for name in showing if not groups[name].evidence]  # the first one with evidence names its cause
-    return bare[:1] or [next(name for name in names_for(signature) if name not in groups)]
+    return next(iter(bare), "") or next(name for name in names_for(signature) if name not in groups)
+
+
+def _like(name: str, groups: Mapping[str, _Group]) -> str:
+    """Return the name of another group with the same cause, "" if there is none."""
+    own = groups[name].evidence
+    others = {other: group.evidence for other, group in groups.items() if group.evidence and other != name}
+    return same_cause(own.evidence, others) if own else ""
 
 
 def _joined(known: FindingEvidence | None, more: FindingEvidence | None) -> FindingEvidence | None:
     """Return the evidence of both, as a campaign would have learned it."""
-    if known is None or more is None:
-        return known or more
-    kept = list(known.evidence)
-    for evidence in more.evidence:
-        if len(kept) < EVIDENCE_MAX and likeness_to(evidence, FindingEvidence(kept)) < DIFFERENT:
-            kept.append(evidence)
-    return FindingEvidence(kept, learned(kept))
+    return joined(known, more.evidence) if more else known
 
 
 def _finding(group: _Group, out: Path, known: Sequence[Known], target: str) -> Finding:

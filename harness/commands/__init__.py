@@ -1,6 +1,8 @@
 """The commands of the command line.
 
 fuzz     random traces against a target
+coverage  the lines of an engine that traces reach
+coverage_report  `--coverage`: what is recorded, and the report at the end
 against  `--against`: two targets on the same traces
 replay   traces from files
 reduce   cuts a failing trace down

@@ -20,13 +20,15 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..workers.protocol import OpenWorker
 
 EXAMPLES = """\
-The same seed gives the same traces; an interrupted campaign goes on with the same command.
-A self-test fuzzes copies of the built-in target with planted bugs: a campaign that detects none
-is "blind", one that missed a required state is "vacuous". Exit: 0 clean, 1 violation, 2 usage,
-3 vacuous, blind or a known bug is outdated, 4 internal, 5 interrupted.
+The same command continues an interrupted campaign. Blind: the self-test missed its planted bugs.
+Exit: 0 clean, 1 violation, 2 usage, 3 vacuous (a state was missed), blind or outdated, 4 internal, 5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0
+REDUCE_SECONDS = 20.0
+SOURCES = ("seeded", "hypothesis")
+WITHOUT_HYPOTHESIS = ("against", "cluster", "shard")
+"""Options that --source hypothesis does not have."""
 ENTRY_POINTS = "hybridfuzz.handlers"
 """Other packages register handler modules under this entry point group."""
 
@@ -66,11 +68,10 @@ def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
     return [handler for make in makers if (handler := make(options))]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments."""
-    from ..units import count, duration, shard
-    from .common import AGAINST_HELP, FIXES_HELP, add_config, add_ranks, add_target, jobs
-    from .where import folder, place
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what runs, and for how long."""
+    from ..units import count, duration
+    from .common import add_ranks, add_target, jobs
 
     add_target(parser)
     add_ranks(parser)
@@ -83,23 +84,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
     parser.add_argument("--seed", type=int, metavar="S", help="random seed (default: drawn and printed)")
+    source_help = "what draws the traces: seeded or hypothesis (default: seeded)"
+    parser.add_argument("--source", choices=SOURCES, default=SOURCES[0], metavar="S", help=source_help)
     parser.add_argument(
         "--jobs", "-j", type=jobs, metavar="N", help="worker processes (default: auto, one for each core)"
     )
-    parser.add_argument(
-        "--cluster", type=place, metavar="C", help="run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, local:N"
-    )
-    parser.add_argument("--shard", type=shard, metavar="I/N", help="run share I of N of the seed's traces (see merge)")
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the output folder and what is known there."""
+    from .common import FIXES_HELP, add_config
+    from .where import folder
+
     add_config(parser)
-    parser.add_argument(
-        "--reduce",
-        type=duration,
-        default=20.0,
-        metavar="TIME",
-        help="time limit for reducing each finding (default: 20s)",
-    )
-    parser.add_argument("--against", metavar="T", help=AGAINST_HELP)
-    parser.add_argument("--no-canary", action="store_true", help="skip the self-test with planted bugs")
     parser.add_argument(
         "-o",
         "--out",
@@ -110,6 +107,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--known", type=Path, metavar="FILE", help="known bugs (default: DIR/known.toml)")
     parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
     parser.add_argument("--fresh", action="store_true", help="start over instead of continuing an unfinished campaign")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add all options."""
+    from ..units import duration, shard
+    from .common import AGAINST_HELP
+    from .where import place
+
+    add_limits(parser)
+    parser.add_argument(
+        "--cluster", type=place, metavar="C", help="run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, local:N"
+    )
+    parser.add_argument("--shard", type=shard, metavar="I/N", help="run share I of N of the seed's traces (see merge)")
+    parser.add_argument(
+        "--reduce",
+        type=duration,
+        default=REDUCE_SECONDS,
+        metavar="TIME",
+        help="time limit for reducing each finding (default: 20s)",
+    )
+    parser.add_argument("--against", metavar="T", help=AGAINST_HELP)
+    parser.add_argument("--no-canary", action="store_true", help="skip the self-test with planted bugs")
+    parser.add_argument("--coverage", action="store_true", help="record which lines of the target's cache code run")
+    parser.set_defaults(fail_under=None)
+    add_folder(parser)
     for output in OUTPUTS:
         if output.is_switch:
             parser.add_argument(output.option, action="store_true", help=output.help)
@@ -124,11 +146,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a campaign and feed its events to the handlers."""
+    from ...targets.base.trace import TraceError
     from .where import output_at, workers_of
 
+    check_source(options)
     with output_at(options.out) as (options.out, publish):
         if options.against:
             from .against import fuzz_against
+
+            if options.coverage:
+                raise TraceError("--coverage: lines are not recorded with --against")
 
             return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
         known_and_fixes(options)  # a broken file is reported before an environment is made
@@ -171,7 +198,21 @@ def run_campaign(
     if (page := settings.out / "report.html").exists():
         with suppress(BrokenPipeError):  # a lost output does not change the result
             printer(options.json)(f"report: {page}")
-    return status(ended.summary)
+    result = status(ended.summary)
+    if not settings.modules:
+        return result
+    from .coverage_report import end_with_report
+
+    return end_with_report(options, settings.out, settings.launch, result)
+
+
+def check_source(options: argparse.Namespace) -> None:
+    """Raise TraceError for options that the source of traces does not have."""
+    from ...targets.base.trace import TraceError
+
+    given = [f"--{name}" for name in WITHOUT_HYPOTHESIS if getattr(options, name)]
+    if options.source == "hypothesis" and given:
+        raise TraceError(f"--source hypothesis draws on this machine, for one target: it has no {', '.join(given)}")
 
 
 def suffix_of(options: argparse.Namespace) -> str:
@@ -248,9 +289,14 @@ def settings_of(options: argparse.Namespace) -> Settings:
         load_bug_history(folder)
     launch = launch_target(options.target)
     fixes = apply_fixes(launch, known, options.target, datetime.date.today())
-    launch = fixes.launch
+    launch, modules = fixes.launch, tuple[str, ...]()
+    if options.coverage:
+        from .coverage_report import scope_and_launch
+
+        scope, launch = scope_and_launch(options, launch)
+        modules = scope.modules
     if not options.fresh:
-        continued = unfinished(state, options.target, launch.version, overrides, seed, share)
+        continued = unfinished(state, options.target, launch.version, overrides, seed, share, options.source)
     if state and continued:
         seed = state.seed
     elif seed is None:
@@ -280,6 +326,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
         last=state if state and not continued else None,
         history={key: bug for key, bug in history.items() if fixes_in(bug.version) == fixes_in(launch.version)},
         shard=shard,
+        modules=modules,
+        source=options.source,
     )
 
 

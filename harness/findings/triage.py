@@ -84,9 +84,11 @@ def bug_key(target: str, name: str) -> str:
 def run_name(summary: Summary) -> str:
     """Return the name of a campaign in `Bug.counts`: the same seed on the same target is the same run.
 
-    A shard of it is a run of its own until it is merged with the others (`cluster.merge`).
+    A shard of it is a run of its own until it is merged with the others (`cluster.merge`). So are the traces that
+    Hypothesis draws from the seed.
     """
-    return f"{summary.target}#{summary.seed}" + (f":{summary.shard}" if summary.shard else "")
+    source = "" if summary.source == "seeded" else f":{summary.source}"
+    return f"{summary.target}#{summary.seed}{source}" + (f":{summary.shard}" if summary.shard else "")
 
 
 def merge(history: BugHistory, summary: Summary, known: Sequence[Known], now: str) -> BugHistory:

@@ -60,11 +60,13 @@ def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
 def _extra_attention(
     choices: Choices, capabilities: Capabilities, size: int, layers: int, speculative: bool
 ) -> tuple[Group, ...]:
-    """Return additional attention groups for a sliding window and for a drafter, each in some traces only."""
+    """Return additional attention groups, for a window, for chunks and for a drafter, each in some traces only."""
     extra: list[Group] = []
     if capabilities.windows and choices.chance(20):
         window = choices.pick(capabilities.windows)
         extra.append(Group("attention", choices.pick((size, size, min(size, 4))), layers, window=window))
+    if capabilities.attention_chunks and choices.chance(12):
+        extra.append(Group("attention", size, layers, chunk=size * choices.pick(capabilities.attention_chunks)))
     if capabilities.draft_block_sizes and choices.chance(40 if speculative else 10):
         extra.append(Group("attention", choices.pick(capabilities.draft_block_sizes), draft=True))
     return tuple(extra)

@@ -1,52 +1,56 @@
 """Decides whether failures have one cause, from their evidence.
 
-The likeness of two failures is a weighted mean of three kinds of evidence:
+The likeness of two failures is a weighted mean of four kinds of evidence:
 
-    lines     the arcs on which each parts from its nearest passing neighbours, as overlap of the two sets
-    facts     the facts of the two runs at the violation, as overlap: all, and those of the violating step alone
+    votes     the lines at which their passing neighbours decide otherwise, as cosine of the shares
+    now       the facts of the violating step, as overlap (Jaccard index)
     switches  the configuration switches that are necessary, as overlap
+    symptom   the same signature and the same relation between expected and observed
 
-Lines alone never put two causes together on vLLM's traces, but split one cause where a neighbour takes another path;
-facts and switches alone do both. Signatures decide nothing where there are lines: one cause breaks several invariants,
-and several causes break the same one. Without lines (a target that names no packages, a lost process, no passing
+Two groups of failures are as like as their traces are in the mean (average linkage): one odd trace neither draws others
+to its finding nor joins two findings. Symptoms weigh less where there are votes: one cause breaks several invariants,
+and several causes break the same one. Without votes (a target that names no packages, a lost process, no passing
 neighbour) the symptom counts instead, and a trace is no reason for a further finding behind a signature.
 
-Weights and thresholds were chosen on 121 failing traces of vLLM 0.33.0 (seed 31, the first 38 of seed 77, and its
-corpus), from a coarse grid; figures on other traces are in benchmarks/identity.md. Tried and rejected: Ochiai weights
-instead of sets of arcs (one distant neighbour hides the place), functions instead of arcs (a scheduler is one
-function), equality of symptoms as a fourth kind (it added nothing).
+Weights and threshold were chosen from a coarse grid on 190 failing traces of vLLM 0.33.0 (seeds 900 to 913) and 590 of
+18 mixtures of mutants; figures on these and on other traces are in benchmarks/identity.md. Tried and rejected: the
+arcs in which a failing trace and its nearest passing neighbour part, as overlap, and the likeness to the nearest trace
+of a finding (five findings for the commonest cause of vLLM, and links between two causes by a single trace); functions
+instead of lines (a scheduler is one function); the facts of the step before, and what passing neighbours lack
+(`needed`), which split causes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import hypot
+from statistics import fmean
 
 from .evidence import Condition, Evidence, FindingEvidence
 
-LINES, FACTS, NOW, SWITCHES = 0.5, 0.4, 0.4, 0.4
-"""Weights: lines, all facts, those of the violating step alone, switches."""
-WITHOUT_LINES = 0.5
-"""Factor for two failures of different symptoms of which one has no lines: facts and switches alone are weak."""
-SAME = 0.38
-"""Likeness from which a trace belongs to a finding."""
-LINK = 0.48
-"""Likeness from which a trace that belongs to a finding makes another one part of it: a mistake costs more here."""
+VOTES, NOW, SWITCHES, SYMPTOM = 1.0, 1.0, 0.5, 0.5
+"""Weights of the kinds of evidence."""
+WITHOUT_VOTES = 0.5
+"""Factor for two failures of different symptoms of which one has no votes: facts and switches alone are weak."""
+SAME = 0.33
+"""Mean likeness from which two groups of failing traces have one cause."""
+EVIDENCE_MAX = 20
+"""Traces of a finding whose evidence is kept, the first ones: enough for a mean."""
 
 
 def likeness(one: Evidence, other: Evidence) -> float:
     """Return how like the causes of two failures are, 0 to 1."""
-    facts = FACTS * _overlap(one.facts, other.facts) + NOW * _overlap(_now(one), _now(other))
-    switches = _overlap(one.switches, other.switches)
-    if (one.parting or one.apart) and (other.parting or other.apart):
-        lines = max(_overlap(one.parting, other.parting), _overlap(one.apart, other.apart))
-        return (LINES * lines + facts + SWITCHES * switches) / (LINES + FACTS + NOW + SWITCHES)
-    certain = 1.0 if (one.signature, one.relation) == (other.signature, other.relation) else WITHOUT_LINES
-    return certain * (facts + SWITCHES * switches) / (FACTS + NOW + SWITCHES)
+    known = NOW * _overlap(_now(one), _now(other)) + SWITCHES * _overlap(one.switches, other.switches)
+    alike = (one.signature, one.relation) == (other.signature, other.relation)
+    if one.votes and other.votes:
+        voted = VOTES * _cosine(one.votes, other.votes) + SYMPTOM * alike
+        return (voted + known) / (VOTES + NOW + SWITCHES + SYMPTOM)
+    return known / (NOW + SWITCHES) * (1.0 if alike else WITHOUT_VOTES)
 
 
 def founds(evidence: Evidence) -> bool:
     """Return True if evidence is good enough to tell a further cause behind a signature that was met before."""
-    return evidence.complete and bool(evidence.parting or evidence.apart)
+    return evidence.complete and bool(evidence.votes)
 
 
 def _now(evidence: Evidence) -> list[str]:
@@ -60,26 +64,28 @@ def _overlap(one: Collection[str], other: Collection[str]) -> float:
     return len(first & second) / len(first | second) if first | second else 0.5
 
 
-def likeness_to(evidence: Evidence, finding: FindingEvidence) -> float:
-    """Return the likeness to the trace of a finding that is most like it."""
-    return max((likeness(evidence, each) for each in finding.evidence), default=0.0)
+def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Return the cosine of two vectors that are not empty."""
+    product = sum(share * other.get(line, 0.0) for line, share in one.items())
+    return product / (hypot(*one.values()) * hypot(*other.values()))
 
 
-def same_cause(evidence: Evidence, findings: Mapping[str, FindingEvidence]) -> list[str]:
-    """Return the names of findings that have the same cause, the most like first.
-
-    More than one means that these findings have one cause, too: the trace is the link between them.
-    """
-    scores = {name: likeness_to(evidence, finding) for name, finding in findings.items()}
-    first, *others = sorted(scores, key=lambda name: -scores[name]) or [""]
-    if not first or scores[first] < SAME:
-        return []
-    return [first, *(name for name in others if scores[name] >= LINK)]
+def alike(one: Sequence[Evidence], other: Sequence[Evidence]) -> float:
+    """Return the mean likeness of the failures of two groups, 0 if one is empty."""
+    return fmean(likeness(each, its) for each in one for its in other) if one and other else 0.0
 
 
-def best_match(evidence: Evidence, findings: Mapping[str, FindingEvidence]) -> str:
-    """Return the name of the finding that has the same cause and is most like it, "" if there is none."""
-    return next(iter(same_cause(evidence, findings)), "")
+def same_cause(seen: Sequence[Evidence], findings: Mapping[str, FindingEvidence]) -> str:
+    """Return the name of the finding that has the cause of a group of failures and is most like it, "" for none."""
+    scores = {name: alike(seen, finding.evidence) for name, finding in findings.items()}
+    best = max(scores, key=lambda name: scores[name], default="")
+    return best if best and scores[best] >= SAME else ""
+
+
+def joined(known: FindingEvidence | None, more: Sequence[Evidence]) -> FindingEvidence:
+    """Return what is known about the cause of a finding after more of its traces, with the condition learned anew."""
+    kept = [*(known.evidence if known else ()), *more][:EVIDENCE_MAX]
+    return FindingEvidence(kept, learned(kept))
 
 
 def learned(evidence: Sequence[Evidence]) -> Condition:
@@ -109,7 +115,5 @@ def known_cause(evidence: Evidence, known: Mapping[str, FindingEvidence]) -> str
     Both have to agree: the condition of the known bug holds, and the evidence is like that of its traces. When in doubt
     the failure is new.
     """
-    for name in same_cause(evidence, known):
-        if holds(known[name].condition, evidence):
-            return name
-    return ""
+    name = same_cause([evidence], known)
+    return name if name and holds(known[name].condition, evidence) else ""

@@ -66,8 +66,7 @@ class Evidence(Struct, frozen=True):
     needed      facts and traits that some passing neighbour lacks
     traits      what can be told about the trace without running it
     values      configuration switch -> value, of all switches
-    parting     arcs of the engine's lines that tell the failing trace from its nearest passing neighbour (`spectrum`)
-    apart       the same from each of its two nearest passing neighbours
+    votes       "file:function:line" at which passing neighbours decide otherwise -> share of their votes (`spectrum`)
     places      the most suspicious functions, most suspicious first
     runs        number of runs that it took to collect this
     complete    False if the budget ended the collection early
@@ -81,8 +80,7 @@ class Evidence(Struct, frozen=True):
     needed: Sequence[str] = ()
     traits: Sequence[str] = ()
     values: Mapping[str, str] = {}
-    parting: Sequence[str] = ()
-    apart: Sequence[str] = ()
+    votes: Mapping[str, float] = {}
     places: Sequence[Place] = ()
     runs: int = 0
     complete: bool = True

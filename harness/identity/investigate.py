@@ -36,8 +36,6 @@ ROUNDS = 2
 """Rounds of reduction; a third one rarely helps and costs as much as the questions."""
 PASSING_MAX = 6
 """Passing neighbours whose lines are recorded."""
-PARTING_MAX = 400
-"""Arcs kept for comparisons; of a trace whose neighbours are all far away there may be thousands."""
 
 
 class Engine(Protocol):
@@ -123,8 +121,7 @@ class Investigation:
             traits=tuple(sorted(traits_of(trace))),
             values=switch_values(trace.config),
             places=spectrum.places(),
-            parting=spectrum.parting(1)[:PARTING_MAX],
-            apart=spectrum.parting(2)[:PARTING_MAX],
+            votes=spectrum.votes(),
             runs=self.runs,
             complete=not self.out_of_time,
         )

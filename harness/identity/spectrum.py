@@ -26,6 +26,8 @@ from .evidence import Place
 
 PLACES = 10
 """Functions kept for each trace; a finding with several traces shows those that they agree on."""
+VOTES = 80
+"""Lines kept of each trace for comparisons; a neighbour that is far away may differ in hundreds."""
 Arc = tuple[str, str, int, int]
 """File, function, line before, line."""
 Function = tuple[str, str]
@@ -42,9 +44,7 @@ class Spectrum:
 
     def __init__(self, failing: Sequence[Executed], passing: Sequence[Sequence[Executed]]) -> None:
         self._failing = arcs_of(failing)
-        self._runs = sorted(
-            (arcs_of(run) for run in passing if run), key=lambda run: len(run.keys() ^ self._failing.keys())
-        )
+        self._runs = [arcs_of(run) for run in passing if run]
         self._reached = {(*arc[:2], arc[3]): order for arc, order in sorted(self._failing.items(), key=_by_order)}
         """(file, function, line) -> an order in which the failing run reached it."""
         self._points = {_point(arc) for arc in self._failing}
@@ -67,6 +67,18 @@ class Spectrum:
         ranked = sorted(votes, key=lambda of: (-votes[of], first[of, best[of]]))[:PLACES]
         return tuple(Place(*of, best[of], round(votes[of] / len(self._runs), 3)) for of in ranked)
 
+    def votes(self) -> dict[str, float]:
+        """Return the share of the votes of each line, as "file:function:line"; the sum is 1 unless lines are left out.
+
+        Each neighbour's vote is shared evenly by the lines (not the functions) at which it decides otherwise.
+        """
+        votes = Counter[tuple[Function, int]]()
+        for run in self._runs:
+            decisions = self._decisions(run)
+            votes.update(dict.fromkeys(decisions, 1 / max(len(decisions), 1) / len(self._runs)))
+        kept = sorted(votes, key=lambda place: (-votes[place], place))[:VOTES]
+        return {f"{file}:{function}:{line}": round(votes[(file, function), line], 4) for (file, function), line in kept}
+
     def _decisions(self, run: Mapping[Arc, int]) -> dict[tuple[Function, int], int]:
         """Return the lines at which a passing run parts from the failing one, and their order in the failing run; line
         0 stands for a returned value."""
@@ -81,29 +93,6 @@ class Spectrum:
             place = (file, function), max(before, 0)
             decisions[place] = min(decisions.get(place, order), order)
         return decisions
-
-    def parting(self, nearest: int) -> tuple[str, ...]:
-        """Return the arcs that tell the failing run from each of the `nearest` passing neighbours, in the order of
-        execution: those of the failing run that no neighbour has, and those that it lacks and each neighbour has.
-
-        The nearest neighbours are those that differ in the fewest arcs. With all of them the set is often empty, since
-        a distant one may execute anything.
-        """
-        near = self._runs[:nearest]
-        if not near:
-            return ()
-        anywhere = set().union(*near)
-        everywhere = set(near[0]).intersection(*near[1:])
-        apart = [(order, True, arc) for arc, order in self._failing.items() if arc not in anywhere]
-        apart += [
-            (self._reached.get((*arc[:2], arc[2]), self._last), False, arc)
-            for arc in everywhere
-            if arc not in self._failing
-        ]
-        return tuple(
-            f"{'+' if there else '-'}{file}:{function}:{before}>{line}"
-            for _, there, (file, function, before, line) in sorted(apart)
-        )
 
 
 def _point(arc: Arc) -> tuple[str, str, int]:

@@ -93,6 +93,8 @@ REQUIRES: dict[str, str] = {
     "snapshot written beside the working state": "snapshots caching",
     "blocks to the left of a sliding window freed": "sliding-window",
     "hit behind a sliding window": "sliding-window caching",
+    "blocks of an earlier attention chunk freed": "attention-chunks",
+    "hit behind an attention chunk": "attention-chunks caching",
     # hits inside a block
     "hit inside a block": "partial-hits align",
     "state kept in the cache after its request advanced": "partial-hits align",
@@ -100,6 +102,13 @@ REQUIRES: dict[str, str] = {
     "loaded from outside the pool": "external_load caching",
     "hit extended by a load": "external_load caching",
     "stored outside the pool": "stores caching",
+    "request computed after it waited for a load": "async-loads caching",
+    "request computed after its load broke off": "async-loads caching",
+    "load tried again after it broke off": "async-loads caching",
+    "aborted while a load was under way": "async-loads abort caching",
+    "load overtook a step in flight": "async-loads async caching",
+    "request ended with an error by its load": "failing-loads caching",
+    "blocks held for a transfer after the end of their request": "held-for-transfer",
     "cached content moved to another tier": "move_tier caching",
     "memory given back and taken again": "sleep",
     # speculation
@@ -143,10 +152,12 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
     has |= {f"observes:{word}" for word in capabilities.observes}
     if capabilities.windows:
         has.add("sliding-window")
+    if capabilities.attention_chunks:
+        has.add("attention-chunks")
     if capabilities.draft_block_sizes:
         has.add("draft-group")
     if "groups" in overrides:
-        has -= {"sliding-window", "draft-group"}
+        has -= {"sliding-window", "attention-chunks", "draft-group"}
     if has & {"align", "all", "slots"}:
         has.add("caching")
     if has & {"padding", "dummy_run"}:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from ...reference.layout import cached_columns, cdiv
-from ...reference.prefix_cache import Key, attention_match, keys_needed, longest_hit
+from ...reference.prefix_cache import (
+    Key,
+    attention_match,
+    keys_given_up,
+    keys_needed,
+    longest_hit,
+    partial_match,
+)
 from ...targets.base.observe import Planned, PlannedRow, Table, View
 from ..traces.violation import Violation
 from .base import Context, Oracle
@@ -26,6 +34,7 @@ class Hash(Oracle):
         super().__init__()
         self._judged: View | None = None
         self._known: Mapping[int, Key] = {}
+        self._aliases: Mapping[int, Sequence[Key]] = {}
         self._reach: dict[str, int] = {}
         """Tokens by request that the planned steps compute, drafts and steps in flight included."""
         self._tables: Mapping[str, Table] = {}
@@ -53,8 +62,34 @@ class Hash(Oracle):
                     if violation:
                         return violation
             self._known = view.published
+        if view.aliases != self._aliases:
+            for block, keys in view.aliases.items():
+                for key in keys:
+                    if key not in self._aliases.get(block, ()) and self._known.get(block) != key:
+                        violation = self._alias(context, view, block, key)
+                        if violation:
+                            return violation
+            self._aliases = view.aliases
         self._tables = view.tables
         return None
+
+    def _alias(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
+        """A further key of an attention block names a beginning of what its own key names."""
+        self.exercised["M2"] += 1
+        own, group = view.published[block], context.layout.groups[key.group]
+        truth = context.reference.truths.get(own)
+        inside = own.group == key.group and group.kind == "attention" and 0 < own.depth - key.depth < group.block_size
+        if inside and (truth is None or truth.tag(key.depth) == key.tag):
+            return None
+        return self.violation(
+            context,
+            "alias",
+            f"block {block}, published as {own}, is also published as {key}, which is no beginning of it",
+            expected=f"a beginning of {own}",
+            observed=key,
+            group=key.group,
+            block=block,
+        )
 
     def _disagreement(self, context: Context, view: View, labels: Mapping[int, Key]) -> Violation | None:
         for block in view.published.keys() | labels.keys():
@@ -73,7 +108,8 @@ class Hash(Oracle):
 
     def _new_key(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
         group = context.layout.groups[key.group]
-        if block in view.pins and key in self._known.values():
+        moved = block in view.pins and key in self._known.values()
+        if moved or self._known.get(view.copies.get(block, -1)) == key:
             return None  # a partial key moved to a copy of its block, since a request still writes to that block
         column = cdiv(key.depth, group.block_size) - 1
         unit = context.layout.hash_unit or group.block_size
@@ -150,15 +186,37 @@ class HitValidity(Oracle):
         life = context.reference.lives[row.name]
         for index in context.layout.eagle_groups:
             group = context.layout.groups[index]
-            available = {*context.before.published.values(), *planned.view.published.values()}
+            available = {
+                *context.before.published.values(),
+                *planned.view.published.values(),
+                *chain.from_iterable([*context.before.aliases.values(), *planned.view.aliases.values()]),
+            }
+            if group.is_local:
+                if available.issuperset(keys_given_up(context.layout, index, life.truth.tags, row.hit)):
+                    continue
+                return self.violation(
+                    context,
+                    "eagle-block",
+                    f"{row.name} got a hit of {row.hit} tokens, but local attention group {index} does not have the "
+                    "block after them cached, which must be computed again for the drafter",
+                    expected="a shorter hit",
+                    observed=row.hit,
+                    request=row.name,
+                    group=index,
+                )
             matched = attention_match(index, group, available, life.truth.tags, life.known)
-            if row.hit > max(matched - group.block_size, 0):
+            dropped, what = group.block_size, "block"
+            if context.layout.eagle_unit:
+                dropped = min(context.layout.eagle_unit, group.block_size)
+                what = f"{dropped} token{'s' * (dropped > 1)}"
+                matched = partial_match(index, group, available, life.truth.tags, matched, dropped)
+            if row.hit > max(matched - dropped, 0):
                 return self.violation(
                     context,
                     "eagle-block",
                     f"{row.name} got a hit of {row.hit} tokens, but only {matched} are cached in attention group "
-                    f"{index}, of which the last block must be computed again for the drafter",
-                    expected=f"at most {max(matched - group.block_size, 0)}",
+                    f"{index}, of which the last {what} must be computed again for the drafter",
+                    expected=f"at most {max(matched - dropped, 0)}",
                     observed=row.hit,
                     request=row.name,
                     group=index,

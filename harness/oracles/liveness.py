@@ -6,7 +6,7 @@ A hit can only be as long as what was published, so an engine that publishes not
 
 from __future__ import annotations
 
-from ...reference.layout import cdiv
+from ...reference.layout import Layout, cdiv, first_attended
 from ...reference.prefix_cache import Key
 from ...reference.request import Life
 from ...targets.base.observe import Delivered, ForwardRow, Planned, View
@@ -64,11 +64,20 @@ class Liveness(Oracle):
         return None
 
 
+def _can_be_hit(layout: Layout, index: int, depth: int) -> bool:
+    """Return True if some hit on the grid uses the block that ends at `depth`: a later one may be out of its reach."""
+    group, unit = layout.groups[index], layout.hit_unit
+    hit = cdiv(depth, unit) * unit
+    if index in layout.eagle_groups and depth % unit == group.block_size % unit:
+        return True  # the block after a hit
+    return first_attended(group, hit) < depth
+
+
 class Publication(Oracle):
     """M8 (publication): when a request whose results are known is scheduled again, every block boundary that it has
-    computed and whose block it still holds is published. For attention and mode all that is every boundary; for mode
-    align those at which a step ended or that verified drafts crossed. A block that was published may be evicted
-    later."""
+    computed and whose block it still holds is published. For attention and mode all that is every boundary (less where
+    hits are rarer than blocks: `Layout.publish_unit`); for mode align those at which a step ended or that verified
+    drafts crossed. A block that was published may be evicted later."""
 
     ids = ("M8",)
     title = "publication"
@@ -122,11 +131,12 @@ class Publication(Oracle):
         if group.kind == "mamba" and context.layout.mode == "align":
             first = max(first, self._certain.get(name, known))
             first = cdiv(first, size) * size
-        if group.kind == "mamba" and not context.layout.keeps_every_state:
+        if (group.kind == "mamba" or group.is_local) and not context.layout.keeps_every_state:
             return None
-        for depth in range(first, known + 1, size):
+        unit = context.layout.publish_unit
+        for depth in range(first, (known // unit * unit if unit else known) + 1, size):
             block = table[depth // size - 1]
-            if block == context.null:
+            if block == context.null or (unit and not _can_be_hit(context.layout, index, depth)):
                 continue
             self.exercised["M8"] += 1
             key = Key(index, depth, tags.tag(depth))

@@ -26,6 +26,7 @@ from ..events import (
     Improved,
     KnownBug,
     KnownChecked,
+    LinesReached,
     Merged,
     Node,
     NodeLeft,
@@ -111,6 +112,9 @@ class Console:
                 self.found(finding)
             case Improved(finding) if finding.reduced or not finding.reproduced:
                 self.settled(finding)
+            case LinesReached(index, lines):
+                where = next(iter(lines)) if len(lines) == 1 else plural(len(lines), "module")
+                self.line(f"trace {index}: {plural(sum(map(len, lines.values())), 'new line')} in {where}", "dim")
             case Merged(name, finding):
                 self.line(f"  {name}: the same cause as {finding.id}")
             case WorkerLost():
@@ -263,6 +267,7 @@ def progress(tick: Tick) -> str:
         plural(len(summary.findings), "finding"),
         f"{len(summary.reached) - len(summary.never_reached)} of {len(summary.reached)} states",
     ]
+    parts += [plural(summary.lines, "line")] if summary.lines is not None else []
     return " · ".join(parts)
 
 

@@ -176,7 +176,9 @@ def _configuration(config: Config) -> Iterator[str]:
     groups = []
     for group in config.groups:
         kind = "Mamba" if group.kind == "mamba" else "attention"
-        extra = " of the drafter" if group.draft else f" with a window of {group.window} tokens" if group.window else ""
+        extra = " of the drafter" if group.draft else ""
+        extra += f" with a window of {plural(group.window, 'token')}" if group.window else ""
+        extra += f" with chunks of {plural(group.chunk, 'token')}" if group.chunk else ""
         size = plural(group.block_size, "token")
         groups.append(f"{plural(group.layers, f'{kind} layer')}{extra} in blocks of {size}")
     yield f"KV cache groups: {markdown_text(', '.join(groups))}.\n"

@@ -132,13 +132,15 @@ def _candidates(config: Config, capabilities: Capabilities) -> Iterator[Config]:
 def _groups(config: Config, capabilities: Capabilities) -> Sequence[tuple[Group, ...]]:
     """Return groups that the target can have, those most like the trace's own first.
 
-    Groups with windows and of drafters are kept if the target has such groups.
+    Groups with windows or chunks and of drafters are kept if the target has such groups.
     """
-    plain = [group for group in config.groups if not group.draft and not group.window]
+    plain = [group for group in config.groups if not group.draft and not group.window and not group.chunk]
     extra = [
         group
         for group in config.groups
-        if (group.draft and capabilities.draft_block_sizes) or (group.window and capabilities.windows)
+        if (group.draft and capabilities.draft_block_sizes)
+        or (group.window and capabilities.windows)
+        or (group.chunk and capabilities.attention_chunks)
     ]
     states = [group for group in plain if group.kind == "mamba"]
     attention = [group for group in plain if group.kind == "attention"]
@@ -228,4 +230,5 @@ def _show_group(group: Group) -> str:
     words += [f"{group.layers} layers"] if group.layers > 1 else []
     words += ["draft"] if group.draft else []
     words += [f"window {group.window}"] if group.window else []
+    words += [f"chunk {group.chunk}"] if group.chunk else []
     return " ".join(words)

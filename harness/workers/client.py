@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
-from ...targets.base.trace import Trace, TraceError
+from ...targets.base.trace import Config, Trace, TraceError
 from ..explain.activity import Observation
 from ..explain.answers import Answers
 from ..explain.history import History
@@ -40,6 +40,8 @@ from .messages import (
     Served,
     Summarize,
     Summarized,
+    Supported,
+    Supports,
 )
 from .process import Lost, Process
 
@@ -200,7 +202,9 @@ class WorkerClient:
         """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise."""
         first, end, stride, waiting = request.first, request.indexes.stop, request.stride, time.monotonic()
         while first < end:
-            asked = structs.replace(request, first=first, count=(end - first) // stride)
+            done = (first - request.first) // stride
+            count, traces = (end - first) // stride, request.traces[done:]
+            asked = structs.replace(request, first=first, count=count, traces=traces)
             try:
                 self._send(asked)
                 while first < end:
@@ -208,7 +212,7 @@ class WorkerClient:
                     twice = bool(request.twice_every) and first % request.twice_every == 0
                     reply = self._receive(self._trace_limit(twice=twice))
                     if isinstance(reply, Done):
-                        yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds)
+                        yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds, lines=reply.lines)
                         first += stride
                         if reply.outcome.violation:
                             break
@@ -225,6 +229,13 @@ class WorkerClient:
         assert isinstance(reply, Drawn)
         return reply.trace
 
+    def supports(self, config: Config) -> str:
+        """Return "", or the reason why the target does not support a configuration."""
+        self._send(Supports(config))
+        reply = self._receive(self._limit(START_SECONDS))
+        assert isinstance(reply, Supported)
+        return reply.reason
+
     def port(self, trace: Trace) -> Ported:
         """Return the trace changed so that the target takes it. Raises TraceError if that is impossible."""
         self._send(Port(trace))
@@ -234,7 +245,10 @@ class WorkerClient:
 
     def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
         """Run the trace at which a process was lost alone, in a new one."""
-        trace = self.draw(request.seed, index, request.overrides, request.avoid)
+        if request.traces:
+            trace = request.traces[request.indexes.index(index)]
+        else:
+            trace = self.draw(request.seed, index, request.overrides, request.avoid)
         return judge_loss(lost, index, trace, self.run(trace))
 
     def _send(self, request: Request) -> None:

@@ -33,6 +33,7 @@ class Ran(Struct, frozen=True):
 
     `lost` says how its worker was lost if that did not happen again; `flaky` is that loss as a violation, None for a
     memory limit, which many traces reach together. `seconds` is CPU time, or the time waited where the worker was lost.
+    `lines` are lines of the engine, by module, that are new to its worker process.
     """
 
     index: int
@@ -41,6 +42,7 @@ class Ran(Struct, frozen=True):
     lost: str = ""
     flaky: Violation | None = None
     seconds: float = 0.0
+    lines: Mapping[str, Sequence[int]] = {}
 
 
 class Counts(Struct, frozen=True):

@@ -1,19 +1,20 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · port · run · explain · serve · testify · observe · fuzz
-worker       ready (once, unasked) · began · done · drawn · ported · explained · served · testified · observed · failed
+coordinator  draw · supports · port · run · explain · serve · testify · observe · fuzz
+worker       ready (once, unasked) · began · done · drawn · supported · ported · explained · served · testified ·
+             observed · failed
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities
-from ...targets.base.trace import Trace
+from ...targets.base.trace import Config, Trace
 from ..explain.activity import Observation
 from ..explain.answers import Answers
 from ..explain.history import History
@@ -32,6 +33,12 @@ class Draw(Struct, frozen=True, tag="draw"):
     index: int
     overrides: Overrides
     avoid: Sequence[Circumstances] = ()
+
+
+class Supports(Struct, frozen=True, tag="supports"):
+    """Return the reason why the target does not support a configuration."""
+
+    config: Config
 
 
 class Port(Struct, frozen=True, tag="port"):
@@ -78,7 +85,9 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     """Draw and run up to `count` traces, numbers `first`, `first + stride`, ..., ending with the first violation.
 
     Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
-    back with its result. Most traces to which circumstances in `avoid` apply are drawn again.
+    back with its result. Most traces to which circumstances in `avoid` apply are drawn again. Lines of `modules`
+    (`Scope.modules`) that a trace reaches come with its result; none are recorded without any. With `traces`, these are
+    run, in this order, and none is drawn.
     """
 
     seed: int
@@ -89,6 +98,8 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     wanted: Sequence[str] = ()
     stride: int = 1
     avoid: Sequence[Circumstances] = ()
+    modules: Sequence[str] = ()
+    traces: Sequence[Trace] = ()
 
     @property
     def indexes(self) -> range:
@@ -112,18 +123,26 @@ class EventStarted(Struct, frozen=True, tag="began"):
 class Done(Struct, frozen=True, tag="done"):
     """A trace has ended. `trace` comes with a violation, or if it is wanted.
 
-    `seconds` is the worker's CPU time for drawing and running it.
+    `seconds` is the worker's CPU time for drawing and running it. `lines` are those, by module, that no earlier trace
+    of this process has reached.
     """
 
     outcome: Outcome
     trace: Trace | None = None
     seconds: float = 0.0
+    lines: Mapping[str, Sequence[int]] = {}
 
 
 class Drawn(Struct, frozen=True, tag="drawn"):
     """Answer to `draw`."""
 
     trace: Trace
+
+
+class Supported(Struct, frozen=True, tag="supported"):
+    """Answer to `supports`: "" if the target supports the configuration."""
+
+    reason: str
 
 
 class Ported(Struct, frozen=True, tag="ported"):
@@ -161,8 +180,10 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
-Reply = Ready | EventStarted | Done | Drawn | Ported | Explained | Served | Summarized | Observation | Failed
+Request = Draw | Supports | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
+Reply = (
+    Ready | EventStarted | Done | Drawn | Supported | Ported | Explained | Served | Summarized | Observation | Failed
+)
 
 encode = msgspec.json.Encoder().encode
 decode_request = msgspec.json.Decoder(Request).decode

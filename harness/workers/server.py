@@ -22,6 +22,7 @@ from msgspec import structs
 from ...targets.base.protocol import TargetError, TargetFactory
 from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
+from ..coverage.recorder import LineRecorder
 from ..explain.activity import record_activity
 from ..explain.answers import collect_answers
 from ..explain.recorder import record_history
@@ -55,6 +56,8 @@ from .messages import (
     Served,
     Summarize,
     Summarized,
+    Supported,
+    Supports,
     decode_request,
     encode,
 )
@@ -108,7 +111,7 @@ def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable
     return structs.replace(outcome, violation=cleaned(violation))
 
 
-def serve(request: Request, factory: TargetFactory, send: Send) -> None:
+def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRecorder) -> None:
     """Answer one request."""
     if isinstance(request, Run):
         on_event = lambda index: send(EventStarted(index))  # noqa: E731
@@ -130,17 +133,21 @@ def serve(request: Request, factory: TargetFactory, send: Send) -> None:
         send(structs.replace(seen, outcome=structs.replace(seen.outcome, violation=violation)))
     elif isinstance(request, Draw):
         send(Drawn(_draw(factory, request, request.index)))
+    elif isinstance(request, Supports):
+        send(Supported(clean(factory.supports(request.config))))
     elif isinstance(request, Port):
         send(Ported(*port(request.trace, factory)))
     else:
-        for index in request.indexes:
+        for number, index in enumerate(request.indexes):
             began = time.process_time()
-            trace = _draw(factory, request, index)
+            trace = request.traces[number] if request.traces else _draw(factory, request, index)
             twice = bool(request.twice_every) and index % request.twice_every == 0
-            outcome = run(factory, trace, twice=twice)
+            with recorder.recording(request.modules):
+                outcome = run(factory, trace, twice=twice)
+            lines = recorder.new()
             seconds = time.process_time() - began
             back = outcome.violation or not outcome.reached.keys().isdisjoint(request.wanted)
-            send(Done(outcome, trace if back else None, seconds))
+            send(Done(outcome, trace if back else None, seconds, lines))
             if outcome.violation:
                 return
 
@@ -203,9 +210,10 @@ def main() -> int:
     except Exception as error:
         send(failure(error))
         return 2
+    recorder = LineRecorder()
     while True:
         try:
-            serve(requests.get(), factory, send)
+            serve(requests.get(), factory, send, recorder)
         except BrokenPipeError:
             return 0
         except Exception as error:

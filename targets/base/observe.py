@@ -50,7 +50,9 @@ class View(Struct, frozen=True, gc=False):
     published  block id -> key, for every block that a lookup can reach, read from the lookup structure
     labels     the same from the blocks' own fields; equal to `published` in a correct target, None if not observed
     tables     request -> the scheduler's table; only requests that hold blocks
+    aliases    block id -> further keys that reach a published block, of smaller depths
     pins       block id -> references that are not from a table
+    copies     block id -> the block whose whole pages a step that was just planned copies into it
     waiting, running  names, in queue order; where there are batch events `running` is in the order of the rows
     parked     sessions between two turns; `tables` and `references` include what they hold
     leftovers  name -> size of everything that must be empty once no request is alive
@@ -73,6 +75,8 @@ class View(Struct, frozen=True, gc=False):
     stored: Mapping[Key, Sequence[Content]] = field(default_factory=dict)
     parked: Sequence[str] = ()
     caches: Mapping[str, int] = field(default_factory=dict)
+    copies: Mapping[int, int] = field(default_factory=dict)
+    aliases: Mapping[int, Sequence[Key]] = field(default_factory=dict)
 
 
 class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
@@ -84,7 +88,9 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     admitted   True if it came from the waiting queue in this step
     hit        prefix-hit length in tokens on admission
     estimated, taken  blocks that the admission check estimated and that were really taken, -1 if not observed
-    external   tokens after the hit that are loaded from outside the pool before the step's forward
+    external   tokens after the hit that are loaded from outside the pool: before the step's forward or, where
+               `num_tokens` is 0, while the request waits until a later step. It is then planned without `admitted`, or
+               admitted again if the load broke off
     kept       tokens in blocks that a session kept from its last turn and resumes from; `hit` is 0 then
     """
 
@@ -103,6 +109,11 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     def anew(self) -> bool:
         """True if the request got its whole table in this decision."""
         return self.admitted and not self.kept
+
+    @property
+    def loads_apart(self) -> bool:
+        """True if content is loaded for the request while it waits, at any time before its first step."""
+        return self.external > 0 and not self.num_tokens
 
 
 class Planned(Struct, frozen=True, gc=False):
@@ -146,7 +157,8 @@ class Copied(Struct, frozen=True, gc=False):
 
 class Loaded(Struct, frozen=True, gc=False):
     """Content was loaded from outside the pool into one layer's page of a block: parts of a state, or the first `slots`
-    slots."""
+    slots. `step` is the step that planned the load. A load for a waiting request (`PlannedRow.loads_apart`) may happen
+    later, or before the forwards of earlier steps that are in flight."""
 
     step: int
     request: str
@@ -309,11 +321,13 @@ class RealForward(Struct, frozen=True, gc=False):
 
 
 class Delivered(Struct, frozen=True, gc=False):
-    """Tokens that clients received, by request, and requests that finished (of a session: its turn)."""
+    """Tokens that clients received, by request; requests that finished (of a session: its turn), and those that the
+    engine ended with an error because a load for them broke off."""
 
     step: int
     outputs: Sequence[tuple[str, Sequence[int]]]
     finished: Sequence[str]
+    failed: Sequence[str] = ()
 
 
 Record = Planned | Zeroed | Copied | Loaded | Numeric | RealForward | Forward | Delivered

@@ -29,7 +29,10 @@ Observation = Literal[
     "real_model",
 ]  # fmt: skip
 """Words of `Capabilities.observes`: each enables the oracles that need it (docs/reference/capabilities.md)."""
-Feature = Literal["pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks"]
+Feature = Literal[
+    "pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks", "async-loads", "failing-loads",
+    "held-for-transfer",
+]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
 
@@ -45,6 +48,7 @@ class Capabilities(Struct, frozen=True):
     group_counts (mamba groups, attention groups) pairs to draw from
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none
     windows      tokens that a sliding-window attention group reaches back, () where a target has none
+    attention_chunks  chunks of a chunked-local attention group, in blocks, () where a target has none
     options      the target's own switches and their values, drawn per trace
     accepts      further values of switches: a trace may have them, but they are not drawn
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
@@ -53,8 +57,9 @@ class Capabilities(Struct, frozen=True):
                  are reset between traces
     features     what else the target has. "block-tables": all groups draw blocks from one pool and name them in tables;
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
-                 drawn, and states of a pool are not required. "padding", "stores", "partial-hits" and "snapshots" make
-                 reached states required; "chunks" makes the workload draw chunk limits for single requests
+                 drawn, and states of a pool are not required. "padding", "stores", "partial-hits", "snapshots",
+                 "held-for-transfer" and "failing-loads" make reached states required; so does "async-loads", which also
+                 makes the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests
     engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an
                  exception is the engine's if the innermost frame of engine and adapter is theirs, else the adapter's.
                  Without any the two cannot be told apart
@@ -69,6 +74,7 @@ class Capabilities(Struct, frozen=True):
     layers_per_group: tuple[int, ...] = (1,)
     draft_block_sizes: tuple[int, ...] = ()
     windows: tuple[int, ...] = ()
+    attention_chunks: tuple[int, ...] = ()
     max_speculative_tokens: int = 0
     speculative_modes: tuple[Mode, ...] = ("none", "align", "all")
     variable_drafts: bool = False

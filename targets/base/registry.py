@@ -32,6 +32,7 @@ from types import ModuleType
 
 from msgspec import Struct
 
+from .coverage_scope import SCOPE_FILE, Scope, read_scope
 from .declarations import check_capabilities
 from .deployment import Deployment
 from .launch import Launch
@@ -178,6 +179,19 @@ def confirmation(spec: str) -> ModuleType:
     if parsed.name == "python" or not _has(parsed.name, "confirmation"):
         raise TargetError(f"target {spec!r} has no real models")
     return _module(parsed.name, "confirmation")
+
+
+def coverage_scope(spec: str) -> Scope:
+    """Return the modules of a target whose lines count, and the functions that do not.
+
+    Raises TargetError if the target declares none, TraceError if its file cannot be used.
+    """
+    parsed = parse(spec)
+    own = parsed.name == "python"
+    path = (Path(_folder_of(parsed.variant.partition(":")[0])) if own else FOLDERS / parsed.name) / SCOPE_FILE
+    if not path.is_file():
+        raise TargetError(f"target {spec!r} declares no modules for coverage: {path} is missing")
+    return read_scope(path)
 
 
 def engines() -> list[str]:

@@ -119,12 +119,14 @@ class Wake(Event, frozen=True, tag="wake"):
 class ExternalLoad(Event, frozen=True, tag="external_load"):
     """From now on a KV connector holds the first `length` tokens of `name`: attention content and, with `states`, the
     recurrent state at the last block boundary among them. With `breaks_off` the first load for `name` is announced to
-    the scheduler but never completes."""
+    the scheduler but never completes. `delay` is the number of steps that a load takes longer, where requests wait
+    for loads while others run ("async-loads")."""
 
     name: Name
     length: Positive
     states: bool = True
     breaks_off: bool = False
+    delay: Annotated[int, Meta(ge=0, le=4)] = 0
 
 
 class Fork(Event, frozen=True, tag="fork"):
@@ -212,13 +214,15 @@ a target may execute them only between two steps."""
 
 
 class Group(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One KV cache group; `draft` and `window` (tokens, 0 for full) are for attention, see `reference.layout.Group`."""
+    """One KV cache group; `draft`, `window` and `chunk` (tokens, 0 for full) are for attention, see
+    `reference.layout.Group`."""
 
     kind: Literal["attention", "mamba"]
     block_size: Positive
     layers: Annotated[int, Meta(ge=1, le=8)] = 1
     draft: bool = False
     window: Count = 0
+    chunk: Count = 0
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
@@ -246,7 +250,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     def layout_groups(self) -> tuple[LayoutGroup, ...]:
         """Return the groups as the reference's `Group`."""
         return tuple(
-            LayoutGroup(group.kind, group.block_size, group.layers, group.draft, group.window) for group in self.groups
+            LayoutGroup(group.kind, group.block_size, group.layers, group.draft, group.window, chunk=group.chunk)
+            for group in self.groups
         )
 
     @property
@@ -283,8 +288,10 @@ def check_config(config: Config) -> None:
             f"{str(config.enable_prefix_caching).lower()}; set mamba_cache_mode={wanted}"
         )
     for group in config.groups:
-        if (group.draft or group.window) and (group.kind != "attention" or group.window == 1):
-            raise TraceError("configuration: draft and window (at least 2 tokens) are for attention groups")
+        if (group.draft or group.window or group.chunk) and (group.kind != "attention" or group.window == 1):
+            raise TraceError("configuration: draft, window (at least 2 tokens) and chunk are for attention groups")
+        if group.chunk % group.block_size or (group.chunk and group.window):
+            raise TraceError("configuration: chunk is a multiple of the group's block_size, and excludes a window")
     if config.num_blocks < config.smallest_pool():
         raise TraceError(
             f"configuration: num_blocks={config.num_blocks} cannot hold one request of max_model_len="

@@ -22,11 +22,10 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.v1.structured_output import StructuredOutputManager
 
-from ...reference.layout import cdiv
 from ..base.protocol import TargetError
-from ..base.trace import Config
+from ..base.trace import Config, Group
 from . import compat, graphs, hooks, old_releases
-from .configuration import block_size, configure, head_size
+from .configuration import block_size, configure, head_size, layer_groups
 from .contracts import contract
 from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
@@ -81,6 +80,13 @@ def prepare_process() -> None:
     gc.freeze()
 
 
+def kv_connector() -> Any:
+    """Return the module of the connector, which only releases with its API can import."""
+    from . import kv_connector as module
+
+    return module
+
+
 class Engine:
     """The parts of one engine, for one trace."""
 
@@ -88,20 +94,25 @@ class Engine:
         self.config = config
         self.is_v2 = is_v2(config)
         self.recorder = Recorder()
+        self._draft_layers: list[Any] = []
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
         self.vllm_config = vllm_config = configure(config, self.is_v2)
+        self.store = self._connect()
         # vLLM collects garbage to measure the memory of a loaded model, which would take most of the start-up time.
         with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            if compat.has_connectors():
+                kv_connector().begin_worker(vllm_config, plan.worker)
             self.runner.initialize_kv_cache(plan.worker)
             self.cache_config = plan.worker
             compat.prepare_zeroing(self.runner, plan.worker)
+            self.layers = [*model.layers, *self._draft_layers]
             self._attach_layers(plan.worker)
-            self._fill_pool(model)
+            self._fill_pool()
             padding = graphs.capture(self.runner, self.recorder, self.is_v2) if has_graphs(config) else None
             self.scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
                 vllm_config=vllm_config,
@@ -115,31 +126,30 @@ class Engine:
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
         self.layout = layout_of(config, self.is_v2, plan.worker)
-        self.layers = list(model.layers)
+        if self.store:
+            self.store.attach(self.layout, self.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
         if padding:
             self.worker.padding = padding
         self.recorder.worker = self.worker
-        self.recorder.attention_layers = [layer for layer in model.layers if isinstance(layer, ShadowAttention)]
+        self.recorder.attention_layers = [layer for layer in self.layers if isinstance(layer, ShadowAttention)]
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
+        self.recorder.page_slots = [
+            group.block_size if group.kind == "attention" else 0 for group in self.layout.groups
+        ]
         if config.mamba_cache_mode == "align":
             self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
 
+    def _connect(self) -> Any:
+        return kv_connector().connect(self.vllm_config, self.config, self.recorder) if compat.has_connectors() else None
+
     def _build_model(self) -> ShadowModel:
-        layers = {
-            kind: sum(one.layers for one in self.config.groups if one.kind == kind) for kind in ("mamba", "attention")
-        }
-        mamba, attention = layers["mamba"], layers["attention"]
-        # Interleaved, as in real hybrid models: a number of state layers, then an attention layer.
-        each = cdiv(mamba, attention)
-        pattern = "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
         return ShadowModel(
             self.vllm_config,
             self.recorder,
-            pattern,
-            self.config.conv_width,
-            head_size(self.config),
+            self.config,
+            layer_groups(self.config),
             contract(
                 self.config.options.get("mixer", "gdn"),
                 self.config.conv_width,
@@ -152,12 +162,21 @@ class Engine:
         from vllm.v1.worker.cpu.model_runner import CPUModelRunner
         from vllm.v1.worker.gpu import model_runner
 
-        speculator = Speculator(self.drafter)
+        drafting = [group for group in self.config.groups if group.draft]
+        speculator: Any = self._build_mtp(drafting[0]) if drafting else Speculator(self.drafter)
         with compat.replaced((model_runner, "init_speculator", lambda *_: speculator)):
             runner = CPUModelRunner(self.vllm_config, _CPU)
             compat.load_v2_model(runner, model)
         speculator.runner = runner
+        self._draft_layers = [speculator.layer] if drafting else []
         return runner
+
+    def _build_mtp(self, form: Group) -> Any:
+        """Return vLLM's own MTP speculator, whose layer has a group of its own."""
+        from .draft_model import ShadowMtp
+
+        words = head_size(self.config, form.block_size)
+        return ShadowMtp(self.vllm_config, _CPU, self.drafter, self.recorder, form, words)
 
     def _build_v1(self, model: Any) -> Any:
         from vllm.v1.worker import cpu_model_runner, gpu_model_runner
@@ -193,11 +212,11 @@ class Engine:
             for index, name in enumerate(spec.layer_names):
                 layers[name].attach(group, index)
 
-    def _fill_pool(self, model: ShadowModel) -> None:
+    def _fill_pool(self) -> None:
         """Fill the caches with random bytes, the same in every run: zeroed memory hides bugs."""
         generator = torch.Generator().manual_seed(1)
         filled: set[int] = set()
-        for layer in model.layers:
+        for layer in self.layers:
             cache = compat.bound_cache(layer.kv_cache)
             storage = (cache if isinstance(cache, torch.Tensor) else cache[0]).untyped_storage()
             if storage.data_ptr() not in filled:

@@ -18,7 +18,7 @@ from vllm.config import SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
 from ...reference.layout import Mode
-from ..base.trace import TraceError
+from ..base.trace import Group, TraceError
 
 
 class CachePlan(NamedTuple):
@@ -108,6 +108,21 @@ def prepare_zeroing(runner: Any, cache_config: Any) -> None:
     """Let the runner prepare to zero blocks, as a worker does: never before 0.17 (PR #35219)."""
     if getattr(cache_config, "needs_kv_cache_zeroing", False) and hasattr(runner, "_init_kv_zero_meta"):
         runner._init_kv_zero_meta()
+
+
+def has_connectors() -> bool:
+    """Return True if a KV connector can serve a hybrid model with all of its results (0.32 and later): loads that fail
+    as a whole, states handed off at boundaries, blocks that are not zeroed since a load writes them."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    names = "bind_kv_cache_manager", "get_transfer_results", "get_loaded_kv_cache_group_ids"
+    return all(hasattr(base.KVConnectorBase_V1, name) for name in names)
+
+
+def blocks_to_free(scheduler: Any) -> Iterator[int]:
+    """Yield the blocks that are freed once the steps in flight have run, each once for each reference."""
+    for _, blocks in getattr(scheduler, "deferred_frees", ()):
+        yield from (block.block_id for block in blocks)
 
 
 def can_preempt_in_flight(scheduler: Any) -> bool:
@@ -350,6 +365,41 @@ def load_v2_model(runner: Any, model: Any) -> None:
         runner.load_model()
 
 
+def has_local_groups() -> bool:
+    """Return True if groups of local attention may stand beside full attention and states (0.24 and later)."""
+    from vllm.v1.core import kv_cache_coordinator
+
+    return hasattr(kv_cache_coordinator, "SpecGroup")
+
+
+def has_partial_hits() -> bool:
+    """Return True if a hit may end inside a block, on a grid that the configuration can choose (0.32 and later)."""
+    return hasattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens")
+
+
+def has_draft_layers() -> bool:
+    """Return True if a drafter's layers are marked, and its speculator reuses the model's metadata (0.32 and later)."""
+    return find_spec("vllm.v1.worker.gpu.spec_decode.target_dependent_ar") is not None
+
+
+def attention_spec(group: Group, **sizes: Any) -> Any:
+    """Return the spec of an attention layer: full, with a sliding window, or chunked-local."""
+    from vllm.v1 import kv_cache_interface as interface
+
+    if group.window:
+        return interface.SlidingWindowSpec(**sizes, sliding_window=group.window)
+    if group.chunk:
+        return interface.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=group.chunk)
+    return interface.FullAttentionSpec(**sizes)
+
+
+def chunked_backend(backend: Any, chunk: int) -> Any:
+    """Return the backend whose metadata cuts rows at the chunks of chunked-local attention."""
+    from vllm.model_executor.layers.attention import chunked_local_attention
+
+    return chunked_local_attention.create_chunked_local_attention_backend(backend, chunk)
+
+
 def kernel_block_sizes() -> Callable[..., list[Any]]:
     """Return `get_supported_kernel_block_sizes` for a backend that takes any block size (its parameters differ)."""
     from vllm.v1.attention.backend import MultipleOf
@@ -433,6 +483,11 @@ def client_outputs(outputs: Any) -> Sequence[Any]:
     if isinstance(outputs, dict):
         return [one for client in outputs.values() for one in client.outputs]
     return list(outputs.outputs)
+
+
+def failed(output: Any) -> bool:
+    """Return True if a request ended with an error."""
+    return output.finish_reason is not None and output.finish_reason.name == "ERROR"
 
 
 def apart_buffers(wanted: bool) -> list[tuple[Any, str, Any]]:

@@ -21,13 +21,14 @@ from vllm.config import (
 )
 
 from ...reference.layout import cdiv
-from ..base.trace import Config
+from ..base.trace import Config, Group
 from . import compat
 from .options import drafts_on_device, has_graphs
 
 MODEL = Path(__file__).parent / "model"
 """The `config.json` of a hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the
 smallest blocks, its vocabulary is the reference's `VOCABULARY`."""
+KINDS = ("mamba", "attention")
 _WIDE = 4096
 """Tokens: more than any block."""
 
@@ -99,15 +100,37 @@ def block_size(config: Config, kind: str) -> int:
     return next(group.block_size for group in config.groups if group.kind == kind)
 
 
-def head_size(config: Config) -> int:
-    """Return the 8-byte words per key with which an attention page is large enough for a state."""
+def hash_unit(config: Config) -> int:
+    """Return the tokens per key of the prefix cache."""
+    asked = int(config.options.get("prefix_match_unit", "0"))
+    return asked or config.hash_block_size
+
+
+def layer_groups(config: Config) -> list[Group]:
+    """Return the group of each layer of the model, from bottom to top: interleaved, as in real hybrid models."""
+    target = [one for one in config.groups if not one.draft]
+    layers = {kind: [one for one in target if one.kind == kind for _ in range(one.layers)] for kind in KINDS}
+    mamba, attention = layers["mamba"], layers["attention"]
+    each = cdiv(len(mamba), len(attention))
+    return [group for index, one in enumerate(attention) for group in (*mamba[each * index : each * (index + 1)], one)]
+
+
+def page_words(config: Config) -> int:
+    """Return the 8-byte words of a page: those of the largest attention block with keys large enough for a state."""
+    largest = max(group.block_size for group in config.groups if group.kind == "attention")
     state = config.conv_width + config.num_speculative_tokens
-    return cdiv(state, 2 * block_size(config, "attention"))
+    return 2 * largest * cdiv(state, 2 * largest)
+
+
+def head_size(config: Config, size: int) -> int:
+    """Return the 8-byte words per key with which a block of `size` tokens fills a page."""
+    return page_words(config) // (2 * size)
 
 
 def drafts_as_eagle(config: Config, is_v2: bool) -> bool:
     """Return True if the drafter passes as MTP: the last matched block of a hit is then computed again."""
-    return config.eagle_block_drop or (is_v2 and compat.is_v2_drafting_as_eagle())
+    has_own = any(group.draft for group in config.groups)
+    return config.eagle_block_drop or has_own or (is_v2 and compat.is_v2_drafting_as_eagle())
 
 
 def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
@@ -127,15 +150,19 @@ def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
 
 def _set_block_sizes(config: Config, cache_config: Any) -> None:
     """Set what `Platform._align_hybrid_block_size` derives from the sizes of a real model's states."""
-    size = block_size(config, "attention")
-    cache_config.block_size = size
+    # As `EngineCore` does once the groups are planned.
+    cache_config.block_size = min(
+        group.block_size for group in config.groups if group.kind == "attention" or config.mamba_cache_mode != "none"
+    )
     prefix_caching = config.mamba_cache_mode != "none"
     cache_config.mamba_block_size = block_size(config, "mamba") if prefix_caching else config.max_model_len
     cache_config.enable_prefix_caching = config.enable_prefix_caching
     if hasattr(cache_config, "mamba_cache_mode"):  # the model in `MODEL` has no mode all
         cache_config.mamba_cache_mode = config.mamba_cache_mode
-    cache_config.mamba_page_size_padded = size * 2 * head_size(config) * 8
+    cache_config.mamba_page_size_padded = page_words(config) * 8
     cache_config.num_gpu_blocks_override = config.num_blocks
+    if config.options.get("prefix_match_unit", "0") != "0":
+        cache_config.prefix_match_unit = hash_unit(config)
     if config.options.get("retention", "dense") == "dense":
         compat.retain_every_boundary(cache_config)
     assert getattr(cache_config, "mamba_cache_mode", config.mamba_cache_mode) == config.mamba_cache_mode

@@ -62,15 +62,15 @@ def computed(factory: Any, trace: Trace) -> Rows:
     rows: Rows = {}
     try:
         for index, event in enumerate([*trace.events, *[Step()] * STEPS_MAX]):
-            if index >= len(trace.events) and not target.lanes[0].has_work():
+            if index >= len(trace.events) and not target.lane.has_work():
                 break
             for record in target.apply(event).records:
                 for row in record.rows if hasattr(record, "tolerance") else ():
                     rows.setdefault((row.request, row.position), {})[ALONE] = row.expected
-            for lane in target.lanes:
-                for one in lane.computed:
-                    for place, values in zip(one.rows, one.logprobs, strict=True):
-                        rows.setdefault(place, {})[lane.fill] = values
+            for one in target.lane.computed:
+                for fill, logprobs in zip(target.fills, (one.logprobs, *one.others), strict=True):
+                    for place, values in zip(one.rows, logprobs, strict=True):
+                        rows.setdefault(place, {})[fill] = values
     except Exception as error:  # the engine's: what was computed until then is shown
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
     finally:

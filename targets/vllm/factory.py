@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
@@ -10,6 +12,8 @@ from .options import drafts_on_device
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
+_CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
+_TRANSFERS = {"stores", "async-loads", "failing-loads", "held-for-transfer"}
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
 
@@ -23,8 +27,12 @@ class VllmFactory:
     caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
     limits_of_a_block  settings that must hold a block in mode align
     plain_mixers   state layers that do not speculate
+    connectors     a KV connector can serve hybrid models
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     speculating_runners  runners whose speculation the target drives, None for all
+    local_groups   groups of local attention may stand beside full attention and states
+    partial_hits   a hit may end inside a block
+    draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
 
     def __init__(
@@ -42,6 +50,10 @@ class VllmFactory:
         plain_mixers: frozenset[str] = frozenset({"mamba1"}),
         aligns_tables: bool = False,
         speculating_runners: tuple[str, ...] | None = None,
+        local_groups: bool = False,
+        partial_hits: bool = False,
+        connectors: bool = True,
+        draft_groups: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -51,11 +63,12 @@ class VllmFactory:
         self._aligns_tables = aligns_tables
         self._speculating_runners = runners if speculating_runners is None else speculating_runners
         self.capabilities = Capabilities(
-            events=_EVENTS,
+            events=_EVENTS | {"external_load"} if connectors else _EVENTS,
             modes=modes,
             observes=_OBSERVES,
-            # The platform gives both kinds the same block size in align mode.
-            block_sizes=((4, 4), (8, 8), (16, 16)),
+            # The platform gives both kinds the same block size in align mode; the planner then enlarges attention
+            # blocks where another group has larger pages.
+            block_sizes=((4, 4), (8, 8), (16, 16), *(((8, 16), (4, 8)) if partial_hits else ())),
             # Groups are as large as the smaller bucket of equal layers: these divide evenly.
             group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
             layers_per_group=(1, 2),
@@ -64,10 +77,14 @@ class VllmFactory:
             variable_drafts=True,
             max_async_depth=1,
             eagle_block_drop=True,
+            windows=(5, 8, 13) if local_groups else (),
+            attention_chunks=(1, 2, 3) if local_groups else (),
+            draft_block_sizes=(4, 8, 16) if draft_groups else (),
             policies=("fcfs", "priority"),
             conv_widths=(4,),
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
             # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
+            # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
             # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
                 "runner": runners,
@@ -75,8 +92,14 @@ class VllmFactory:
                 "graphs": ("decode", "none") if graphs else ("none",),
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
+                **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
+                **(_CONNECTOR if connectors else {}),
             },
-            features=frozenset({"block-tables", "padding"}),
+            features=frozenset(
+                {"block-tables", "padding"}
+                | ({"partial-hits"} if partial_hits else set())
+                | (_TRANSFERS if connectors else set())
+            ),
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
@@ -85,6 +108,8 @@ class VllmFactory:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         if {group.kind for group in config.groups} != {"mamba", "attention"}:
             return "it needs groups of both kinds, mamba and attention"
+        if reason := self._local(config) or self._sizes(config) or self._draft(config):
+            return reason
         if config.conv_width not in self.capabilities.conv_widths:
             return f"conv_width must be {self.capabilities.conv_widths[0]}"
         if config.num_speculative_tokens and config.mamba_cache_mode not in self.capabilities.speculative_modes:
@@ -122,6 +147,72 @@ class VllmFactory:
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:
                 return "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"
+        return ""
+
+    def _sizes(self, config: Config) -> str:
+        """Return "", or the reason why block sizes and the unit of keys are not supported."""
+        unit = int(config.options.get("prefix_match_unit", "0"))
+        if unit and config.hash_block_size % unit:
+            return "every block size must be a multiple of prefix_match_unit"
+        if 0 < unit < config.conv_width - 1 and config.options.get("mixer") == "mamba2":
+            return (
+                "a chunk of a Mamba 2 layer may leave a state after prefix_match_unit tokens, whose window it must hold"
+            )
+        inner = sum(group.kind == "mamba" for group in config.groups) * (config.options.get("mixer") == "mamba2")
+        if unit and config.num_blocks < config.smallest_pool() + inner + len(config.groups):
+            return "a hit inside a block may need one more block for each group: raise num_blocks"
+        if len({group.block_size for group in config.groups}) > 1 and "partial-hits" not in self.capabilities.features:
+            return "this release gives all groups blocks of one size"
+        states = max(group.block_size for group in config.groups if group.kind == "mamba")
+        if any(group.block_size % states for group in config.groups):
+            return "the planner makes attention blocks as large as the blocks of states, or a multiple"
+        return ""
+
+    def _draft(self, config: Config) -> str:
+        """Return "", or the reason why a group of the drafter is not supported."""
+        drafting = [group for group in config.groups if group.draft]
+        if not drafting:
+            return ""
+        if not self.capabilities.draft_block_sizes:
+            return "the drafter of this release has no group of its own here"
+        if len(drafting) > 1 or not config.num_speculative_tokens or config.options.get("runner", "v2") != "v2":
+            return "the V2 runner has one drafter with a group, if there are drafts"
+        if config.options.get("graphs", "none") != "none":
+            return "the drafter's own graphs are not driven"
+        if any(group.window or group.chunk for group in drafting):
+            return "the drafter attends to everything"
+        if not any(group.kind == "attention" and not group.draft for group in config.groups):
+            return "the model needs attention of its own"
+        # Layers of one shape form groups as large as the smallest number of layers of any shape.
+        shapes = Counter(
+            (group.kind, group.kind == "attention" and group.block_size, group.window, group.chunk)
+            for group in config.groups
+        )
+        if {group.layers for group in config.groups} != {1} or min(shapes.values()) > 1:
+            return "vLLM would put the drafter's layer into a group of the model's"
+        return ""
+
+    def _local(self, config: Config) -> str:
+        """Return "", or the reason why groups of local attention are not supported."""
+        local = [group for group in config.groups if group.window or group.chunk]
+        if not local:
+            return ""
+        if not self.capabilities.windows:
+            return "this release has no groups of local attention beside full attention and states"
+        if not any(group.kind == "attention" and group not in local for group in config.groups):
+            return "local attention needs a group of full attention beside it"
+        largest = max(group.block_size for group in config.groups if group.kind == "attention")
+        if any(largest % group.block_size for group in local):
+            return "the largest attention block must be a multiple of the others"
+        if config.num_blocks < config.smallest_pool() + len(local):
+            return "a window that begins inside a block needs one more block: raise num_blocks"
+        if any(group.chunk for group in local):
+            if config.options.get("graphs", "none") != "none":
+                return "vLLM captures no graphs with chunked-local attention"
+            if config.num_speculative_tokens and (config.eagle_block_drop or config.options.get("runner") != "v1"):
+                return "vLLM refuses chunked-local attention with EAGLE's rules"
+            if len({group.block_size for group in config.groups}) > 1:
+                return "vLLM refuses chunked-local attention with unequal block sizes"
         return ""
 
     def open(self, config: Config) -> Target:
@@ -170,6 +261,10 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         plain_mixers=compat.plain_mixers(),
         aligns_tables=compat.aligns_tables(),
         speculating_runners=runners if compat.has_v2_speculation() else ("v1",),
+        local_groups=compat.has_local_groups(),
+        partial_hits=compat.has_partial_hits(),
+        connectors=compat.has_connectors(),
+        draft_groups=compat.has_v2() and compat.has_draft_layers(),
     )
     trial = Config(
         num_blocks=40,

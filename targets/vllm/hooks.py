@@ -8,14 +8,14 @@ are read from the arrays that its kernel reads.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..base.observe import Access, Copied, Forward, ForwardRow, Record, Zeroed
 from . import compat
 from .bounds import Bounds
 from .layer_rows import SlotRow, StateRow
-from .metadata import Batch, Columns, slot_rows, writing_order
+from .metadata import Batch, Columns, local_rows, slot_rows, writing_order
 
 
 class Recorder:
@@ -38,11 +38,21 @@ class Recorder:
         self._place: int | None = None
         self.is_graph = False
         """True while a forward replays a graph."""
+        self.page_slots: Sequence[int] = ()
+        """Slots of a page by group, 0 for states."""
+        self._planned: dict[int, Mapping[str, Any]] = {}
+        """Tables by step that was planned and has not begun."""
+        self._tables: Mapping[str, Any] = {}
+
+    def planned(self, step: int, tables: Mapping[str, Any]) -> None:
+        """Remember the scheduler's tables of a planned step, which copies of whole pages are found in."""
+        self._planned[step] = tables
 
     def begin_step(self, step: int, records: list[Record]) -> None:
         """Attribute device work to `step` from now on."""
         self.step, self.records, self.is_graph = step, records, False
         self.log, self._place = [], None
+        self._tables = self._planned.pop(step, {})
 
     def begin_forward(self, context: Any, ids: Sequence[int]) -> bool:
         """Begin a forward of the model. Return False if it has no metadata (profiling) or is only captured."""
@@ -56,13 +66,24 @@ class Recorder:
         self._place = len(self.records)
         return True
 
+    def begin_draft(self, context: Any) -> bool:
+        """Begin a forward of the drafter, whose rows are those of the model's forward. Return False before there are
+        any."""
+        if self.worker is None or not self._batch.names:
+            return False
+        self._context, self._slots = context, {}
+        return True
+
     def end_forward(self) -> None:
         """End a forward of the model and drop the references to vLLM's metadata."""
         self._context = None
 
     def _attention_metadata(self, context: Any) -> Any:
-        """Return the metadata of any attention layer: row boundaries and lengths are the same in all of them."""
+        """Return the metadata of any attention layer, except those whose rows are cut at chunks: row boundaries and
+        lengths are the same in all of them."""
         for metadata in context.attn_metadata.values():
+            if hasattr(metadata, "make_virtual_batches_block_table"):
+                continue
             if hasattr(metadata, "query_start_loc") and hasattr(metadata, "seq_lens"):
                 return metadata
         return None
@@ -100,7 +121,10 @@ class Recorder:
             mapping = getattr(self._context, "slot_mapping", None)
             slots = mapping[layer.layer_name] if mapping else metadata.slot_mapping
             bounds = self._bounds(layer, len(layer.pages))
-            rows = slot_rows(metadata, slots, layer.block_size, bounds)
+            if layer.form.chunk:
+                rows = local_rows(metadata, slots, layer.block_size, bounds, self._batch)
+            else:
+                rows = slot_rows(metadata, slots, layer.block_size, bounds, layer.first)
             self.log += bounds.found
             found = self._slots[layer.group] = rows, writing_order(rows, layer.block_size)
         return found
@@ -152,16 +176,28 @@ class Recorder:
             self.records.append(Zeroed(self.step, done))
 
     def block_copied(self, source: int, destination: int) -> None:
-        """Record a copy on write: a whole page in all layers, for the request whose table names the destination."""
-        for name, tables in self.worker.planned_tables().items():
-            for group, table in enumerate(tables):
-                if destination not in table:
-                    continue
-                column = table.index(destination)
-                for layer in range(self.group_layers[group]):
-                    self.records.append(
-                        Copied(self.step, name, group, column, source, column, destination, 0, True, True, layer)
-                    )
+        """Record a copy on write: a whole page in all layers.
+
+        It is for the request whose table names the destination, which is then a copy of a cached block; or for the one
+        that goes on writing to the source, while the cache keeps the copy.
+        """
+        for place in (destination, source):
+            for name, tables in self._tables.items():
+                for group, table in enumerate(tables):
+                    if place in table:
+                        self._page_copied(name, group, table, source, destination)
+                        return
+
+    def _page_copied(self, name: str, group: int, table: Sequence[int], source: int, destination: int) -> None:
+        columns = [table.index(block) if block in table else -1 for block in (source, destination)]
+        slots = self.page_slots[group]
+        for layer in range(self.group_layers[group]):
+            self.records.append(
+                Copied(
+                    self.step, name, group, columns[0], source, columns[1], destination, 0,
+                    not slots, not slots, layer, slots,
+                )
+            )  # fmt: skip
 
 
 _open: list[Recorder] = []

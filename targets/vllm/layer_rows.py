@@ -81,10 +81,12 @@ class SlotRow(NamedTuple):
 
     start    first position that the row computes; negative in a dummy run whose row is shorter than its query
     tokens   positions of the row's tokens in the batch
-    pages    blocks that hold the row's whole context, own tokens included
-    context  number of positions in the context
+    pages    blocks that hold what the row attends to, own tokens included
+    context  number of positions in the row's whole context
     blocks, slots  destination of the key and value of each stored token
     stored   indices of the tokens that are stored (a slot of -1 drops one)
+    first_column  column of the first of `pages`
+    is_first  True unless this is a later part of a row that local attention cut at the chunks of its context
     """
 
     row: int
@@ -95,3 +97,5 @@ class SlotRow(NamedTuple):
     blocks: Sequence[int]
     slots: Sequence[int]
     stored: Sequence[int]
+    first_column: int = 0
+    is_first: bool = True

@@ -17,12 +17,14 @@ from torch import nn
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from ...reference.layout import first_attended
 from ...reference.tokens import EMPTY, VOCABULARY, chain, next_token
 from ..base.observe import SlotContent, SlotRead, SlotWrite
 from ..base.shadow import combine, join
+from ..base.trace import Config, Group
 from . import compat
+from .configuration import head_size
 from .contracts import Contract
 from .hooks import Recorder
 from .layer_rows import SlotRow
@@ -53,24 +55,32 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
 
     num_heads = 1
     impl = _Implementation()
+    form = Group("attention", 1)
+    """The trace's group that the layer belongs to."""
 
-    def __init__(self, name: str, config: Any, recorder: Recorder, head_size: int) -> None:
+    def __init__(self, name: str, config: Any, recorder: Recorder, head_size: int, form: Group) -> None:
         super().__init__()
         self.layer_name = name
         self.recorder = recorder
         self.head_size = head_size
+        self.form = form
         self.kv_cache = torch.tensor([])
         self.group = self.index = -1
         config.compilation_config.static_forward_context[name] = self
 
     def get_attn_backend(self) -> type[ShadowBackend]:
         """Return the backend whose metadata builder vLLM uses for this layer."""
-        return ShadowBackend
+        return compat.chunked_backend(ShadowBackend, self.form.chunk) if self.form.chunk else ShadowBackend
+
+    def first(self, position: int) -> int:
+        """Return the first position that the token at a position attends to."""
+        return first_attended(self.form, position)  # type: ignore[arg-type]
 
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
         """Return the spec of pages with `block_size` slots of one key and one value."""
-        return FullAttentionSpec(
-            block_size=vllm_config.cache_config.block_size,
+        return compat.attention_spec(
+            self.form,
+            block_size=self.form.block_size,
             num_kv_heads=1,
             head_size=self.head_size,
             head_size_v=self.head_size,
@@ -86,14 +96,19 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         self.block_size = int(cache.shape[2])
         self._contents: dict[bytes, SlotContent] = {}
 
-    def run(self, ids: Sequence[int]) -> Tags:
-        """Store the tags of all rows, then read all contexts."""
+    def run(self, ids: Sequence[int], below: Tags | None = None) -> Tags:
+        """Store the tags of all rows, then read all contexts; `below` is the output of the layer below."""
         rows, order = self.recorder.slot_rows(self)
         log, group, index = self.recorder.log, self.group, self.index
         out = [0] * len(ids)
         for position in order:
             row = rows[position]
-            tags = chain(self._start(row), tuple(ids[row.tokens.start : row.tokens.stop]))
+            tokens = tuple(ids[row.tokens.start : row.tokens.stop])
+            if row.start > 0 and self.first(row.start) == row.start:  # nothing to attend to but the layer below
+                assert below is not None
+                tags = below[row.tokens.start : row.tokens.stop]
+            else:
+                tags = chain(self._start(row), tokens)
             stored = tags if len(row.stored) == len(tags) else [tags[one] for one in row.stored]
             if stored:
                 for block, slot, tag in zip(row.blocks, row.slots, stored, strict=True):
@@ -102,11 +117,13 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
                 log.append(SlotWrite(row.row, group, index, first, row.blocks, row.slots, stored))
             out[row.tokens.start : row.tokens.stop] = tags
         for row in rows:
+            if not row.is_first:
+                continue  # its context is what the row itself has just stored
             context: list[int] = []
             for block in row.pages:
                 context += self.read(block).tags
-            del context[row.context :]
-            log.append(SlotRead(row.row, group, index, row.pages, context))
+            del context[row.context - row.first_column * self.block_size :]
+            log.append(SlotRead(row.row, group, index, row.pages, context, row.first_column))
         return tuple(out)
 
     def _start(self, row: SlotRow) -> int:
@@ -114,7 +131,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         if row.start <= 0:
             return EMPTY
         column, slot = divmod(row.start - 1, self.block_size)
-        block = row.pages[column]
+        block = row.pages[column - row.first_column]
         key, value = self.keys.item(block, slot), self.values.item(block, slot)
         return key if key == -value else combine(key, -value)
 
@@ -123,6 +140,10 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         if not 0 <= block < len(self.pages):
             return False
         return not any(self.read(block).tags)
+
+    def write(self, block: int, content: SlotContent) -> None:
+        """Store the content of a page, as a load from outside the pool does."""
+        self.keys[block], self.values[block] = content.tags, [-tag for tag in content.tags]
 
     def read(self, block: int) -> SlotContent:
         """Return the content of a page; a slot whose key and value disagree gets a tag of no prefix.
@@ -139,22 +160,24 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
 
 
 class ShadowModel(nn.Module):
-    """A decoder of shadow layers: "m" a mamba layer, "a" an attention layer."""
+    """A decoder of shadow layers, each in one of the trace's groups."""
 
     is_hybrid = True
 
     def __init__(
-        self, config: Any, recorder: Recorder, pattern: str, conv_width: int, head_size: int, contract: Contract
+        self, config: Any, recorder: Recorder, trace: Config, forms: Sequence[Group], contract: Contract
     ) -> None:
+        """`forms` are the groups of the layers, from bottom to top."""
         super().__init__()
         self.recorder = recorder
         layers: list[ShadowAttention | ShadowMamba] = []
-        for index, kind in enumerate(pattern):
+        for index, form in enumerate(forms):
             name = f"model.layers.{index}.mixer"
-            if kind == "m":
-                layers.append(ShadowMamba(name, config, recorder, conv_width, contract))
+            if form.kind == "mamba":
+                layers.append(ShadowMamba(name, config, recorder, trace.conv_width, contract))
             else:
-                layers.append(ShadowAttention(name, config, recorder, head_size))
+                words = head_size(trace, form.block_size)
+                layers.append(ShadowAttention(name, config, recorder, words, form))
         self.layers: Any = nn.ModuleList(layers)
         self._in_order = tuple(layers)
         self._one_hot = 10 * np.eye(VOCABULARY, dtype=np.float32)
@@ -178,7 +201,8 @@ class ShadowModel(nn.Module):
         context = get_forward_context()
         if context.attn_metadata is not None and self.recorder.begin_forward(context, ids):
             for layer in self._in_order:
-                hidden = join(hidden, layer.run(ids))
+                above = layer.run(ids, hidden) if isinstance(layer, ShadowAttention) else layer.run(ids)
+                hidden = join(hidden, above)
             self.recorder.end_forward()
         return torch.from_numpy(np.array(hidden or (0,) * len(ids), dtype=np.int64)[:, None])
 

@@ -6,13 +6,46 @@ which bytes are shared, never from a property by which vLLM decides what to do (
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from math import lcm
+from typing import Any, Literal, NamedTuple
 
 from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
-from .configuration import drafts_as_eagle
-from .options import multiplies_masked
+from .configuration import drafts_as_eagle, hash_unit
+from .options import DRAFT_LAYER, multiplies_masked
+
+
+def _shape(group: Group) -> tuple[str, int, int, bool, int, int]:
+    """Return what identifies a group: the block size only of attention, since vLLM chooses that of states."""
+    size = group.block_size if group.kind == "attention" else 0
+    return group.kind, size, group.layers, group.draft, group.window, group.chunk
+
+
+class _Units(NamedTuple):
+    """Units in tokens, as in `Layout`: 0 for a block."""
+
+    hashed: int = 0
+    eagle: int = 0
+    published: int = 0
+
+
+def _units(config: Config, groups: Sequence[Group]) -> _Units:
+    """Return the units of keys, of EAGLE's drop and of publication, if they are not blocks.
+
+    Keys are as fine as the smallest unit that divides all blocks, or as the trace asks for. A hit may end inside a
+    block if that is finer than the blocks of states, and if local attention has blocks of just that size.
+    """
+    if config.mamba_cache_mode != "align":
+        return _Units()
+    unit, largest = hash_unit(config), max(group.block_size for group in groups)
+    if unit == largest:
+        return _Units()
+    local = all(group.block_size == unit for group in groups if group.is_local)
+    if local and any(group.kind == "mamba" and group.block_size > unit for group in groups):
+        return _Units(unit, unit)
+    return _Units(unit, published=lcm(*(group.block_size for group in groups)))
 
 
 def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
@@ -25,15 +58,29 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         spec = one.kv_cache_spec
         kind: Literal["mamba", "attention"] = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
         inner = kind == "mamba" and getattr(spec, "num_prefill_checkpoint_blocks", 0) > 0
-        groups.append(Group(kind, spec.block_size, len(one.layer_names), inner_states=inner))
-    asked = sorted((group.kind, group.layers) for group in config.groups)
-    if asked != sorted((group.kind, group.layers) for group in groups):
+        draft = DRAFT_LAYER in one.layer_names
+        window, chunk = getattr(spec, "sliding_window", 0) or 0, getattr(spec, "attention_chunk_size", 0) or 0
+        groups.append(
+            Group(
+                kind, spec.block_size, len(one.layer_names), draft, window, inner_states=inner, chunk=chunk, shift=draft
+            )
+        )
+    asked = sorted(_shape(group) for group in config.layout_groups())
+    if asked != sorted(map(_shape, groups)):
         raise TargetError(
-            f"vllm forms groups {[(one.kind, one.layers) for one in groups]} out of the layers of {asked}; "
+            f"vllm forms groups {sorted(map(_shape, groups))} out of the layers of {asked}; "
             "use the group counts that the target lists"
         )
     # All groups draw from one pool: the bytes of a block that passes to attention may be those of a state.
     kinds = {group.kind for group in groups}
+    units = _units(config, groups)
+    as_eagle = config.num_speculative_tokens > 0 and drafts_as_eagle(config, is_v2)
+    attention = [index for index, group in enumerate(groups) if group.kind == "attention"]
+    if drafting := [group.block_size for group in groups if group.draft]:
+        # vLLM looks up groups of one shape together, and drops the last block of all of them.
+        attention = [
+            index for index in attention if groups[index].block_size in drafting and not groups[index].is_local
+        ]
     return Layout(
         groups=tuple(groups),
         num_blocks=cache_config.num_blocks,
@@ -42,6 +89,10 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         prefix_caching=config.enable_prefix_caching,
         num_speculative_tokens=config.num_speculative_tokens,
         zeroing=kinds == {"mamba", "attention"} and multiplies_masked(config),
-        eagle_drop=config.num_speculative_tokens > 0 and drafts_as_eagle(config, is_v2),
+        eagle_drop=as_eagle,
+        eagle=frozenset(attention) if as_eagle else None,
+        hash_unit=units.hashed,
+        eagle_unit=units.eagle,
+        publish_unit=units.published,
         keeps_every_state=config.options.get("retention", "dense") == "dense",
     )

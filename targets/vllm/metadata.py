@@ -14,7 +14,8 @@ like any other), except for a prefill's recurrence, which has no check.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -165,8 +166,17 @@ def _decode_rows(
     return rows
 
 
-def slot_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds) -> list[SlotRow]:
-    """Return the rows of an attention layer in batch order."""
+def _from_the_start(position: int) -> int:
+    return 0
+
+
+def slot_rows(
+    metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds, first: Callable[[int], int] = _from_the_start
+) -> list[SlotRow]:
+    """Return the rows of an attention layer in batch order.
+
+    `first` returns the first position that the token at a position attends to: kernels skip the pages before it.
+    """
     starts = metadata.query_start_loc.tolist()
     lengths = metadata.seq_lens.tolist()
     tables = metadata.block_table.tolist()
@@ -190,9 +200,39 @@ def slot_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds)
             continue
         if num_pages > width and not bounds.has(row, "column", num_pages - 1, width):
             continue
-        pages = tables[row][:num_pages]
+        skipped = first(start) // block_size if start > 0 else 0
+        pages = tables[row][skipped:num_pages]
         blocks, places = [slot // block_size for slot in own], [slot % block_size for slot in own]
-        rows.append(SlotRow(row, start, tokens, pages, length, blocks, places, stored))
+        rows.append(SlotRow(row, start, tokens, pages, length, blocks, places, stored, skipped))
+    return [row for row in rows if bounds.blocks(row.row, row.pages) and bounds.blocks(row.row, row.blocks)]
+
+
+def local_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds, batch: Batch) -> list[SlotRow]:
+    """Return the rows of a chunked-local layer, whose metadata has a row for each chunk that a row of the batch touches
+    (`make_local_attention_virtual_batches`); lengths and pages are those of the chunk."""
+    starts, lengths = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
+    tables, slots = metadata.block_table.tolist(), slot_mapping[: metadata.num_actual_tokens].tolist()
+    rows = []
+    for part, length in enumerate(lengths):
+        tokens = range(starts[part], starts[part + 1])
+        row = max(bisect_right(batch.starts, tokens.start) - 1, 0)
+        if not bounds.span(row, slots, tokens.start, tokens.stop):
+            continue
+        offset = tokens.start - batch.starts[row]
+        start = batch.lengths[row] - (batch.starts[row + 1] - batch.starts[row]) + offset
+        context = start - (length - len(tokens))
+        width = -(-length // block_size)
+        if width > len(tables[part]) and not bounds.has(row, "column", width - 1, len(tables[part])):
+            continue
+        stored = [one for one, token in enumerate(tokens) if slots[token] >= 0]
+        own = [slots[tokens.start + one] for one in stored]
+        blocks, places = [slot // block_size for slot in own], [slot % block_size for slot in own]
+        pages = tables[part][:width]
+        rows.append(
+            SlotRow(
+                row, start, tokens, pages, context + length, blocks, places, stored, context // block_size, not offset
+            )
+        )
     return [row for row in rows if bounds.blocks(row.row, row.pages) and bounds.blocks(row.row, row.blocks)]
 
 
@@ -223,7 +263,9 @@ def writing_order(rows: Sequence[SlotRow], block_size: int) -> Sequence[int]:
     for index, row in enumerate(rows):
         if row.start > 0:
             column, slot = divmod(row.start - 1, block_size)
-            other = writer.get((row.pages[column], slot), index)
+            if column < row.first_column:
+                continue  # the row attends to nothing before its own tokens
+            other = writer.get((row.pages[column - row.first_column], slot), index)
             if other != index:
                 waits[index] = other
     order: list[int] = []

@@ -13,7 +13,7 @@ from importlib.resources import files
 from ...reference.tokens import Truth
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script, python_comment, python_format
-from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Step, Trace
+from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Group, Preempt, ResetPrefixCache, Step, Trace
 from .options import drafts_on_device, has_graphs
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
@@ -32,6 +32,12 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         raise TargetError("no stand-alone script can show a failure of Mamba 1 or 2 layers: it has gated delta nets")
     if drafts_on_device(trace.config):
         raise TargetError("no stand-alone script can show a failure of V1 that needs a drafter on the device")
+    if any(
+        group != Group(group.kind, trace.config.groups[0].block_size, group.layers) for group in trace.config.groups
+    ):
+        raise TargetError("no stand-alone script can show a failure that needs local attention or unequal blocks yet")
+    if trace.config.options.get("prefix_match_unit", "0") != "0":
+        raise TargetError("no stand-alone script can show a failure that needs prefix_match_unit yet")
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]
     sources = ["layers", "config", "engine"]

@@ -117,3 +117,17 @@ def test_eagle_gives_up_blocks_of_the_drafter_or_of_all_full_attention() -> None
     assert plain.eagle_groups == frozenset()
     assert Layout(plain.groups, 9, 4, "align", True, eagle_drop=True).eagle_groups == {1}
     assert Layout((*plain.groups, draft), 9, 4, "align", True, eagle_drop=True).eagle_groups == {3}
+
+
+def test_a_chunk_is_what_its_tokens_attend_to() -> None:
+    """Attention with chunks of 8 reaches back to the last multiple of 8; earlier columns may be given back."""
+    group = Group("attention", 4, chunk=8)
+    assert [first_attended(group, computed) for computed in (0, 7, 8, 15, 16)] == [0, 0, 8, 8, 16]
+    assert [peak_blocks(group, "align", 20, 0, 0, settled) for settled in (0, 7, 8, 15, 16)] == [5, 5, 3, 3, 1]
+
+
+def test_an_engine_may_extend_the_eagle_drop_to_other_groups() -> None:
+    groups = (Group("mamba", 4), Group("attention", 4), Group("attention", 4, window=6))
+    assert Layout(groups, 20, 4, "align", True, eagle_drop=True).eagle_groups == {1}
+    assert Layout(groups, 20, 4, "align", True, eagle_drop=True, eagle=frozenset({1, 2})).eagle_groups == {1, 2}
+    assert not Layout(groups, 20, 4, "align", True, eagle=frozenset({1, 2})).eagle_groups

@@ -9,8 +9,10 @@ from hybridfuzz.reference.prefix_cache import (
     Key,
     attention_match,
     is_valid_hit,
+    keys_given_up,
     keys_needed,
     longest_hit,
+    partial_match,
 )
 from hybridfuzz.reference.tokens import Truth
 
@@ -163,3 +165,27 @@ def test_one_token_is_left_to_compute_inside_a_block_too(num_tokens: int) -> Non
     published = state(0, 4, 8, 10, 12, 14) | attention(1, 8)
     longest = longest_hit(fine, published, TAGS, num_tokens)
     assert longest == max(depth for depth in (4, 8, 10, 12, 14) if depth < num_tokens)
+
+
+def test_a_hit_at_the_end_of_a_chunk_needs_nothing_of_a_chunked_group() -> None:
+    group = Group("attention", 4, chunk=8)
+    assert keys_needed(1, group, TAGS, 8) == []
+    assert set(keys_needed(1, group, TAGS, 12)) == attention(1, 12)
+    assert set(keys_needed(1, group, TAGS, 15 + 1)) == set()
+
+
+def test_a_window_that_eagle_drops_from_needs_the_block_after_the_hit() -> None:
+    """The drop takes one block off the match, which in a group with a window need not begin at the first token."""
+    groups = (Group("mamba", 4), Group("attention", 4), Group("attention", 4, window=5))
+    dropping = Layout(groups, 99, 4, "align", True, eagle_drop=True, eagle=frozenset({1, 2}))
+    everything = state(0, 4, 8, 12, 16) | attention(1, 4, 8, 12, 16) | attention(2, 12, 16)
+    assert longest_hit(dropping, everything, TAGS, 30) == 12
+    assert longest_hit(dropping, everything - attention(2, 16), TAGS, 30) == 0
+    assert keys_given_up(dropping, 2, TAGS, 12) == [*attention(2, 16)]
+    assert keys_given_up(dropping, 1, TAGS, 12) == []
+
+
+@pytest.mark.parametrize(("depths", "matched"), [((), 8), ((10,), 10), ((9,), 8), ((10, 11, 12), 10), ((12,), 8)])
+def test_a_partial_key_extends_the_match_on_its_grid(depths: tuple[int, ...], matched: int) -> None:
+    """The first eight tokens match in whole blocks of four; a full block would have been matched before."""
+    assert partial_match(1, ATTENTION, attention(1, *depths), TAGS, 8, 2) == matched

@@ -14,12 +14,13 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     engine     runner, caches, graphs, scheduler; reset between traces
     engines    those that wait for their next trace
     snapshot   puts back everything that an engine refers to
+    memories   several contents of the caches, one for each fill of unused memory
     host_copy  metadata of the device, read with one copy
     cold       the same tokens alone in an empty engine
     plans      the steps by which each request was computed
     alone      the same steps alone, with batch-invariant kernels
     lives      what was computed for each request, compared with its steps alone
-    target     several engines that differ in what unused memory holds, as one target
+    target     an engine and its memories as a target
     factory    what the target can do; opens it
     interpreted  the same on a CPU, every kernel interpreted
     scaling    a trace for other block sizes

@@ -30,7 +30,7 @@ from ..contracts import contract
 from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from ..layout import layout_of
 from ..options import drafts_on_device, has_graphs, is_v2
-from . import replay
+from . import memories, replay
 from .configuration import configure, is_piecewise
 from .devices import BATCH_INVARIANT
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
@@ -57,6 +57,7 @@ def prepare_process(device: str) -> None:
 
         init_batch_invariance()  # as vLLM's worker does
     _patch_models()
+    memories.install()  # before the hooks, which see work once
     hooks.install()
     with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig()):
         init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
@@ -118,6 +119,8 @@ class RealEngine:
 
     scheduler: Any
     hasher: Any
+    store: Any = None
+    """The content of a KV connector: none here."""
 
     def __init__(self, config: Config, device: str) -> None:
         self.config = config
@@ -125,7 +128,7 @@ class RealEngine:
         self.is_interpreted = device == "interpreter"
         self.device = torch.device("cpu" if self.is_interpreted else "cuda:0")
         self.recorder = MirrorRecorder()
-        self._storages: list[torch.Tensor] | None = None
+        self._cached_pages: list[torch.Tensor] = []
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process(device)
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
@@ -156,11 +159,12 @@ class RealEngine:
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         if config.mamba_cache_mode == "align":
             self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
-        self._pages()
+        self._cached_pages = self._find_pages()
         self._snapshot = Snapshot([self], [cache for layer in self.layers for cache in self.caches(layer.layer_name)])
 
     def reset(self, fill: Fill) -> None:
         """Make it the engine that it was when it was built. `fill` is what cache memory holds."""
+        memories.activate(None)
         config, plan = self.vllm_config, self._plan
         if not self.is_interpreted:
             torch.accelerator.synchronize()
@@ -280,31 +284,31 @@ class RealEngine:
         state = self.caches(self.recorder.layers[group, layer].layer_name)[-1]
         return state.view({2: torch.int16, 4: torch.int32}[state.element_size()])
 
+    def storages(self) -> list[torch.Tensor]:
+        """The bytes of all caches, one tensor for each allocation."""
+        found = {pages.untyped_storage().data_ptr(): pages.untyped_storage() for pages in self._cached_pages}
+        return [torch.empty(0, dtype=torch.uint8, device=self.device).set_(one) for one in found.values()]
+
+    def pages(self) -> Sequence[torch.Tensor]:
+        """[blocks, bytes] of each layer slot: all pages, which the layers of all groups share."""
+        return self._cached_pages
+
     def fill_pool(self, fill: Fill) -> None:
         """Fill all cache memory, the null block included."""
-        for pages in self._pages():
+        for pages in self._cached_pages:
             pages[:] = fill_bytes(pages.shape[1], self.device, fill)
 
-    def fill_blocks(self, blocks: Sequence[int], fill: Fill) -> None:
-        """Fill all pages of some blocks."""
-        where = torch.tensor(blocks, device=self.device)
-        for pages in self._pages():
-            pages[where] = fill_bytes(pages.shape[1], self.device, fill)
-
-    def _pages(self) -> list[torch.Tensor]:
-        """[blocks, bytes] of each layer slot: all pages, which the layers of all groups share."""
-        if self._storages is None:
-            found: dict[int, torch.Tensor] = {}
-            for spec in self._groups:
-                for name in spec.layer_names:
-                    parts = self.caches(name)
-                    first = min(parts, key=lambda part: part.data_ptr())
-                    raw = torch.empty(0, dtype=torch.uint8, device=self.device).set_(first.untyped_storage())
-                    page, word = spec.kv_cache_spec.page_size_bytes, first.element_size()
-                    shape, strides = (len(first), page), (first.stride(0) * word, 1)
-                    found[first.data_ptr()] = raw.as_strided(shape, strides, first.storage_offset() * word)
-            self._storages = list(found.values())
-        return self._storages
+    def _find_pages(self) -> list[torch.Tensor]:
+        found: dict[int, torch.Tensor] = {}
+        for spec in self._groups:
+            for name in spec.layer_names:
+                parts = self.caches(name)
+                first = min(parts, key=lambda part: part.data_ptr())
+                raw = torch.empty(0, dtype=torch.uint8, device=self.device).set_(first.untyped_storage())
+                page, word = spec.kv_cache_spec.page_size_bytes, first.element_size()
+                shape, strides = (len(first), page), (first.stride(0) * word, 1)
+                found[first.data_ptr()] = raw.as_strided(shape, strides, first.storage_offset() * word)
+        return list(found.values())
 
 
 @cache

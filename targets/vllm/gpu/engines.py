@@ -1,9 +1,8 @@
-"""Engines of this process that wait for their next trace, by configuration and place in a target."""
+"""Engines of this process that wait for their next trace, by configuration."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from msgspec.json import encode
 
@@ -12,7 +11,7 @@ from .engine import RealEngine
 
 MOST = 8
 """Engines that wait, at most: the one that has waited longest goes first."""
-_Key = tuple[bytes, str, int]
+_Key = tuple[bytes, str]
 
 
 class Engines:
@@ -23,9 +22,9 @@ class Engines:
         self._free: OrderedDict[_Key, RealEngine] = OrderedDict()
         self._keys: dict[int, _Key] = {}
 
-    def take(self, config: Config, device: str, number: int) -> RealEngine:
-        """An engine, built if none is free; `number` is its place among those of one target."""
-        key = encode(config), device, number
+    def take(self, config: Config, device: str) -> RealEngine:
+        """An engine, built if none is free."""
+        key = encode(config), device
         engine = self._free.pop(key, None)
         if engine is None:
             self.built += 1
@@ -33,10 +32,9 @@ class Engines:
         self._keys[id(engine)] = key
         return engine
 
-    def give_back(self, engines: Sequence[RealEngine]) -> None:
-        """Keep engines for later traces."""
-        for engine in engines:
-            self._free[self._keys.pop(id(engine))] = engine
+    def give_back(self, engine: RealEngine) -> None:
+        """Keep an engine for later traces."""
+        self._free[self._keys.pop(id(engine))] = engine
         while len(self._free) > MOST:
             self._free.popitem(last=False)
 

@@ -28,31 +28,30 @@ def on_host(value: Any) -> Any:
 
 def fetched(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Host copies of device tensors, made with one copy."""
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        by_dtype.setdefault(tensor.dtype, []).append(index)
     # In descending order of their elements' size, so that each is aligned.
-    order = sorted(range(len(tensors)), key=lambda index: -tensors[index].element_size())
-    by_size: dict[int, list[torch.Tensor]] = {}
+    groups = sorted(by_dtype.items(), key=lambda group: -group[0].itemsize)
     with torch.inference_mode():
-        for index in order:
-            flat = tensors[index].detach().reshape(-1)
-            by_size.setdefault(flat.element_size(), []).append(flat.view(_WORDS[flat.element_size()]))
-        joined = torch.cat([torch.cat(parts).view(torch.uint8) for parts in by_size.values()]).cpu()
-    copies: list[torch.Tensor] = [torch.empty(0)] * len(tensors)
+        parts = [torch.cat([tensors[index].reshape(-1) for index in indices]) for _, indices in groups]
+        joined = torch.cat([part.view(torch.uint8) for part in parts]).cpu()
+    copies: list[torch.Tensor] = [joined] * len(tensors)
     start = 0
-    for index in order:
-        tensor = tensors[index]
-        end = start + tensor.numel() * tensor.element_size()
-        copies[index] = joined[start:end].view(tensor.dtype).reshape(tensor.shape)
+    for (dtype, indices), part in zip(groups, parts, strict=True):
+        end = start + part.numel() * dtype.itemsize
+        flat = torch.split_with_sizes(joined[start:end].view(dtype), [tensors[index].numel() for index in indices])
+        for index, one in zip(indices, flat, strict=True):
+            shape = tensors[index].shape
+            copies[index] = one if len(shape) == 1 else one.reshape(shape)
         start = end
     return copies
-
-
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _is_wanted(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor) and value.device.type != "cpu" and 0 < value.numel() <= LARGEST
-        and not value.is_floating_point() and value.element_size() in _WORDS
+        and not value.is_floating_point() and not value.is_complex()
     )  # fmt: skip
 
 

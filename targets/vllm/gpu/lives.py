@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from ...base.observe import RealForward, RealRow
-from .alone import Alone
-from .plans import Plans, Segment, runnable
-from .real_model import Floats
+from .plans import Floats, Place, Plans, Segment, Solo, runnable
 
-Place = tuple[int, int]
-"""Group and layer of a state layer."""
+if TYPE_CHECKING:
+    from .alone import Alone
+
+FILLS: tuple[Literal["zero"], Literal["nan"]] = ("zero", "nan")
+"""What unused memory holds where steps are repeated alone; the second one where the first one gives other bits."""
 
 
 class Lives:
@@ -27,7 +29,7 @@ class Lives:
         self._alone = alone
         self._plans = Plans(block_size)
         self._logprobs: dict[str, dict[int, Floats]] = {}
-        self._states: dict[str, dict[tuple[int, Place], bytes]] = {}
+        self._states: dict[str, dict[tuple[int, Place], torch.Tensor]] = {}
         self._ends: dict[str, int] = {}
         self.rows = self.states = 0
         self.left: Counter[str] = Counter()
@@ -51,36 +53,49 @@ class Lives:
     def keep_states(
         self, ends: Sequence[tuple[str, int, int, int]], states: Callable[[int, int, Sequence[int]], torch.Tensor]
     ) -> None:
-        """Keep the states at the ends of the step's segments: (request, group, layer, block) each."""
-        if not ends:
-            return
-        bits = torch.cat([states(group, layer, [block]) for _, group, layer, block in ends]).cpu().numpy()
-        for (name, group, layer, _), one in zip(ends, bits, strict=True):
-            self._states[name][self._ends[name], (group, layer)] = one.tobytes()
+        """Keep the states at the ends of the step's segments, on the device: (request, group, layer, block) each."""
+        for name, group, layer, block in ends:
+            self._states[name][self._ends[name], (group, layer)] = states(group, layer, [block])
 
     def compare(self, step: int, name: str, tokens: Sequence[int]) -> RealForward | None:
         """Repeat a finished request alone; None if that is not possible."""
-        plan, logprobs, states = self._plans.end(name), self._logprobs.pop(name), self._states.pop(name)
-        if plan is None:
-            self.left["its prefix was computed by several plans, or by decoding"] += len(logprobs)
+        plan, logprobs = self._plans.end(name), self._logprobs.pop(name)
+        states = on_host(self._states.pop(name))
+        steps = runnable(plan) if plan else ()
+        if not steps:
+            reason = "its prefix was computed by several plans, or by decoding"
+            self.left[reason if plan is None else "no request alone begins like it"] += len(logprobs)
             return None
-        solo = self._alone.run(steps, tokens) if (steps := runnable(plan)) else None
-        if solo is None:
-            self.left["alone, it depends on unused memory" if steps else "no request alone begins like it"] += len(
-                logprobs
-            )
+        solo = self._alone.run(steps, tokens, FILLS[0])
+        if differs(solo, logprobs, states) and not solo.same(self._alone.run(steps, tokens, FILLS[1])):
+            self.left["alone, it depends on unused memory"] += len(logprobs)
             return None
         rows = [
             RealRow(name, position, values, solo.logprobs.get(position), True)
             for position, values in sorted(logprobs.items())
         ]
-        moved = [
-            (name, count, *place)
-            for (count, place), bits in sorted(states.items())
-            if solo.states.get((count, place), bits) != bits
-        ]
+        moved = [(name, count, *place) for count, place in other_states(solo, states)]
         known = sum(row.expected is not None for row in rows)
         self.rows += known
         self.left["behind a step that another kernel computes alone"] += len(rows) - known
         self.states += sum(key in solo.states for key in states)
         return RealForward(step, rows, 0.0, exact=True, moved=moved)
+
+
+def on_host(states: Mapping[tuple[int, Place], torch.Tensor]) -> dict[tuple[int, Place], bytes]:
+    """The bits of states, read from the device with one copy."""
+    bits = torch.cat(list(states.values())).cpu().numpy() if states else ()
+    return {key: one.tobytes() for key, one in zip(states, bits, strict=True)}
+
+
+def other_states(solo: Solo, states: Mapping[tuple[int, Place], bytes]) -> list[tuple[int, Place]]:
+    """Return the states that have other bits than alone, by tokens and layer."""
+    return [key for key, bits in sorted(states.items()) if solo.states.get(key, bits) != bits]
+
+
+def differs(solo: Solo, logprobs: Mapping[int, Floats], states: Mapping[tuple[int, Place], bytes]) -> bool:
+    """Return True if a log-probability or a state has other bits than alone."""
+    return bool(other_states(solo, states)) or any(
+        position in solo.logprobs and solo.logprobs[position].tobytes() != values.tobytes()
+        for position, values in logprobs.items()
+    )

@@ -26,6 +26,7 @@ from ..layers import ShadowAttention, Tags
 from ..runner_adapter import Rows, RunnerV1, RunnerV2
 from ..state_layers import ShadowMamba
 from .host_copy import on_host
+from .memories import repeated
 
 Words = npt.NDArray[np.int64]
 
@@ -77,6 +78,12 @@ class RealV2(RunnerV2):
 
     tables: Sequence[torch.Tensor] = ()
 
+    def __init__(self, runner: Any, recorder: Recorder) -> None:
+        zeroer = getattr(runner, "kv_block_zeroer", None)
+        if zeroer is not None:
+            zeroer.zero_block_ids = repeated(zeroer.zero_block_ids)
+        super().__init__(runner, recorder)
+
     def device_tables(self) -> Sequence[torch.Tensor]:
         """The batch-ordered tables of all groups, to be copied."""
         return () if self.is_dummy else list(self.runner.block_tables.input_block_tables)
@@ -95,6 +102,11 @@ class RealV1(RunnerV1):
     """The V1 runner, likewise."""
 
     tables: Sequence[torch.Tensor] = ()
+
+    def __init__(self, runner: Any, recorder: Recorder) -> None:
+        if hasattr(runner, "_zero_block_ids"):
+            runner._zero_block_ids = repeated(runner._zero_block_ids)
+        super().__init__(runner, recorder)
 
     def device_tables(self) -> Sequence[torch.Tensor]:
         """The tables of all groups, to be copied."""

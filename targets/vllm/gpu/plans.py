@@ -11,6 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Place = tuple[int, int]
+"""Group and layer of a state layer."""
+
 
 class Segment(NamedTuple):
     """The part of a request that one step computed.
@@ -38,6 +45,24 @@ class Segment(NamedTuple):
 
 
 Plan = tuple[Segment, ...]
+
+
+class Solo(NamedTuple):
+    """A plan's results.
+
+    logprobs  [vocabulary] after the token at a position, for those from which vLLM samples
+    states    bits of a state layer's temporal state after so many tokens: at the end of each segment
+    """
+
+    logprobs: dict[int, Floats]
+    states: dict[tuple[int, Place], bytes]
+
+    def same(self, other: Solo) -> bool:
+        """Return True if all bits are the same."""
+        mine = {position: values.tobytes() for position, values in self.logprobs.items()}
+        return self.states == other.states and mine == {
+            position: values.tobytes() for position, values in other.logprobs.items()
+        }
 
 
 def runnable(plan: Plan) -> Plan:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from vllm.forward_context import get_forward_context
 
+from . import memories
 from .host_copy import on_host
 from .mirror import Mirror
 
@@ -29,12 +30,14 @@ class Read(NamedTuple):
     logprobs [indices, vocabulary] log-probabilities
     tokens   the tokens that vLLM was made to sample
     kernels  what computed the state of each row of the batch (`layer_rows.KERNELS`)
+    others   log-probabilities computed on each other memory (`memories`)
     """
 
     indices: Sequence[int]
     logprobs: Floats
     tokens: Sequence[int]
     kernels: Mapping[int, str]
+    others: Sequence[Floats]
 
 
 class RealModel:
@@ -50,8 +53,10 @@ class RealModel:
         self.keep_hidden = False
         self.hidden = torch.empty(0)
         """Of the last forward's tokens, if they are kept."""
-        self.captured: tuple[Any, torch.Tensor] | None = None
-        """Forward context and input ids of the capture that ended last."""
+        self.others: list[torch.Tensor] = []
+        """What the last forward returned on each other memory."""
+        self.captured: tuple[Any, torch.Tensor, torch.Tensor] | None = None
+        """Forward context, input ids and output of the capture that ended last."""
         self.in_pieces = False
         """True while a piecewise graph is captured or replayed: the mirror is walked afterwards."""
         model.real_model = self
@@ -62,14 +67,16 @@ class RealModel:
 
     def forward(self, input_ids: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
         """The real forward, then the mirror's; a capture is only kept, for its replays."""
+        context = get_forward_context()
+        if not self.in_pieces:
+            self.others = [self._forward(input_ids, *arguments, **keywords) for _ in memories.each()]
         hidden = self._forward(input_ids, *arguments, **keywords)
         if self.keep_hidden:
             self.hidden = hidden
         if self.in_pieces:
             return hidden
-        context = get_forward_context()
         if hidden.is_cuda and torch.cuda.is_current_stream_capturing():
-            self.captured = context, input_ids
+            self.captured = context, input_ids, hidden
         else:
             self.walk(context, input_ids)
         return hidden
@@ -101,12 +108,16 @@ class RealModel:
             choose, kernels = choose or self.mirror.tokens, dict(self.mirror.recorder.kernels)
         if choose is None or chosen is None:
             return logits
+        others, self.others = self.others, []
         with torch.inference_mode():
-            # One copy for both: indices are far below 2^24.
-            values = torch.cat([logits.float().log_softmax(-1), chosen[:, None].float()], 1).cpu().numpy()
+            # One copy for all: indices are far below 2^24.
+            found = [logits, *[self._compute_logits(one[chosen], *arguments, **keywords) for one in others]]
+            parts = [one.float().log_softmax(-1) for one in found]
+            values = torch.cat([*parts, chosen[:, None].float()], 1).cpu().numpy()
         indices: list[int] = values[:, -1].astype(int).tolist()
         tokens = choose(indices)
-        self.reads.append(Read(indices, values[:, :-1], tokens, kernels))
+        own, *rest = np.split(values[:, :-1], len(found), axis=1)
+        self.reads.append(Read(indices, own, tokens, kernels, rest))
         forced = torch.zeros_like(logits)
         chosen = torch.tensor(tokens, device=logits.device)
         return forced.scatter_(1, chosen[:, None], _CERTAIN)

@@ -17,6 +17,7 @@ from vllm.forward_context import get_forward_context
 from .. import compat
 from ..graphs import Padding, _widen
 from ..hooks import Recorder
+from . import memories
 from .real_model import RealModel
 
 
@@ -36,8 +37,14 @@ class _Graph:
     def replay(self) -> None:
         """Replay the kernels, then walk the mirror."""
         self._recorder.is_graph = True
+        context, input_ids, hidden = self._captured
+        self._real.others = [self._replayed(hidden) for _ in memories.each()]
         self._graph.replay()
-        self._real.walk(*self._captured)
+        self._real.walk(context, input_ids)
+
+    def _replayed(self, hidden: torch.Tensor) -> torch.Tensor:
+        self._graph.replay()
+        return hidden.clone()
 
 
 class _Graphs(dict[Any, Any]):
@@ -59,7 +66,7 @@ class _Model:
         self._wrapper = wrapper
         self._real = real
         self._recorder = recorder
-        self._captured: dict[Any, tuple[Any, torch.Tensor]] = {}
+        self._captured: dict[Any, tuple[Any, torch.Tensor, torch.Tensor]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapper, name)
@@ -69,13 +76,20 @@ class _Model:
         if context.cudagraph_runtime_mode != CUDAGraphMode.FULL:
             return self._wrapper(*arguments, **keywords)
         captured = self._captured.get(context.batch_descriptor)
-        result = self._wrapper(*arguments, **keywords)
         if captured is None:
+            result = self._wrapper(*arguments, **keywords)
             assert self._real.captured is not None
             self._captured[context.batch_descriptor] = self._real.captured
-        else:
-            self._recorder.is_graph = True
-            self._real.walk(*captured)
+            return result
+        captured_context, input_ids, hidden = captured
+        others = []
+        for _ in memories.each():
+            self._wrapper(*arguments, **keywords)
+            others.append(hidden.clone())
+        self._recorder.is_graph = True
+        result = self._wrapper(*arguments, **keywords)
+        self._real.others = others
+        self._real.walk(captured_context, input_ids)
         return result
 
 
@@ -92,6 +106,7 @@ def watch_pieces() -> None:
             return call(self, *arguments, **keywords)
         real.in_pieces = True
         try:
+            real.others = [call(self, *arguments, **keywords).clone() for _ in memories.each()]
             result = call(self, *arguments, **keywords)
         finally:
             real.in_pieces = False

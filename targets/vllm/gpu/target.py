@@ -1,7 +1,6 @@
-"""Engines with a real model as one target: the same events, executed once for each fill of unused memory.
+"""An engine with a real model as a target: its device work is done once for each fill of unused memory (`memories`).
 
-The engines plan the same steps, since tokens are the tag model's. What the first one shows is the target's; the others
-only have to compute the same bits.
+What the engine's own memory shows is the target's; the others only have to get the same bits.
 
 With batch-invariant kernels the steps of each request that finishes are repeated alone (`alone`), and every bit is
 compared. Left to the tolerance: aborted requests, requests that resumed from a prefix which several plans computed, and
@@ -11,8 +10,8 @@ all that follows a step which another kernel computes alone than in the batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,14 +34,16 @@ from ...base.observe import (
 from ...base.trace import Arrive, Config, Event
 from .. import hooks
 from ..target import VllmTarget
+from . import memories
 from .alone import Alone
 from .cold import Cold
-from .engine import Fill, RealEngine
+from .engine import Fill, RealEngine, fill_bytes
 from .engines import ENGINES
 from .lives import Lives
+from .memories import Memories
 from .models import STATE_KIND, dtype, mixer
-from .plans import Segment
-from .real_model import Floats, Read
+from .plans import Floats, Segment
+from .real_model import Read
 
 TOLERANCES = {
     ("gdn", "float32"): 0.15,
@@ -78,35 +79,40 @@ class Computed(NamedTuple):
     writes  (group, layer, block) of the states that were stored
     segments  (request, what the step computed of it)
     ends    (request, group, layer, block) of the states at the ends of those segments
-    live    the rows of the model's log-probabilities that `logprobs` are
+    others  `logprobs` of each other memory
     """
 
     step: int
     rows: Sequence[tuple[str, int]]
     logprobs: Floats
+    others: Sequence[Floats]
     writes: Sequence[tuple[int, int, int]]
     segments: Sequence[tuple[str, Segment]]
     ends: Sequence[tuple[str, int, int, int]]
-    live: Sequence[int]
 
 
 class Lane(VllmTarget):
-    """One engine."""
+    """One engine, with several memories. `fills` are what unused memory holds in them, the engine's own first."""
 
-    def __init__(self, engine: RealEngine, fill: Fill) -> None:
+    def __init__(self, engine: RealEngine, fills: Sequence[Fill]) -> None:
         self.real_engine = engine
-        engine.reset(fill)
+        engine.reset(fills[0])
         super().__init__(engine.config, engine)
-        self.fill: Fill = fill
+        self.memories = Memories(engine.storages(), len(fills) - 1)
         self.lengths: dict[str, int] = {}
         self.computed: list[Computed] = []
-        self.reads: list[Read] = []
-        """What the real model computed in the last event, one for each executed step."""
         self._clean: set[int] = set()
+        self._pages = [(fills[0], engine.pages())]
+        for number, fill in enumerate(fills[1:]):
+            self._pages.append((fill, [self.memories.counterpart(pages, number) for pages in engine.pages()]))
+            for pages in self._pages[-1][1]:
+                pages[:] = fill_bytes(pages.shape[1], engine.device, fill)
+        self._states: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
 
     def happen(self, event: Event) -> Effect:
         """Let the event happen."""
         hooks.activate(self.real_engine.recorder)
+        memories.activate(self.memories)
         self.computed.clear()
         effect = self.apply(event)
         self._collect(effect.records)
@@ -141,8 +147,8 @@ class Lane(VllmTarget):
                 and access.row in segments and access.depth == segments[access.row][1].end
             ]  # fmt: skip
             own, parts = [place for _, place in live], list(segments.values())
-            self.computed.append(Computed(forward.step, own, read.logprobs[rows], sorted(writes), parts, ends, rows))
-        self.reads = list(reads)
+            found = [one[rows] for one in (read.logprobs, *read.others)]
+            self.computed.append(Computed(forward.step, own, found[0], found[1:], sorted(writes), parts, ends))
         reads.clear()
 
     def _segments(self, forward: Forward, read: Read) -> dict[int, tuple[str, Segment]]:
@@ -179,49 +185,39 @@ class Lane(VllmTarget):
         pool = self.host.pool
         unused = {one.block_id for one in pool.free_block_queue.get_all_free_blocks() if one.block_hash is None}
         if fresh := unused - self._clean:
-            self.real_engine.fill_blocks(sorted(fresh), self.fill)
+            where = torch.tensor(sorted(fresh), device=self.real_engine.device)
+            for fill, all_pages in self._pages:
+                for pages in all_pages:
+                    pages[where] = fill_bytes(pages.shape[1], self.real_engine.device, fill)
         self._clean = unused
 
     def states(self, group: int, layer: int, blocks: Sequence[int]) -> torch.Tensor:
         """[blocks, words] bits of a layer's temporal states."""
-        return self.real_engine.temporal(group, layer)[blocks].flatten(1)
+        return self._temporal(group, layer)[0][blocks].flatten(1)
 
+    def differing_states(self, places: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """Return those of some states, (group, layer, block) each, that have other bits in another memory."""
+        if not places or not self.memories.others or self.in_flight:
+            return []
+        by_layer: dict[tuple[int, int], tuple[int, ...]] = {}
+        for group, layer, block in places:
+            by_layer[group, layer] = (*by_layer.get((group, layer), ()), block)
+        device = self.real_engine.device
+        where = {blocks: torch.tensor(blocks, device=device) for blocks in set(by_layer.values())}
+        differs = []
+        for place, blocks in by_layer.items():
+            own, *others = [state[where[blocks]].flatten(1) for state in self._temporal(*place)]
+            differs.append(torch.stack([(own != other).any(1) for other in others]).any(0))
+        in_order = [(*place, block) for place, blocks in by_layer.items() for block in blocks]
+        return [place for place, bad in zip(in_order, torch.cat(differs).tolist(), strict=True) if bad]
 
-class Follower(Lane):
-    """An engine that repeats the steps of a leading one, with other bytes in unused memory.
-
-    It needs no mirror: the tokens are those that the leading one's mirror chose. If its steps were others, its real
-    model would compute something else, too.
-    """
-
-    def __init__(self, engine: RealEngine, fill: Fill) -> None:
-        super().__init__(engine, fill)
-        engine.real.mirror, engine.real.choose = None, self._choose
-        self._chosen: Iterator[Read] = iter(())
-        self._no_view = self.view()
-
-    def follow(self, event: Event, leader: Lane) -> None:
-        """Let an event happen that has happened to the leading engine."""
-        hooks.activate(None)
-        self._chosen = iter(leader.reads)
-        self.apply(event)
-        self.reads = list(self.real_engine.real.reads)
-        self.real_engine.real.reads.clear()
-        self.computed = [
-            one._replace(logprobs=mine.logprobs[one.live])
-            for one, mine, theirs in zip(leader.computed, self.reads, leader.reads, strict=False)
-            if mine.indices == theirs.indices
-        ]
-        if len(self.computed) < len(leader.computed) or len(self.reads) != len(leader.reads):
-            self.computed.clear()
-
-    def _choose(self, indices: Sequence[int]) -> Sequence[int]:
-        read = next(self._chosen, None)
-        return read.tokens if read and read.indices == indices else [0] * len(indices)
-
-    def _planned(self, plan: Any, budget: int) -> Planned:
-        """Nothing is observed here."""
-        return Planned(self.step, (), (), budget, self._no_view)
+    def _temporal(self, group: int, layer: int) -> Sequence[torch.Tensor]:
+        """[blocks, ...] bits of a layer's temporal states in each memory."""
+        if (group, layer) not in self._states:
+            own = self.real_engine.temporal(group, layer)
+            others = [self.memories.counterpart(own, number) for number in range(len(self.memories.others))]
+            self._states[group, layer] = own, *others
+        return self._states[group, layer]
 
 
 def first_difference(wanted: Sequence[int], seen: Sequence[int]) -> int:
@@ -233,19 +229,18 @@ def first_difference(wanted: Sequence[int], seen: Sequence[int]) -> int:
 
 
 class RealTarget:
-    """Several engines, one trace."""
+    """An engine for one trace."""
 
     def __init__(
         self, config: Config, device: str, fills: Sequence[Fill], reference: Cold | None, exact: Alone | None = None
     ) -> None:
-        self._engines = [ENGINES.take(config, device, number) for number in range(len(fills))]
-        self._first = Lane(self._engines[0], fills[0])
-        self._others = [Follower(*one) for one in zip(self._engines[1:], fills[1:], strict=True)]
-        self.lanes: Sequence[Lane] = [self._first, *self._others]
+        self._engine = ENGINES.take(config, device)
+        self.fills = fills
+        self.lane = Lane(self._engine, fills)
         self._sound = False
         self._reference = reference
         self._tolerance = tolerance(config, device)
-        self.layout: Layout = self._first.layout
+        self.layout: Layout = self.lane.layout
         self.compared = 0
         self.largest = 0.0
         """Log-probabilities compared with the reference: rows, and the largest difference."""
@@ -255,13 +250,11 @@ class RealTarget:
     def apply(self, event: Event) -> Effect:
         """Let the event happen everywhere."""
         self._sound = False
-        effect = self._first.happen(event)
-        for follower in self._others:
-            follower.follow(event, self._first)
+        effect = self.lane.happen(event)
+        memories.activate(None)
         by_step = {one.step: one for one in self._real_forwards()}
         exact = self._repeat_alone(effect) if self.lives else {}
-        for lane in self.lanes:
-            lane.fill_freed()
+        self.lane.fill_freed()
         records: list[Record] = []
         for record in effect.records:
             if isinstance(record, Forward) and record.step in by_step:
@@ -274,7 +267,7 @@ class RealTarget:
     def _repeat_alone(self, effect: Effect) -> dict[int, list[RealForward]]:
         """Follow the requests' plans; compare those of finished requests, by the step in which they finished."""
         assert self.lives
-        lane, found = self._first, dict[int, list[RealForward]]()
+        lane, found = self.lane, dict[int, list[RealForward]]()
         computed = {one.step: one for one in lane.computed}
         for record in effect.records:
             if isinstance(record, Planned):
@@ -297,53 +290,40 @@ class RealTarget:
 
     def _real_forwards(self) -> list[RealForward]:
         found = []
-        for number, one in enumerate(self._first.computed):
-            others = [lane.computed[number : number + 1] for lane in self.lanes[1:]]
+        for one in self.lane.computed:
             rows = []
             for index, (name, position) in enumerate(one.rows):
-                agrees = all(
-                    other and other[0].rows == one.rows
-                    and other[0].logprobs[index].tobytes() == one.logprobs[index].tobytes()
-                    for other in others
-                )  # fmt: skip
-                expected = self._expected(name, position)
+                agrees = all(other[index].tobytes() == one.logprobs[index].tobytes() for other in one.others)
+                expected, distance = self._expected(name, position, one.logprobs[index])
                 rows.append(RealRow(name, position, one.logprobs[index], expected, agrees))
                 if expected is not None and agrees:
                     self.compared += 1
-                    self.largest = max(self.largest, float(np.abs(one.logprobs[index] - expected).max()))
-            found.append(RealForward(one.step, rows, self._tolerance, self._differing_states(one)))
+                    self.largest = max(self.largest, distance)
+            found.append(RealForward(one.step, rows, self._tolerance, self.lane.differing_states(one.writes)))
         return found
 
-    def _expected(self, name: str, position: int) -> Floats | None:
+    def _expected(self, name: str, position: int, found: Floats) -> tuple[Floats | None, float]:
+        """The log-probabilities of the same tokens alone, and the largest distance from them; None where a difference
+        beyond the tolerance depends on what unused memory holds there."""
         if self._reference is None:
-            return None
-        expected = self._reference.expected(self._first.own_tokens(name))
-        return None if expected is None else expected[position]
-
-    def _differing_states(self, one: Computed) -> list[tuple[int, int, int]]:
-        if len(self.lanes) < 2 or not one.writes or self._first.in_flight:
-            return []
-        by_layer: dict[tuple[int, int], list[int]] = {}
-        for group, layer, block in one.writes:
-            by_layer.setdefault((group, layer), []).append(block)
-        first, *others = [[lane.states(*place, blocks) for place, blocks in by_layer.items()] for lane in self.lanes]
-        differs = [
-            torch.stack([(mine != lane[index]).any(1) for lane in others]).any(0) for index, mine in enumerate(first)
-        ]
-        places = [(*place, block) for place, blocks in by_layer.items() for block in blocks]
-        return [place for place, bad in zip(places, torch.cat(differs).tolist(), strict=True) if bad]
+            return None, 0.0
+        tokens = self.lane.own_tokens(name)
+        expected = self._reference.expected(tokens)[position]
+        distance = float(np.abs(found - expected).max())
+        is_known = distance <= self._tolerance or self._reference.is_sound(tokens)
+        return (expected, distance) if is_known else (None, 0.0)
 
     def view(self) -> View:
         """The host's metadata now."""
-        return self._first.view()
+        return self.lane.view()
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """What the mirror holds for a page."""
-        return self._first.read(group, layer, block)
+        return self.lane.read(group, layer, block)
 
     def close(self) -> None:
-        """Give the engines back, unless an event raised an exception."""
-        for lane in self.lanes:
-            lane.close()
+        """Give the engine back, unless an event raised an exception."""
+        self.lane.close()
+        memories.activate(None)
         if self._sound:
-            ENGINES.give_back(self._engines)
+            ENGINES.give_back(self._engine)

@@ -20,8 +20,9 @@ from .values import WEAK, Fails, Unsupported, Value, const, same_constant
 class Compiler(Expressions):
     """Statements and control flow."""
 
-    def __init__(self, fn: Any, arguments: dict[str, Value], *, cut: bool) -> None:
+    def __init__(self, fn: Any, arguments: dict[str, Value], *, cut: bool, marked: bool = False) -> None:
         self.out = Emitter(cut=cut)
+        self.marked = marked  # True if each statement reports its line
         self.frames = [Frame(fn, dict(arguments))]
 
     def compile(self) -> list[str]:
@@ -33,6 +34,8 @@ class Compiler(Expressions):
         """Compile statements. Return True if control never gets past them."""
         for place, node in enumerate(nodes):
             rest = nodes[place + 1 :]
+            if self.marked:
+                self.mark(node)
             if isinstance(node, ast.If):
                 test = self.condition(node.test)
                 if test.type == "const":
@@ -48,6 +51,11 @@ class Compiler(Expressions):
             elif self.statement(node):
                 return True
         return False
+
+    def mark(self, node: ast.stmt) -> None:
+        """Let a statement report its line when it is executed."""
+        code = self.frame.fn.__code__
+        self.out.line(f"mark({(code.co_filename, code.co_firstlineno + node.lineno - 1)!r})")
 
     def statement(self, node: ast.stmt) -> bool:
         match node:

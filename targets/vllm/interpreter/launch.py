@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from triton.runtime.interpreter import InterpretedFunction
 
+from ...base.translated_lines import TRANSLATED
 from . import arithmetic, memory
 from .compiler import Compiler
 from .expressions import unwrap
@@ -42,6 +43,7 @@ class Kernel:
         self.defaults = [unwrap(p.default) for p in parameters.values()]
         self.constant = ["constexpr" in str(p.annotation) for p in parameters.values()]
         self.variants: dict[Any, Any] = {}
+        self.marked = TRANSLATED.wanted
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         values = [*args, *self.defaults[len(args) :]]
@@ -78,10 +80,10 @@ class Kernel:
                 arguments[name] = Value(what, f"p{i}")
                 names.append(f"p{i}")
         try:
-            lines = Compiler(self.fn, arguments, cut=True).compile()
+            lines = Compiler(self.fn, arguments, cut=True, marked=self.marked).compile()
         except Untruncatable:
             try:
-                lines = Compiler(self.fn, arguments, cut=False).compile()
+                lines = Compiler(self.fn, arguments, cut=False, marked=self.marked).compile()
             except Untruncatable as error:
                 raise Unsupported("a block that is cut nevertheless") from error
         source = "\n".join(
@@ -106,6 +108,7 @@ NAMESPACE: dict[str, Any] = {
     **{f"scalars_{name}": view for name, view in memory.SCALARS.items()},
     **{name: getattr(memory, name) for name in dir(memory) if name.startswith(("load_", "store_"))},
     "elements": memory.elements,
+    "mark": TRANSLATED.add,
     "load_slow": memory.load,
     "store_slow": memory.store,
     "PAGE": memory.PAGE,
@@ -133,7 +136,7 @@ def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -
     if warmup:
         return None
     kernel = _kernels.get(self)
-    if kernel is None:
+    if kernel is None or kernel.marked is not TRANSLATED.wanted:
         kernel = _kernels[self] = Kernel(self)
     if not self.pre_run_hooks and launch(kernel, args, kwargs, grid):
         native_launches[kernel.name] += 1

@@ -148,9 +148,9 @@ def test_a_resumed_shard_counts_as_one(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert "continuing a campaign" in again.err, "the same command resumes a shard"
 
 
-def evidence(*parting: str, signature: str = "S3-x") -> FindingEvidence:
+def evidence(*lines: str, signature: str = "S3-x") -> FindingEvidence:
     """Return the evidence of one trace whose run parts from its neighbours on these arcs."""
-    return FindingEvidence([Evidence(signature=signature, parting=parting, facts=parting, switches={})])
+    return FindingEvidence([Evidence(signature=signature, votes=dict.fromkeys(lines, 1.0), facts=lines, switches={})])
 
 
 def part(folder: Path, seed: int, findings: dict[str, tuple[str, FindingEvidence | None]]) -> Path:

@@ -51,6 +51,10 @@ MUTANT = "hybrid:null-as-state-slot"
         (["--against", "hybrid", "-o", "/dev/null/out"], ["cannot write to the output folder"]),
         (["--against", "hybrid", "--junit", "x.xml", "--jobs", "2"], ["it has no --jobs, --junit"]),
         (["--against", "hybrid", "--config", "num_bloks=20"], ["did you mean num_blocks?"]),
+        (["--source", "hypothesis", "--config", "num_blocks=2"], ["num_blocks=2 cannot hold"]),
+        (["--source", "hypothesis", "--against", "hybrid"], ["--source hypothesis", "it has no --against"]),
+        (["--source", "hypothesis", "--shard", "1/2", "--seed", "1"], ["--source hypothesis", "it has no --shard"]),
+        (["--source", "hypothesis", "--cluster", "local:2"], ["--source hypothesis", "it has no --cluster"]),
     ],
 )
 def test_fuzz_refuses(hybridfuzz: Cli, arguments: list[str], words: list[str]) -> None:

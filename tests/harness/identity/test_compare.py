@@ -1,6 +1,7 @@
 """Failures with one cause are like each other, whatever invariant broke first."""
 
-from hybridfuzz.harness.identity.compare import SAME, founds, learned, likeness, same_cause
+import pytest
+from hybridfuzz.harness.identity.compare import EVIDENCE_MAX, SAME, alike, founds, joined, learned, likeness, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 
 PADDED = Evidence(
@@ -8,7 +9,7 @@ PADDED = Evidence(
     switches={"num_speculative_tokens": "1"},
     facts=("own now one known token", "own now prompt"),
     needed=("own now one known token",),
-    parting=("+a.py:f:1>2", "+a.py:f:2>3"),
+    votes={"a.py:f:1": 0.5, "a.py:f:2": 0.5},
 )
 
 
@@ -17,27 +18,43 @@ def variant(**fields: object) -> Evidence:
 
 
 def test_another_signature_is_no_other_cause() -> None:
-    assert likeness(PADDED, variant(signature="S4-step-mamba-temporal")) == 1.0
+    assert likeness(PADDED, PADDED) == pytest.approx(1.0)
+    assert likeness(PADDED, variant(signature="S4-step-mamba-temporal")) > 0.8
 
 
 def test_the_same_signature_is_not_the_same_cause() -> None:
-    other = variant(switches={"runner": "v1"}, facts=("now graph",), parting=("+b.py:g:7>8",))
+    other = variant(switches={"runner": "v1"}, facts=("now graph",), votes={"b.py:g:7": 1.0})
     assert likeness(PADDED, other) < SAME
 
 
-def test_without_lines_the_symptom_counts() -> None:
-    bare = variant(parting=())
+def test_without_votes_the_symptom_counts() -> None:
+    bare = variant(votes={})
     assert likeness(bare, bare) == 1.0
-    assert likeness(bare, variant(parting=(), signature="M4-step")) == 0.5
-    assert likeness(PADDED, variant(parting=(), relation="another")) == 0.5
+    assert likeness(bare, variant(votes={}, signature="M4-step")) == 0.5
+    assert likeness(PADDED, variant(votes={}, relation="another")) == 0.5
     assert founds(PADDED) and not founds(bare) and not founds(variant(complete=False))
 
 
-def test_a_trace_that_is_like_two_findings_links_them() -> None:
-    one, other = variant(parting=("+a.py:f:1>2",)), variant(parting=("+a.py:f:2>3",))
-    findings = {"one": FindingEvidence([one]), "other": FindingEvidence([other])}
-    assert set(same_cause(PADDED, findings)) == {"one", "other"}
-    assert same_cause(variant(facts=("x",), switches={"y": "1"}, parting=("+c.py:h:1>2",)), findings) == []
+def test_a_finding_is_as_like_as_its_traces_are_in_the_mean() -> None:
+    """With the nearest trace instead, a single odd one draws others to its finding and joins two causes."""
+    foreign = variant(signature="M1-step", facts=("now x",), switches={"y": "1"}, votes={"c.py:h:1": 1.0})
+    own, mixed = FindingEvidence([PADDED] * 3), FindingEvidence([foreign] * 3 + [PADDED])
+    assert same_cause([PADDED], {"mixed": mixed, "own": own}) == "own"
+    assert same_cause([PADDED], {"mixed": mixed}) == "" and likeness(PADDED, mixed.evidence[3]) > SAME
+    assert same_cause([PADDED, PADDED], {}) == same_cause([], {"own": own}) == ""
+
+
+def test_groups_are_compared_as_a_whole() -> None:
+    other = variant(votes={"a.py:f:2": 1.0})
+    assert alike([PADDED, other], [PADDED]) == pytest.approx((1.0 + likeness(PADDED, other)) / 2)
+    assert alike([], [PADDED]) == 0.0
+
+
+def test_the_first_traces_of_a_finding_are_kept() -> None:
+    known = joined(None, [PADDED])
+    assert list(known.evidence) == [PADDED] and known.condition == learned([PADDED])
+    many = joined(known, [variant(relation=str(number)) for number in range(EVIDENCE_MAX)])
+    assert [each.relation for each in many.evidence] == ["", *map(str, range(EVIDENCE_MAX - 1))]
 
 
 def test_a_condition_holds_what_all_traces_have_and_some_neighbour_lacks() -> None:

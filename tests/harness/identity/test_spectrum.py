@@ -2,7 +2,7 @@
 
 from hybridfuzz.harness.explain.executed import RETURN, Executed
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence, Place
-from hybridfuzz.harness.identity.spectrum import PLACES, Spectrum
+from hybridfuzz.harness.identity.spectrum import PLACES, VOTES, Spectrum
 
 FAILING = (
     Executed("engine/sched.py", "schedule", ((0, 10, 1), (10, 11, 2), (11, 12, 3))),
@@ -12,7 +12,6 @@ NEAR = (
     Executed("engine/sched.py", "schedule", ((0, 10, 1), (10, 12, 2))),
     Executed("engine/run.py", "execute", ((0, 5, 3), (5, 6, 4))),
 )
-FAR = (Executed("engine/sched.py", "schedule", ((0, 10, 1), (10, 11, 2), (11, 12, 3), (12, 40, 4))),)
 
 
 def test_the_first_place_comes_before_its_consequences() -> None:
@@ -34,16 +33,14 @@ def test_code_that_only_one_run_reaches_is_a_consequence() -> None:
     assert {place.function for place in Spectrum((*FAILING, called), [NEAR]).places()} == {"schedule", "execute"}
 
 
-def test_nearest_neighbours_decide_where_runs_part() -> None:
-    spectrum = Spectrum(FAILING, [FAR, NEAR])
-    assert "+engine/sched.py:schedule:10>11" not in spectrum.parting(2)
-    assert set(Spectrum(FAILING, [NEAR]).parting(1)) == {
-        "+engine/sched.py:schedule:10>11",
-        "+engine/sched.py:schedule:11>12",
-        "-engine/sched.py:schedule:10>12",
-        "+engine/run.py:execute:5>9",
-        "-engine/run.py:execute:5>6",
+def test_each_neighbour_shares_its_vote_among_lines() -> None:
+    """The neighbour that differs in one place gives it a whole vote, the one that differs in two half a vote each."""
+    nearest = (FAILING[0], NEAR[1])
+    assert Spectrum(FAILING, [NEAR, nearest]).votes() == {
+        "engine/run.py:execute:5": 0.75,
+        "engine/sched.py:schedule:10": 0.25,
     }
+    assert Spectrum(FAILING, [FAILING]).votes() == {}
 
 
 def test_a_returned_value_is_a_difference() -> None:
@@ -61,7 +58,7 @@ def test_a_returned_value_counts_only_if_no_line_differs() -> None:
 
 def test_without_a_passing_run_nothing_is_suspicious() -> None:
     assert Spectrum(FAILING, []).places() == ()
-    assert Spectrum(FAILING, []).parting(1) == ()
+    assert Spectrum(FAILING, []).votes() == {}
 
 
 def test_the_number_of_places_is_limited() -> None:
@@ -69,6 +66,13 @@ def test_the_number_of_places_is_limited() -> None:
         tuple(Executed("e.py", f"f{number}", ((0, line, number),)) for number in range(PLACES + 4)) for line in (1, 2)
     )
     assert len(Spectrum(failing, [passing]).places()) == PLACES
+
+
+def test_the_number_of_lines_is_limited() -> None:
+    failing, passing = (
+        tuple(Executed("e.py", f"f{number}", ((0, line, number),)) for number in range(VOTES + 4)) for line in (1, 2)
+    )
+    assert len(Spectrum(failing, [passing]).votes()) == VOTES
 
 
 def test_places_of_a_finding_are_those_that_its_traces_agree_on() -> None:

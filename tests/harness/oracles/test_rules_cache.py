@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from handmade import context_of, enter, life_of, plan, view_of
 from hybridfuzz.harness.oracles.cache import Commit, Hash, HitValidity
@@ -328,3 +329,51 @@ def test_of_several_slots_the_one_that_was_known_counts() -> None:
         tables = {"r0": R0, "r1": ((12, 13), R0[1])}
         planned = plan(context, *rows, step=step, tables=tables, published=published)
         assert Commit().on_planned(context, planned) is None
+
+
+@pytest.mark.parametrize(("copies", "field"), [({9: 4}, ""), ({9: 3}, "key"), ({}, "key")])
+def test_a_partial_key_may_move_to_the_block_that_its_own_is_copied_into(copies: dict[int, int], field: str) -> None:
+    """Block 4 held the state after ten tokens; its request goes on writing to it, and the cache keeps a copy."""
+    context = context_of(FINE, r0=life_of("r0", 20, settled=10))
+    oracle = Hash()
+    assert oracle.on_view(context, view_of(FINE, {"r0": R0}, {4: key(0, 10)})) is None
+    view = msgspec.structs.replace(view_of(FINE, {"r0": R0}, {9: key(0, 10)}), copies=copies)
+    assert field_of(oracle.on_view(context, view)) == field
+
+
+@pytest.mark.parametrize(("published", "hit", "field"), [
+    ((4, 8, 12), 8, ""),
+    ((4, 8, 12), 12, "eagle-block"),
+    ((4, 8, 12, 14), 12, ""),
+    ((4, 8, 12, 16), 14, ""),
+])  # fmt: skip
+def test_eagle_drops_one_unit_of_the_keys_inside_blocks(published: tuple[int, ...], hit: int, field: str) -> None:
+    layout = Layout(GROUPS, 20, 4, "align", True, hash_unit=2, eagle_drop=True, eagle_unit=2, eagle=frozenset({1}))
+    context = context_of(layout, r0=life_of("r0", 20))
+    blocks = {5 + index: key(1, depth) for index, depth in enumerate(published)}
+    planned = plan(context, PlannedRow("r0", hit, 4, 0, True, hit), tables={"r0": R0}, published=blocks)
+    violation = HitValidity()._block_given_up(context, planned, planned.rows[0])
+    assert field_of(violation) == field
+
+
+@pytest.mark.parametrize(("published", "field"), [((12, 16), ""), ((12,), "eagle-block")])
+def test_eagle_drops_the_block_after_the_hit_from_a_window(published: tuple[int, ...], field: str) -> None:
+    groups = (*GROUPS, Group("attention", 4, window=5))
+    layout = Layout(groups, 20, 4, "align", True, eagle_drop=True, eagle=frozenset({2}))
+    context = context_of(layout, r0=life_of("r0", 20))
+    blocks = {5 + index: key(2, depth) for index, depth in enumerate(published)}
+    tables = {"r0": (*R0, (0, 0, 9))}
+    planned = plan(context, PlannedRow("r0", 12, 4, 0, True, 12), tables=tables, published=blocks)
+    violation = HitValidity()._block_given_up(context, planned, planned.rows[0])
+    assert field_of(violation) == field
+
+
+@pytest.mark.parametrize(("alias", "field"), [
+    (key(1, 6), ""), (key(1, 6, "b"), "alias"), (key(1, 4), "alias"), (key(0, 6), "alias"), (key(1, 10), "alias"),
+])  # fmt: skip
+def test_a_further_key_of_a_block_names_a_beginning_of_its_content(alias: Key, field: str) -> None:
+    """Block 6 holds positions 4 to 7 of r0: depth 6 is a beginning of that, depth 4 is another block."""
+    context = context_of(FINE, r0=life_of("r0", 20, settled=10))
+    context.reference.note_published({6: key(1, 8)}, 0)
+    view = msgspec.structs.replace(view_of(FINE, {"r0": R0}, {6: key(1, 8)}), aliases={6: [alias]})
+    assert field_of(Hash().on_view(context, view)) == field

@@ -151,3 +151,20 @@ def test_what_an_ended_request_computed_is_no_longer_asked_for() -> None:
     context.reference.forget("r0")
     oracle.on_delivered(context, DELIVERED)
     assert oracle.on_planned(context, plan(context, step=1)) is None
+
+
+def test_blocks_are_due_when_a_multiple_of_the_unit_of_publication_is_computed() -> None:
+    """Fourteen tokens, published in multiples of 8: what ends at 12 is not due yet."""
+    late = replace(ALIGN, publish_unit=8)
+    due = {block: key for block, key in PAGES.items() if key.depth <= 8} | {3: STATES[3]}
+    assert missing(ALIGN, 14, due) == "unpublished 7"
+    assert missing(late, 14, due) == ""
+    assert missing(late, 14, {}) == "unpublished 5"
+
+
+def test_of_a_window_only_the_blocks_that_a_hit_attends_to_are_due() -> None:
+    """With hits at multiples of 8 and a window of three tokens, a block that ends at 4 or 12 is never used."""
+    groups = (Group("mamba", 8), Group("attention", 4, window=3))
+    layout = Layout(groups, 20, 4, "align", True, publish_unit=8)
+    assert missing(layout, 16, STATES | {6: PAGES[6], 8: PAGES[8]}) == ""
+    assert missing(layout, 16, STATES | {6: PAGES[6], 7: PAGES[7]}) == "unpublished 8"

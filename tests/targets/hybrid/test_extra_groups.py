@@ -100,5 +100,5 @@ def test_a_dummy_run_writes_no_proposals() -> None:
     "group", [Group("mamba", 8, draft=True), Group("mamba", 8, window=4), Group("attention", 8, window=1)]
 )
 def test_contradictory_groups_are_refused(group: Group) -> None:
-    with pytest.raises(TraceError, match="draft and window"):
+    with pytest.raises(TraceError, match="draft, window"):
         check_config(make_trace(groups=(MAMBA, ATTENTION, group)).config)

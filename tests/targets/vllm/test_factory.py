@@ -68,3 +68,64 @@ def test_capabilities_name_only_groups_that_vllm_forms() -> None:
 def test_opening_without_vllm_says_what_to_do() -> None:
     with pytest.raises(TargetError, match="vllm@0"):
         make_factory("vllm").open(CONFIG)
+
+
+LOCAL: dict[str, Any] = {"local_groups": True, "partial_hits": True, "draft_groups": True}
+DRAFT = Group("attention", 8, draft=True)
+FULL = Group("attention", 8)
+
+
+def local_config(*extra: Group, states: int = 8, **changes: Any) -> Config:
+    """Return a configuration with groups beside one of states and one of full attention; words are options."""
+    fields = {name: changes.pop(name) for name in ("num_speculative_tokens", "num_blocks") if name in changes}
+    groups = (Group("mamba", states), FULL, *extra)
+    return Config(**{"num_blocks": 60, **fields}, groups=groups, options={"runner": "v2", **changes})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (local_config(Group("attention", 8, window=5)), ""),
+        (local_config(Group("attention", 16, window=5)), ""),
+        (local_config(Group("attention", 4, window=5)), "or a multiple"),
+        (
+            local_config(Group("attention", 16, window=5), Group("attention", 24, window=5)),
+            "the largest attention block must be a multiple",
+        ),
+        (local_config(Group("attention", 8, window=5), num_blocks=29), "one more block"),
+        (local_config(Group("attention", 8, chunk=16)), ""),
+        (local_config(Group("attention", 8, chunk=16), graphs="decode"), "no graphs"),
+        (local_config(Group("attention", 8, chunk=16), num_speculative_tokens=2), "EAGLE"),
+        (local_config(Group("attention", 8, chunk=16), num_speculative_tokens=2, runner="v1"), ""),
+        (local_config(Group("attention", 16, chunk=16)), "unequal"),
+        (local_config(states=4), ""),
+        (local_config(DRAFT, num_speculative_tokens=2), ""),
+        (local_config(DRAFT), "if there are drafts"),
+        (local_config(DRAFT, num_speculative_tokens=2, runner="v1"), "the V2 runner"),
+        (local_config(DRAFT, num_speculative_tokens=2, graphs="decode"), "graphs"),
+        (local_config(DRAFT, DRAFT, num_speculative_tokens=2), "one drafter"),
+        (local_config(Group("attention", 16, draft=True), num_speculative_tokens=2), ""),
+        (local_config(Group("mamba", 8), DRAFT, num_speculative_tokens=2), "into a group of the model's"),
+        (local_config(Group("mamba", 8), Group("attention", 16, draft=True), num_speculative_tokens=2), ""),
+        (local_config(prefix_match_unit="2"), ""),
+        (local_config(prefix_match_unit="2", mixer="mamba2"), "whose window it must hold"),
+        (local_config(prefix_match_unit="4", mixer="mamba2"), ""),
+        (local_config(Group("attention", 12, window=5), states=4, prefix_match_unit="8"), "prefix_match_unit"),
+        (local_config(prefix_match_unit="2", num_blocks=17), "one more block for each group"),
+    ],
+)
+def test_local_groups_and_unequal_blocks_are_those_that_the_planner_makes(wanted: Config, reason: str) -> None:
+    answer = VllmFactory("vllm", **LOCAL).supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+
+
+def test_a_release_without_local_groups_or_unequal_blocks_refuses_and_draws_none() -> None:
+    factory = VllmFactory("vllm")
+    assert "no groups of local attention" in factory.supports(local_config(Group("attention", 8, window=5)))
+    assert "blocks of one size" in factory.supports(local_config(states=4))
+    capabilities = factory.capabilities
+    assert "no group of its own" in factory.supports(local_config(DRAFT, num_speculative_tokens=2))
+    assert (capabilities.windows, capabilities.attention_chunks, capabilities.draft_block_sizes) == ((), (), ())
+    assert "prefix_match_unit" not in capabilities.options
+    assert "partial-hits" not in capabilities.features

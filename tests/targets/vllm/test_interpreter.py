@@ -1,9 +1,11 @@
 """The fast interpreter's semantics: small kernels, compared with Triton's interpreter bit for bit."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hybridfuzz.targets.base.translated_lines import TRANSLATED
 from test_interpreter_support import both, launch, ours, torch
 
 triton: Any = pytest.importorskip("triton")
@@ -339,3 +341,53 @@ def test_null_pointers_are_an_error() -> None:
 def test_a_view_may_reach_its_whole_storage() -> None:
     x = torch.zeros(8, dtype=torch.int32)
     both(reaches, (1,), x[4:6], torch.tensor([x[4:].data_ptr()]), -3, B=2)
+
+
+@triton.jit
+def doubled(value):
+    if value > 2:
+        return value * 2
+    return value
+
+
+@triton.jit
+def marked_kernel(x, out, n, FLAG: tl.constexpr):
+    if FLAG:
+        tl.store(out, 1)
+    else:
+        tl.store(out, 2)
+    for i in range(n):
+        tl.store(out + i, doubled(tl.load(x + i)))
+    if n > 5:
+        tl.store(out, 3)
+
+
+def test_lines_that_a_kernel_executes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Branches that are not taken are not, decided by a constant or by data; those of inlined functions are."""
+    source = Path(__file__).read_text(encoding="utf-8").splitlines()
+    out, x = torch.zeros(8, dtype=torch.int32), torch.arange(8, dtype=torch.int32)
+
+    def texts() -> set[str]:
+        assert {file for file, _ in TRANSLATED.reached} == {__file__}
+        return {source[line - 1].strip() for _, line in TRANSLATED.reached}
+
+    monkeypatch.setattr(TRANSLATED, "wanted", True)
+    TRANSLATED.reached.clear()
+    assert ours(marked_kernel, (1,), x, out, 2, FLAG=True)
+    body = {
+        "if FLAG:",
+        "tl.store(out, 1)",
+        "for i in range(n):",
+        "tl.store(out + i, doubled(tl.load(x + i)))",
+        "if n > 5:",
+    }
+    assert texts() == body | {"if value > 2:", "return value"}
+    assert ours(marked_kernel, (1,), x, out, 6, FLAG=False)
+    assert texts() == body | {
+        "if value > 2:", "return value", "return value * 2", "tl.store(out, 2)", "tl.store(out, 3)",
+    }  # fmt: skip
+    monkeypatch.setattr(TRANSLATED, "wanted", False)
+    TRANSLATED.reached.clear()
+    assert ours(marked_kernel, (1,), x, out, 6, FLAG=False)
+    assert not TRANSLATED.reached
+    both(marked_kernel, (1,), x, out, 6, FLAG=True)

@@ -7,7 +7,7 @@ import pytest
 from hybridfuzz.targets.base.observe import OutOfRange
 from hybridfuzz.targets.vllm.bounds import Bounds
 from hybridfuzz.targets.vllm.layer_rows import SlotRow
-from hybridfuzz.targets.vllm.metadata import Columns, slot_rows, state_rows, writing_order
+from hybridfuzz.targets.vllm.metadata import Batch, Columns, local_rows, slot_rows, state_rows, writing_order
 
 
 def state_metadata(**changes: object) -> SimpleNamespace:
@@ -227,3 +227,47 @@ def test_rows_that_wait_for_each_other_still_all_store() -> None:
     first = slot_row(0, 4, [1, 2], [2], [3])
     second = slot_row(1, 8, [9, 2, 1], [1], [3])
     assert sorted(writing_order([first, second], 4)) == [0, 1]
+
+
+def test_a_window_skips_the_pages_that_its_first_token_does_not_attend_to() -> None:
+    """One decode at position 9 with a window of 4 tokens in blocks of 2: positions 6 to 9. Earlier blocks are freed."""
+    metadata = SimpleNamespace(
+        num_actual_tokens=1,
+        query_start_loc=np.array([0, 1]),
+        seq_lens=np.array([10]),
+        block_table=np.array([[0, 0, 0, 7, 8]]),
+    )
+    (row,) = slot_rows(metadata, np.array([17]), 2, Bounds(1, 100, 1, 1), lambda position: position - 3)
+    assert (row.first_column, list(row.pages), row.context) == (3, [7, 8], 10)
+    assert list(writing_order([row], 2)) == [0]
+
+
+def chunked_metadata() -> SimpleNamespace:
+    """Rows of 4 and 3 tokens behind 6 and 8 computed ones, in chunks of 8: the first is cut at position 8."""
+    return SimpleNamespace(
+        num_actual_tokens=7,
+        query_start_loc=np.array([0, 2, 4, 7]),
+        seq_lens=np.array([8, 2, 3]),
+        block_table=np.array([[3, 4], [5, 0], [9, 0]]),
+    )
+
+
+def test_rows_of_chunked_attention_are_cut_at_the_chunks_of_their_context() -> None:
+    batch = Batch(("r0", "r1"), (0, 4, 7), (10, 11))
+    slots = np.array([18, 19, 20, 21, 36, 37, 38])
+    rows = local_rows(chunked_metadata(), slots, 4, Bounds(1, 100, 2, 7), batch)
+    assert [(row.row, row.start, list(row.pages), row.context) for row in rows] == [
+        (0, 6, [3, 4], 8),
+        (0, 8, [5], 10),
+        (1, 8, [9], 11),
+    ]
+    assert [(row.first_column, row.is_first) for row in rows] == [(0, True), (2, False), (2, True)]
+    assert [list(row.blocks) for row in rows] == [[4, 4], [5, 5], [9, 9, 9]]
+
+
+def test_a_chunk_with_too_few_pages_is_noted_and_left_out() -> None:
+    metadata, bounds = chunked_metadata(), Bounds(1, 100, 2, 7)
+    metadata.seq_lens = np.array([8, 2, 9])
+    rows = local_rows(metadata, np.arange(7), 4, bounds, Batch(("r0", "r1"), (0, 4, 7), (10, 11)))
+    assert [row.row for row in rows] == [0, 0]
+    assert bounds.found == [OutOfRange(1, 1, "column", 2, 2)]

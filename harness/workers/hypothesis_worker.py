@@ -1,0 +1,57 @@
+"""A worker of this machine that runs the traces that Hypothesis draws in the coordinator: `fuzz --source hypothesis`.
+
+Engines' environments do not have Hypothesis. The worker process is asked only which configurations its target supports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from ...targets.base.launch import Launch
+from ...targets.base.trace import Config, Trace
+from ..generate.hypothesis_traces import HypothesisTraces
+from .client import WorkerClient
+from .losses import Ran
+from .messages import Fuzz, Ready
+from .process import Lost
+
+
+class HypothesisWorker(WorkerClient):
+    """A worker client whose traces come from `source`, which all workers of a campaign share."""
+
+    def __init__(
+        self, source: HypothesisTraces, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int = 0
+    ) -> None:
+        super().__init__(spec, launch, trace_seconds, memory_limit)
+        self._source = source
+        self._signatures: set[str] = set()
+
+    def start(self) -> Ready:
+        """Start a process, as `WorkerClient.start` does."""
+        ready = super().start()
+        self._source.capabilities = ready.capabilities
+        return ready
+
+    def supports(self, config: Config) -> str:
+        """Return "", or the reason why the target does not support a configuration."""
+        try:
+            return super().supports(config)
+        except Lost:  # between two traces, so this is not one's doing
+            self.start()
+            return super().supports(config)
+
+    def fuzz(self, request: Fuzz) -> Iterator[Ran]:
+        """Run the traces with the numbers of a request. Hypothesis keeps the first one with each signature."""
+        traces = [self._source.trace(index, self.supports) for index in request.indexes]
+        for ran in super().fuzz(structs.replace(request, traces=traces)):
+            violation = ran.outcome.violation
+            if violation and violation.signature not in self._signatures:
+                self._signatures.add(violation.signature)
+                self._source.keep(ran.index, violation.signature, self.supports)
+            yield ran
+
+    def kept(self) -> list[Trace]:
+        """Return the traces of Hypothesis's database."""
+        return self._source.kept(self.supports)
