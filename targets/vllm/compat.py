@@ -366,10 +366,13 @@ def load_v2_model(runner: Any, model: Any) -> None:
 
 
 def has_local_groups() -> bool:
-    """Return True if groups of local attention may stand beside full attention and states (0.24 and later)."""
+    """Return True if groups of local attention may stand beside full attention and states, and all of their specs take
+    the size of a value's head (0.28 and later).
+    """
     from vllm.v1.core import kv_cache_coordinator
+    from vllm.v1.kv_cache_interface import AttentionSpec
 
-    return hasattr(kv_cache_coordinator, "SpecGroup")
+    return hasattr(kv_cache_coordinator, "SpecGroup") and "head_size_v" in AttentionSpec.__dataclass_fields__
 
 
 def has_partial_hits() -> bool:
