@@ -83,7 +83,7 @@ class Continuation(Oracle):
         self.exercised[oracle] += 1
         group = context.layout.groups[read.group]
         first = read.first_column * group.block_size
-        wanted = life.truth.slots(first, life.settled)
+        wanted = life.truth.slots(first + group.shift, life.settled + group.shift)
         observed = list(read.tags[: len(wanted)] if context.has_pool else read.tags)
         if observed == wanted and (not first or first <= first_attended(group, life.settled)):
             return None
@@ -201,7 +201,8 @@ class Checkpoint(Oracle):
         group = context.layout.groups[key.group]
         if group.kind == "attention":
             start = (key.depth - 1) // group.block_size * group.block_size
-            wanted: Content = SlotContent(truth.slots(start, key.depth))
+            # What a slot has of the tokens after the key is that of its writer; EAGLE's drop is about it.
+            wanted: Content = SlotContent(truth.slots(start + group.shift, key.depth))
         else:
             wanted = StateContent(key.tag, truth.window(key.depth, context.layout.conv_width))
         self._contents[key] = wanted

@@ -8,6 +8,7 @@ no hit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from math import lcm
 
 from ...reference.layout import Layout, first_attended
 from ...reference.prefix_cache import Key
@@ -15,11 +16,16 @@ from ...reference.tokens import EMPTY, chain, window_of
 from .observe import Content, SlotContent, StateContent
 
 
-def computed_elsewhere(layout: Layout, tokens: Sequence[int], states: bool) -> Iterator[tuple[Key, Content]]:
+def whole_blocks(layout: Layout) -> int:
+    """Return the tokens after which every group is at the end of a block."""
+    return lcm(*(group.block_size for group in layout.groups))
+
+
+def computed_elsewhere(layout: Layout, tokens: Sequence[int], states: bool, unit: int) -> Iterator[tuple[Key, Content]]:
     """Yield what another engine stores for these tokens: all attention blocks and, if `states`, the state of each group
-    at the last boundary. The content is the same for all layers of a group."""
+    at the last multiple of `unit` tokens. The content is the same for all layers of a group."""
     length, tags = len(tokens), (EMPTY, *chain(EMPTY, tuple(tokens)))
-    boundary = length // layout.hit_unit * layout.hit_unit
+    boundary = length // unit * unit
     for index, group in enumerate(layout.groups):
         size = group.block_size
         if group.kind == "attention":
@@ -41,8 +47,9 @@ def keys_to_load(layout: Layout, index: int, tags: Sequence[int], local: int, to
 
 
 def longest_load(layout: Layout, stored: Collection[Key], tags: Sequence[int], local: int, num_tokens: int) -> int:
-    """Return how many tokens after a local hit of `local` tokens can be loaded; at least one is left to compute."""
-    unit = layout.hit_unit
+    """Return how many tokens after a local hit of `local` tokens can be loaded, up to the end of a block in all groups;
+    at least one is left to compute."""
+    unit = whole_blocks(layout)
     for total in range((num_tokens - 1) // unit * unit, local, -unit):
         groups = range(len(layout.groups))
         if all(key in stored for index in groups for key in keys_to_load(layout, index, tags, local, total)):

@@ -364,6 +364,11 @@ def has_partial_hits() -> bool:
     return hasattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens")
 
 
+def has_draft_layers() -> bool:
+    """Return True if a drafter's layers are marked, and its speculator reuses the model's metadata (0.32 and later)."""
+    return find_spec("vllm.v1.worker.gpu.spec_decode.target_dependent_ar") is not None
+
+
 def attention_spec(group: Group, **sizes: Any) -> Any:
     """Return the spec of an attention layer: full, with a sliding window, or chunked-local."""
     from vllm.v1 import kv_cache_interface as interface

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
@@ -29,6 +31,7 @@ class VllmFactory:
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
+    draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class VllmFactory:
         local_groups: bool = False,
         partial_hits: bool = False,
         connectors: bool = True,
+        draft_groups: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -72,6 +76,7 @@ class VllmFactory:
             eagle_block_drop=True,
             windows=(5, 8, 13) if local_groups else (),
             attention_chunks=(1, 2, 3) if local_groups else (),
+            draft_block_sizes=(4, 8, 16) if draft_groups else (),
             policies=("fcfs", "priority"),
             conv_widths=(4,),
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
@@ -88,12 +93,9 @@ class VllmFactory:
                 **(_CONNECTOR if connectors else {}),
             },
             features=frozenset(
-                {
-                    "block-tables",
-                    "padding",
-                    *({"partial-hits"} if partial_hits else ()),
-                    *(_TRANSFERS if connectors else ()),
-                }
+                {"block-tables", "padding"}
+                | ({"partial-hits"} if partial_hits else set())
+                | (_TRANSFERS if connectors else set())
             ),
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
@@ -103,7 +105,7 @@ class VllmFactory:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         if {group.kind for group in config.groups} != {"mamba", "attention"}:
             return "it needs groups of both kinds, mamba and attention"
-        if reason := self._local(config) or self._sizes(config):
+        if reason := self._local(config) or self._sizes(config) or self._draft(config):
             return reason
         if config.conv_width not in self.capabilities.conv_widths:
             return f"conv_width must be {self.capabilities.conv_widths[0]}"
@@ -159,6 +161,30 @@ class VllmFactory:
         states = max(group.block_size for group in config.groups if group.kind == "mamba")
         if any(group.block_size % states for group in config.groups):
             return "the planner makes attention blocks as large as the blocks of states, or a multiple"
+        return ""
+
+    def _draft(self, config: Config) -> str:
+        """Return "", or the reason why a group of the drafter is not supported."""
+        drafting = [group for group in config.groups if group.draft]
+        if not drafting:
+            return ""
+        if not self.capabilities.draft_block_sizes:
+            return "the drafter of this release has no group of its own here"
+        if len(drafting) > 1 or not config.num_speculative_tokens or config.options.get("runner", "v2") != "v2":
+            return "the V2 runner has one drafter with a group, if there are drafts"
+        if config.options.get("graphs", "none") != "none":
+            return "the drafter's own graphs are not driven"
+        if any(group.window or group.chunk for group in drafting):
+            return "the drafter attends to everything"
+        if not any(group.kind == "attention" and not group.draft for group in config.groups):
+            return "the model needs attention of its own"
+        # Layers of one shape form groups as large as the smallest number of layers of any shape.
+        shapes = Counter(
+            (group.kind, group.kind == "attention" and group.block_size, group.window, group.chunk)
+            for group in config.groups
+        )
+        if {group.layers for group in config.groups} != {1} or min(shapes.values()) > 1:
+            return "vLLM would put the drafter's layer into a group of the model's"
         return ""
 
     def _local(self, config: Config) -> str:
@@ -232,6 +258,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
         connectors=compat.has_connectors(),
+        draft_groups=compat.has_v2() and compat.has_draft_layers(),
     )
     trial = Config(
         num_blocks=40,

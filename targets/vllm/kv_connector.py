@@ -30,7 +30,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from ...reference.layout import Layout
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, chain
-from ..base.external import computed_elsewhere, keys_to_load, longest_load
+from ..base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
 from ..base.observe import Content, Loaded, PlannedRow, SlotContent
 from ..base.trace import Config, ExternalLoad
 from .hooks import Recorder
@@ -98,7 +98,8 @@ class Store:
 
     def announce(self, event: ExternalLoad, tokens: Sequence[int]) -> None:
         """Store the first tokens of a request, as computed by another engine."""
-        for key, content in computed_elsewhere(self.layout, tokens[: event.length], event.states):
+        unit = whole_blocks(self.layout)
+        for key, content in computed_elsewhere(self.layout, tokens[: event.length], event.states, unit):
             self.pages.setdefault(key, (content,) * self.layout.groups[key.group].layers)
         self.delays[event.name] = event.delay
         if event.breaks_off:
@@ -270,7 +271,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
             tags = self._tags(request)
             for column, block in enumerate(self.manager.coordinator.single_type_managers[index].req_to_blocks[name]):
                 depth = (column + 1) * group.block_size
-                if block.block_hash is None or block.is_null or depth > request.num_prompt_tokens:
+                if block.block_hash_num_tokens != depth or block.is_null or depth > request.num_prompt_tokens:
                     continue
                 key = Key(index, depth, tags[depth])
                 if key not in self.store.pages:
@@ -286,7 +287,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         return [
             Save(Key(group, depth, tags[depth]), block)
             for group, block, depth in offers
-            if block and depth <= request.num_prompt_tokens
+            if block and depth <= request.num_prompt_tokens and not depth % self.store.layout.groups[group].block_size
         ]
 
     # The worker's side.

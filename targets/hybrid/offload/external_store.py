@@ -31,7 +31,7 @@ class ExternalStore:
 
     def seed(self, tokens: Sequence[int], states: bool) -> None:
         """Add entries for these tokens, as computed by another engine."""
-        for key, content in computed_elsewhere(self.layout, tokens, states):
+        for key, content in computed_elsewhere(self.layout, tokens, states, self.layout.hit_unit):
             self.pages.setdefault(key, (content,) * self.layout.groups[key.group].layers)
 
     def layers(self, group: int) -> Sequence[int]:

@@ -194,7 +194,6 @@ TRACES: dict[str, Trace] = {
 NOTHING = make_trace(arrive("r0", 5, new=1), groups=(Group("attention", 16),), graph_sizes=())
 
 
-LOADS = {"async-loads", "failing-loads", "held-for-transfer"}
 ELSEWHERE = {
     "slots",
     "snapshots",
@@ -202,8 +201,10 @@ ELSEWHERE = {
     "observes:caches",
     "observes:numeric",
     "observes:real_model",
+    "async-loads",
+    "failing-loads",
+    "held-for-transfer",
     *BATCH_EVENTS,
-    *LOADS,
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of

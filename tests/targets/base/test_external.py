@@ -4,12 +4,12 @@ import pytest
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.tokens import Truth
-from hybridfuzz.targets.base.external import computed_elsewhere, keys_to_load, longest_load
+from hybridfuzz.targets.base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
 from hybridfuzz.targets.base.observe import SlotContent, StateContent
 
 LAYOUT = Layout((Group("mamba", 16), Group("attention", 8), Group("attention", 8, window=10)), 20, 4, "align", True)
 TRUTH = Truth((("a", 60),))
-STORED = dict(computed_elsewhere(LAYOUT, TRUTH.tokens[:41], states=True))
+STORED = dict(computed_elsewhere(LAYOUT, TRUTH.tokens[:41], True, whole_blocks(LAYOUT)))
 
 
 def test_another_engine_stores_attention_blocks_and_the_last_state() -> None:
@@ -17,7 +17,7 @@ def test_another_engine_stores_attention_blocks_and_the_last_state() -> None:
     assert [key.depth for key in STORED if key.group == 0] == [32]
     assert STORED[Key(0, 32, TRUTH.tag(32))] == StateContent(TRUTH.tag(32), TRUTH.window(32, 4))
     assert STORED[Key(1, 24, TRUTH.tag(24))] == SlotContent(TRUTH.slots(16, 24))
-    assert not [key for key, _ in computed_elsewhere(LAYOUT, TRUTH.tokens[:41], states=False) if key.group == 0]
+    assert not [key for key, _ in computed_elsewhere(LAYOUT, TRUTH.tokens[:41], False, 16) if key.group == 0]
 
 
 @pytest.mark.parametrize(
