@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from ...reference.layout import cached_columns, cdiv
 from ...reference.prefix_cache import (
@@ -33,6 +34,7 @@ class Hash(Oracle):
         super().__init__()
         self._judged: View | None = None
         self._known: Mapping[int, Key] = {}
+        self._aliases: Mapping[int, Sequence[Key]] = {}
         self._reach: dict[str, int] = {}
         """Tokens by request that the planned steps compute, drafts and steps in flight included."""
         self._tables: Mapping[str, Table] = {}
@@ -60,8 +62,34 @@ class Hash(Oracle):
                     if violation:
                         return violation
             self._known = view.published
+        if view.aliases != self._aliases:
+            for block, keys in view.aliases.items():
+                for key in keys:
+                    if key not in self._aliases.get(block, ()) and self._known.get(block) != key:
+                        violation = self._alias(context, view, block, key)
+                        if violation:
+                            return violation
+            self._aliases = view.aliases
         self._tables = view.tables
         return None
+
+    def _alias(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
+        """A further key of an attention block names a beginning of what its own key names."""
+        self.exercised["M2"] += 1
+        own, group = view.published[block], context.layout.groups[key.group]
+        truth = context.reference.truths.get(own)
+        inside = own.group == key.group and group.kind == "attention" and 0 < own.depth - key.depth < group.block_size
+        if inside and (truth is None or truth.tag(key.depth) == key.tag):
+            return None
+        return self.violation(
+            context,
+            "alias",
+            f"block {block}, published as {own}, is also published as {key}, which is no beginning of it",
+            expected=f"a beginning of {own}",
+            observed=key,
+            group=key.group,
+            block=block,
+        )
 
     def _disagreement(self, context: Context, view: View, labels: Mapping[int, Key]) -> Violation | None:
         for block in view.published.keys() | labels.keys():
@@ -158,7 +186,11 @@ class HitValidity(Oracle):
         life = context.reference.lives[row.name]
         for index in context.layout.eagle_groups:
             group = context.layout.groups[index]
-            available = {*context.before.published.values(), *planned.view.published.values()}
+            available = {
+                *context.before.published.values(),
+                *planned.view.published.values(),
+                *chain.from_iterable([*context.before.aliases.values(), *planned.view.aliases.values()]),
+            }
             if group.is_local:
                 if available.issuperset(keys_given_up(context.layout, index, life.truth.tags, row.hit)):
                     continue

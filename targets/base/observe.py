@@ -50,6 +50,7 @@ class View(Struct, frozen=True, gc=False):
     published  block id -> key, for every block that a lookup can reach, read from the lookup structure
     labels     the same from the blocks' own fields; equal to `published` in a correct target, None if not observed
     tables     request -> the scheduler's table; only requests that hold blocks
+    aliases    block id -> further keys that reach a published block, of smaller depths
     pins       block id -> references that are not from a table
     copies     block id -> the block whose whole pages a step that was just planned copies into it
     waiting, running  names, in queue order; where there are batch events `running` is in the order of the rows
@@ -75,6 +76,7 @@ class View(Struct, frozen=True, gc=False):
     parked: Sequence[str] = ()
     caches: Mapping[str, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)
+    aliases: Mapping[int, Sequence[Key]] = field(default_factory=dict)
 
 
 class PlannedRow(Struct, frozen=True, gc=False, array_like=True):

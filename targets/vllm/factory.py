@@ -144,6 +144,10 @@ class VllmFactory:
         unit = int(config.options.get("prefix_match_unit", "0"))
         if unit and config.hash_block_size % unit:
             return "every block size must be a multiple of prefix_match_unit"
+        if 0 < unit < config.conv_width - 1 and config.options.get("mixer") == "mamba2":
+            return (
+                "a chunk of a Mamba 2 layer may leave a state after prefix_match_unit tokens, whose window it must hold"
+            )
         inner = sum(group.kind == "mamba" for group in config.groups) * (config.options.get("mixer") == "mamba2")
         if unit and config.num_blocks < config.smallest_pool() + inner + len(config.groups):
             return "a hit inside a block may need one more block for each group: raise num_blocks"

@@ -93,21 +93,27 @@ class Host:
         key = self._known[label] = self._keys.key(group_id(label), block_hash(label))
         return key
 
-    def published(self) -> dict[int, Key]:
-        """Return the blocks that lookups can reach."""
+    def published(self, aliases: dict[int, list[Key]]) -> dict[int, Key]:
+        """Return the blocks that lookups can reach, and fill `aliases`.
+
+        A block may also have keys of partial depths; the deepest one covers all of its content.
+        """
         found: dict[int, Key] = {}
         known = self._known.get
         for label, blocks in self.pool.cached_block_hash_to_block._cache.items():
             key = known(label) or self._learn(label)
             for block in blocks if isinstance(blocks, dict) else (blocks.block_id,):
-                # A block may also have keys of partial depths; the deepest one covers all of its content.
-                if block not in found or found[block].depth < key.depth:
+                other = found.get(block)
+                if other is None or other.depth < key.depth:
                     found[block] = key
+                if other is not None:
+                    aliases.setdefault(block, []).append(min(other, key))
         return found
 
     def view(self) -> View:
         """Return all of the host's metadata."""
         scheduler, blocks, known = self.scheduler, self.pool.blocks, self._known.get
+        aliases: dict[int, list[Key]] = {}
         labels = [(block.block_id, label) for block in blocks if (label := block.block_hash) is not None]
         tables, references = self.tables(), [0 if block.is_null else block.ref_cnt for block in blocks]
         pins = Counter(compat.blocks_to_free(scheduler))
@@ -117,7 +123,8 @@ class Host:
         return View(
             free=[block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()],
             references=references,
-            published=self.published(),
+            published=self.published(aliases),
+            aliases=aliases,
             labels={block: known(label) or self._learn(label) for block, label in labels},
             tables=tables,
             waiting=[one.request_id for queue in self._queues for one in getattr(scheduler, queue)],

@@ -21,7 +21,7 @@ def test_a_key_of_a_state_inside_a_chunk(inner_states: bool, column: int, silent
     table = [0, 0, 0]
     table[column] = 5
     view: Any = SimpleNamespace(
-        published={5: Key(0, 4, life.truth.tag(4))}, labels=None, tables={"r0": [table]}, pins={}, copies={}
+        published={5: Key(0, 4, life.truth.tag(4))}, labels=None, tables={"r0": [table]}, pins={}, copies={}, aliases={}
     )
     reference = SimpleNamespace(lives={"r0": life}, ledger=None)
     context: Any = SimpleNamespace(

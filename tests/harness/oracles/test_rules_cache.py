@@ -366,3 +366,14 @@ def test_eagle_drops_the_block_after_the_hit_from_a_window(published: tuple[int,
     planned = plan(context, PlannedRow("r0", 12, 4, 0, True, 12), tables=tables, published=blocks)
     violation = HitValidity()._block_given_up(context, planned, planned.rows[0])
     assert field_of(violation) == field
+
+
+@pytest.mark.parametrize(("alias", "field"), [
+    (key(1, 6), ""), (key(1, 6, "b"), "alias"), (key(1, 4), "alias"), (key(0, 6), "alias"), (key(1, 10), "alias"),
+])  # fmt: skip
+def test_a_further_key_of_a_block_names_a_beginning_of_its_content(alias: Key, field: str) -> None:
+    """Block 6 holds positions 4 to 7 of r0: depth 6 is a beginning of that, depth 4 is another block."""
+    context = context_of(FINE, r0=life_of("r0", 20, settled=10))
+    context.reference.note_published({6: key(1, 8)}, 0)
+    view = msgspec.structs.replace(view_of(FINE, {"r0": R0}, {6: key(1, 8)}), aliases={6: [alias]})
+    assert field_of(Hash().on_view(context, view)) == field

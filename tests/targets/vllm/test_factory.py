@@ -97,6 +97,8 @@ def local_config(*extra: Group, states: int = 8, **changes: Any) -> Config:
         (local_config(Group("attention", 16, chunk=16)), "unequal"),
         (local_config(states=4), ""),
         (local_config(prefix_match_unit="2"), ""),
+        (local_config(prefix_match_unit="2", mixer="mamba2"), "whose window it must hold"),
+        (local_config(prefix_match_unit="4", mixer="mamba2"), ""),
         (local_config(Group("attention", 12, window=5), states=4, prefix_match_unit="8"), "prefix_match_unit"),
         (local_config(prefix_match_unit="2", num_blocks=17), "one more block for each group"),
     ],

@@ -1,7 +1,7 @@
 """Groups of local attention, unequal blocks and hits inside blocks on the real engine: reached, and silent.
 
-Under `SOUND` no bug of 0.33.0 is known. Of those that hits inside blocks have (docs/explanation/vllm.md), cause 11
-needs two layers in a group and cause 12 Mamba 2.
+Under `SOUND` no bug of 0.33.0 is known. Of those with hits inside blocks (docs/explanation/vllm.md), cause 11 needs two
+layers in a group and cause 12 Mamba 2.
 """
 
 import os
