@@ -98,6 +98,8 @@ class Engine:
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             self.runner.initialize_kv_cache(plan.worker)
+            if config.options.get("metadata", "each") == "shared":
+                compat.share_state_indices(self.runner)
             self.cache_config = plan.worker
             compat.prepare_zeroing(self.runner, plan.worker)
             self.layers = [*model.layers, *self._draft_layers]

@@ -28,6 +28,7 @@ class VllmFactory:
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
+    shared_metadata  groups of GDN layers can share metadata, as on a GPU
     draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
 
@@ -48,6 +49,7 @@ class VllmFactory:
         local_groups: bool = False,
         partial_hits: bool = False,
         draft_groups: bool = False,
+        shared_metadata: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -84,6 +86,7 @@ class VllmFactory:
                 "graphs": ("decode", "none") if graphs else ("none",),
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
+                **({"metadata": ("each", "shared")} if shared_metadata else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
             },
             features=frozenset({"block-tables", "padding"} | ({"partial-hits"} if partial_hits else set())),
@@ -119,6 +122,10 @@ class VllmFactory:
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
         mixer = config.options.get("mixer", "gdn")
+        if config.options.get("metadata", "each") == "shared" and (
+            mixer != "gdn" or config.options.get("runner") != "v2"
+        ):
+            return "only GDN layers on the V2 runner share metadata"
         if mixer in self._plain_mixers and config.num_speculative_tokens:
             return f"mixer={mixer} does not speculate in this release"
         if config.mamba_cache_mode == "all":
@@ -247,6 +254,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         aligns_tables=compat.aligns_tables(),
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
+        shared_metadata=compat.has_v2() and compat.shares_state_indices(),
         draft_groups=compat.has_v2() and compat.has_draft_layers(),
     )
     trial = Config(
