@@ -8,7 +8,7 @@ from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .options import drafts_on_device
+from .options import drafts_on_device, is_v2
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
@@ -122,9 +122,7 @@ class VllmFactory:
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
         mixer = config.options.get("mixer", "gdn")
-        if config.options.get("metadata", "each") == "shared" and (
-            mixer != "gdn" or config.options.get("runner") != "v2"
-        ):
+        if config.options.get("metadata") == "shared" and not (mixer == "gdn" and is_v2(config)):
             return "only GDN layers on the V2 runner share metadata"
         if mixer in self._plain_mixers and config.num_speculative_tokens:
             return f"mixer={mixer} does not speculate in this release"
