@@ -71,7 +71,8 @@ BREAKS = (
           "in flight computes them before a step could hit them."),
     Break("chunk-past-boundary", SCHEDULER, ALIGN,
           "a chunk that starts inside a block runs past the boundary whose state is published",
-          "if start % block_size != 0 and not use_internal", "if start % block_size == 0 and not use_internal"),
+          "next_block_boundary if start % block_size != 0 else 0",
+          "next_block_boundary if start % block_size == 0 else 0"),
     Break("preempted-not-reported", SCHEDULER, V2, "a preemption is not reported to the worker, which keeps the row",
           "        self.reset_preempted_req_ids.add(request.request_id)\n", ""),
     Break("stop-without-rollback", SCHEDULER, SPEC | ALIGN, "accepted drafts behind the last token count as computed",
@@ -341,6 +342,12 @@ DRILL = Drill(
     BREAKS + FEATURE_BREAKS,
 )
 
-if __name__ == "__main__":
+
+def target() -> str:
+    """Return the target string of the release with the fixes of its own bugs."""
     release = prepare(DRILL.target, print)
-    main(replace(DRILL, target=f"vllm@{patched(release, [*fixes_of(release.version).values()]).tree}"))
+    return f"vllm@{patched(release, [*fixes_of(release.version).values()]).tree}"
+
+
+if __name__ == "__main__":
+    main(replace(DRILL, target=target()))

@@ -3,6 +3,7 @@
     python benchmarks/vllm_releases.py --out cells.json       each trace on each release; prints the table
     python benchmarks/vllm_releases.py --out cells.json --releases 0.16.0 0.17.1 --traces '*null*'
     python benchmarks/vllm_releases.py --steps 20000          random traces: signatures and how often each was seen
+    python benchmarks/vllm_releases.py --steps 20000 --fixes --releases 0.16.0 --config mamba_cache_mode=align
 
 A trace is one of corpus/vllm of a release before 0.28, or of the V1 runner. --out keeps all cells: a later run adds to
 them or replaces them. A cell is the signature, "-" for a silent release, or "refused" where the release cannot be
@@ -12,6 +13,7 @@ configured so.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import time
 from collections import Counter
@@ -19,9 +21,11 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.pip import version_numbers
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
@@ -57,8 +61,24 @@ def shown(worker: WorkerClient, path: Path) -> str:
     return violation.signature if violation else SILENT
 
 
-def fuzz(worker: WorkerClient, steps: int, seed: int, overrides: dict[str, object]) -> tuple[int, Counter[str]]:
-    """Run random traces until `steps` steps have run; return their number and the signatures with their first trace."""
+def launch_of(spec: str, fixes: bool) -> Launch:
+    """Return the launch of a release, with all of its packaged patches if `fixes`."""
+    launch = prepare(spec, lambda _: None)
+    if not fixes:
+        return launch
+    applied = apply_fixes(launch, read_fixes(BUILTIN, spec), spec, datetime.date.today())
+    for title, problem in applied.problems.items():
+        print(f"    {title} is not applied: {problem}", flush=True)
+    return applied.launch
+
+
+def fuzz(
+    worker: WorkerClient, steps: int, seed: int, overrides: dict[str, object], keep: Path | None
+) -> tuple[int, Counter[str]]:
+    """Run random traces until `steps` steps have run; return their number and the signatures with their counts.
+
+    Failing traces are saved to the folder `keep`.
+    """
     found: Counter[str] = Counter()
     done = first = 0
     while done < steps:  # a batch ends with its first violation
@@ -67,6 +87,8 @@ def fuzz(worker: WorkerClient, steps: int, seed: int, overrides: dict[str, objec
             if ran.outcome.violation:
                 found[ran.outcome.violation.signature] += 1
                 print(f"        trace {first}: {ran.outcome.violation.message[:200]}", flush=True)
+                if keep and ran.trace:
+                    save_trace(ran.trace, keep / f"{worker.spec}-{first}--{ran.outcome.violation.signature}.json")
             first += 1
             if done >= steps:
                 break
@@ -104,6 +126,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="run random traces instead, this many steps per release")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--config", nargs="*", default=[], metavar="K=V", help="settings that are not drawn")
+    parser.add_argument("--fixes", action="store_true", help="apply the packaged patches of each release")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="save failing random traces there")
     arguments = parser.parse_args()
     overrides: dict[str, object] = dict(one.split("=", 1) for one in arguments.config)
     out: Path | None = arguments.out
@@ -112,10 +136,10 @@ def main() -> None:
         began = time.monotonic()
         spec = f"vllm@{release}"
         print(f"{release}:", flush=True)
-        with WorkerClient(spec, prepare(spec, lambda _: None), trace_seconds=300) as worker:
+        with WorkerClient(spec, launch_of(spec, arguments.fixes), trace_seconds=300) as worker:
             worker.start()
             if arguments.steps:
-                steps, found = fuzz(worker, arguments.steps, arguments.seed, overrides)
+                steps, found = fuzz(worker, arguments.steps, arguments.seed, overrides, arguments.keep)
                 print(f"    {steps} steps", flush=True)
                 for signature, count in found.most_common():
                     print(f"    {count:4} {signature}", flush=True)

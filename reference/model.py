@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .batch import reordered, repeated, selected
 from .layout import Layout, cached_columns
@@ -23,8 +23,9 @@ Table = Sequence[Sequence[int]]
 
 @dataclass(slots=True)
 class PlanFacts:
-    """One planned step. Of its rows only: `lives`, `admitted` (request -> tokens that it starts from) and `reused`
-    (request -> tokens of a prefix hit; without sessions that resume with their own caches)."""
+    """One planned step. Of its rows only: `lives`, `admitted` (request -> tokens that it starts from), `reused`
+    (request -> tokens of a prefix hit; without sessions that resume with their own caches) and `loaded` (request ->
+    the table that it got to be loaded into while it waited)."""
 
     step: int
     lives: dict[str, Life]
@@ -33,6 +34,7 @@ class PlanFacts:
     tables: Mapping[str, Table]
     references: Sequence[int]
     published: Mapping[int, Key]
+    loaded: dict[str, Table] = field(default_factory=dict)
 
 
 class Reference:
@@ -52,6 +54,9 @@ class Reference:
         """Block -> its key and the step in whose planning (or after which) it was published."""
         self.replaced: dict[str, Truth] = {}
         """The tokens that a row had before it took over those of another row, for messages."""
+        self.loading: dict[str, PlanFacts] = {}
+        """Waiting requests for which content is loaded -> the planning that allocated their blocks. An aborted request
+        stays: its load may still write."""
         self.handed_out: list[int] = []
         """Blocks that changed hands when the current step was entered."""
         self.batch: Sequence[str] | None = None
@@ -80,13 +85,50 @@ class Reference:
         assert step not in self.pending, "a step is planned once"
         facts = PlanFacts(step, {}, {}, {}, tables, references, published)
         for name, start, hit in rows:
+            load = self.loading.pop(name, None)
             facts.lives[name] = self.lives[name]
-            if start is not None:
+            if load is not None and start is None:
+                facts.admitted[name], facts.loaded[name] = load.admitted[name], load.tables[name]
+            elif start is not None:
                 facts.admitted[name] = start
             if hit is not None:
                 facts.reused[name] = hit
         if facts.lives:
             self.pending[step] = facts
+        return facts
+
+    def plan_load(
+        self,
+        step: int,
+        row: tuple[str, int, int],
+        tables: Mapping[str, Table],
+        references: Sequence[int],
+        published: Mapping[int, Key],
+    ) -> None:
+        """Add a load for a waiting request, which starts at any time and ends before the request's first step.
+
+        `row` is (request, tokens that it starts from once the load ended, tokens of a prefix hit).
+        """
+        name, start, hit = row
+        lives = {name: self.lives[name]}
+        self.loading[name] = PlanFacts(step, lives, {name: start}, {name: hit}, tables, references, published)
+
+    def load(self, step: int, name: str) -> PlanFacts | None:
+        """Return the facts for a load: those of its own planning if the request waits for it, else those of `step`.
+
+        A request that waits for a load gets its blocks with the first write of the load, in whatever order that comes
+        with forwards, even with one of its own life before a preemption. It is admitted by the step that computes it.
+        """
+        facts = self.loading.get(name)
+        if facts is None:
+            return self.enter(step)
+        if name not in facts.loaded:
+            facts.loaded[name] = table = facts.tables[name]
+            for index, columns in enumerate(table):
+                reused = cached_columns(self.layout.groups[index], self.layout.mode, facts.reused[name])
+                for block in columns[reused:]:
+                    if block != self.layout.null_block:
+                        self.ledger.hand_out(block, name, index, facts.step)
         return facts
 
     def note_published(self, published: Mapping[int, Key], step: int) -> None:
@@ -138,6 +180,7 @@ class Reference:
         self.handed_out = []
         for name, start in facts.admitted.items():
             facts.lives[name].admit(start)
+        self._entered_tables.update(facts.loaded)
         for name in facts.lives:
             self._hand_out_new_blocks(name, facts)
         self._tables_before = facts.tables
@@ -150,7 +193,7 @@ class Reference:
         if table == before:
             return
         self._entered_tables[name] = table
-        kept = self._kept(name) if hit is None and name in facts.admitted else ()
+        kept = self._kept(name) if hit is None and name in facts.admitted and name not in facts.loaded else ()
         for index, columns in enumerate(table):
             held = before[index] if before else ()
             if columns == held:

@@ -33,6 +33,7 @@ class Life:
     __slots__ = (
         "aborted",
         "delivered",
+        "load_breaks_off",
         "max_new_tokens",
         "name",
         "parked",
@@ -56,6 +57,8 @@ class Life:
         """True from an admission until its first executed step."""
         self.speculated = False
         """True if the last executed step verified drafts."""
+        self.load_breaks_off = False
+        """True if a load for the request breaks off: an engine may end it with an error."""
         self.aborted = False
         """True once its client aborted it; an engine may need another step to release it."""
 

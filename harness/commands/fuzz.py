@@ -20,9 +20,8 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..workers.protocol import OpenWorker
 
 EXAMPLES = """\
-The same seed gives the same traces; an interrupted campaign goes on with the same command.
-The self-test plants bugs in the built-in target: "blind" if none is detected. Exit: 0 clean,
-1 violation, 2 usage, 3 vacuous (a state was missed), blind or outdated, 4 internal, 5 interrupted.
+The same command continues an interrupted campaign. Blind: the self-test missed its planted bugs.
+Exit: 0 clean, 1 violation, 2 usage, 3 vacuous (a state was missed), blind or outdated, 4 internal, 5 interrupted.
 example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0

@@ -218,6 +218,9 @@ class _Run:
         for name in delivered.finished:
             if name in self.live and self.live[name].end != "aborted":
                 self.live[name].end = ""
+        for name in delivered.failed:
+            if name in self.live and self.live[name].end != "aborted":
+                self.live[name].end = "ended with an error"
 
     def drain(self) -> None:
         """Step until no request runs or waits, and once for each step in flight; up to a bound."""

@@ -71,6 +71,8 @@ class Grammar:
         self.short = choices.chance(50)
         self.talks = "resume" in capabilities.events and choices.chance(50)
         self.forks = self.talks and "fork" in capabilities.events and choices.chance(40)
+        self.waits = "async-loads" in capabilities.features
+        """True if requests wait for loads, which an arrival then often brings: later the request runs already."""
         self.cuts = self.talks and "truncate" in capabilities.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
@@ -105,6 +107,8 @@ class Grammar:
 
     def _draw(self) -> AnyEvent:
         choices = self.choices
+        if self.waits and isinstance(self._last, Arrive) and choices.chance(25):
+            return self.external_load()
         if not self.left:
             self.idle += 1
             if self.history and "dummy_run" in self.capabilities.events and choices.chance(25):
@@ -285,7 +289,10 @@ class Grammar:
     def external_load(self) -> ExternalLoad:
         """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""
         name, chance = list(self.left or ["r0"])[-1], self.choices.chance
-        return ExternalLoad(name, self.length(self.config.max_model_len), chance(85), chance(20))
+        length, states = self.length(self.config.max_model_len), chance(85)
+        if not self.waits:
+            return ExternalLoad(name, length, states, chance(20))
+        return ExternalLoad(name, length, states, chance(40), self.choices.integer(0, 4))
 
     def select(self) -> Select:
         """Return a selection of most of the requests that are probably in the batch, in any order."""

@@ -14,6 +14,7 @@ from ...targets.base.trace import (
     Config,
     Crop,
     Event,
+    ExternalLoad,
     Fork,
     Park,
     Reorder,
@@ -35,6 +36,8 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
         life = reference.lives.get(event.name)
         if life is not None and life.parked and fits(config, event, life.known):
             life.resume(event.prompt, event.max_new_tokens)
+    elif isinstance(event, ExternalLoad) and event.breaks_off and event.name in reference.lives:
+        reference.lives[event.name].load_breaks_off = True
 
 
 def confirm_batch(

@@ -45,6 +45,7 @@ def summarize_event(records: Sequence[Record]) -> EventSummary:
         elif isinstance(record, Delivered):
             delivered += [f"{name} {list(tokens)}" for name, tokens in sorted(record.outputs)]
             delivered += [f"{name} ended" for name in sorted(record.finished)]
+            delivered += [f"{name} ended with an error" for name in sorted(record.failed)]
     return EventSummary(", ".join(planned), ", ".join(delivered))
 
 

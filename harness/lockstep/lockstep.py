@@ -19,6 +19,7 @@ from ...targets.base.observe import (
     Delivered,
     Forward,
     ForwardRow,
+    Loaded,
     Numeric,
     OutOfRange,
     Planned,
@@ -142,13 +143,15 @@ class Lockstep:
 
     def _record(self, record: Record) -> Violation | None:
         context, reference = self.context, self.context.reference
-        context.step = record.step
+        context.step, entered = record.step, context.facts
         if isinstance(record, Planned):
             for row in record.rows:
                 life = reference.lives.get(row.name)
                 if life is None or life.parked:
                     return ended_request(context, row.name)
             self._plan(record)
+        elif isinstance(record, Loaded):
+            context.facts = reference.load(record.step, record.request)
         elif not isinstance(record, Delivered):
             context.facts = reference.enter(record.step)
         if isinstance(record, Forward):
@@ -160,12 +163,16 @@ class Lockstep:
         self.reached.after_record(record, context)
         if type(record) in MOVES:
             take_over(reference.ledger, record)
+        if isinstance(record, Loaded) and record.request in reference.loading:
+            context.facts = entered  # a load for a waiting request is no part of the step that the device is in
         if isinstance(record, Numeric):
             self._note([output.values.tobytes() for output in record.outputs])
         elif isinstance(record, Delivered):
             self._note(record.outputs)
             for name in record.finished:
                 reference.end(name)
+            for name in record.failed:
+                reference.forget(name)
         return None
 
     def _plan(self, planned: Planned) -> None:
@@ -175,8 +182,13 @@ class Lockstep:
             if row.admitted
             else (row.name, None, None)
             for row in planned.rows
+            if not row.loads_apart
         ]
-        self.context.reference.plan(planned.step, rows, view.tables, view.references, view.published)
+        facts = view.tables, view.references, view.published
+        self.context.reference.plan(planned.step, rows, *facts)
+        for row in planned.rows:
+            if row.loads_apart:
+                self.context.reference.plan_load(planned.step, (row.name, row.hit + row.external, row.hit), *facts)
         self.context.reference.note_published(view.published, planned.step)
         self._planned_view, self._planned_step = view, planned.step
         self.steps += 1

@@ -5,6 +5,7 @@ States are derived from the same records and views that the oracles check, so ea
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 from ...reference.layout import Layout
@@ -13,6 +14,7 @@ from ...reference.request import Life
 from ...targets.base.observe import (
     Content,
     Copied,
+    Delivered,
     Forward,
     ForwardRow,
     Loaded,
@@ -70,6 +72,8 @@ class ReachedStates:
         """The first content that was read."""
         self._seats: list[str] = []
         """Requests of the last batch, by row."""
+        self._loading: set[str] = set()
+        """Requests that wait for a load."""
 
     def after_record(self, record: Record, context: Context) -> None:
         """Count the states of a record. Called after the oracles accepted it and before the reference applies it."""
@@ -85,6 +89,10 @@ class ReachedStates:
             self.counts["blocks zeroed"] += 1
         elif isinstance(record, Loaded):
             self.counts["loaded from outside the pool"] += 1
+            earlier = any(step < record.step for step in context.reference.pending)
+            self.counts["load overtook a step in flight"] += earlier and record.request in context.reference.loading
+        elif isinstance(record, Delivered):
+            self.counts["request ended with an error by its load"] += len(record.failed)
 
     def _observed(self, record: Record) -> None:
         """Note which of the declared observations were delivered, each once in a trace."""
@@ -147,17 +155,29 @@ class ReachedStates:
             if row.kept:
                 counts["turn resumed with kept caches"] += 1
                 counts["turn resumed from a checkpoint"] += row.kept < self._parked_with.get(row.name, 0)
-            if row.start < life.truth.prompt_length:
+            if row.loads_apart:
+                counts["load tried again after it broke off"] += row.name in self._loading
+                self._loading.add(row.name)
+            else:
+                self._loaded(row)
+            if not row.loads_apart and row.start < life.truth.prompt_length:
                 prompts += 1
                 self._prompt(row, life, context)
         if admitted > 1:
             counts["two admitted in one step"] += 1
         holders = planned.view.tables or planned.view.caches
-        if not holders.keys().isdisjoint(planned.view.waiting):
+        if not holders.keys().isdisjoint(set(planned.view.waiting) - self._loading):
             counts["resumed turn waits while holding its caches"] += 1
         if 0 < prompts < len(rows):
             counts["prompts and decodes in one step"] += 1
             counts["prompts and drafts in one step"] += any(row.drafts for row in rows)
+
+    def _loaded(self, row: PlannedRow) -> None:
+        """Count the end of a load for a waiting request."""
+        if row.name in self._loading:
+            self._loading.remove(row.name)
+            self.counts["request computed after it waited for a load"] += not row.admitted
+            self.counts["request computed after its load broke off"] += row.admitted
 
     def _published(self, view: View, context: Context) -> None:
         counts, before, now = self.counts, context.before.published, view.published
@@ -196,7 +216,7 @@ class ReachedStates:
                 counts["hit on content written by decoding"] += 1
                 break
         since, published = context.reference.published_since, context.before.published
-        first = min(context.reference.pending)
+        first = min(context.reference.pending, default=sys.maxsize)
         counts["hit on content still in flight"] += any(
             key.tag == tag and since[block][1] >= first for block, key in published.items() if block in since
         )
@@ -324,6 +344,11 @@ class ReachedStates:
             counts["cached content moved to another tier"] += isinstance(event, MoveTier)
         if view.parked or context.before.parked:
             self._parked(event, context, view)
+        if isinstance(event, Abort) and event.name in self._loading:
+            self._loading.remove(event.name)
+            counts["aborted while a load was under way"] += 1
+        ended = view.tables.keys() - context.reference.lives.keys() - {*view.running, *view.waiting, *view.parked}
+        counts["blocks held for a transfer after the end of their request"] += bool(ended)
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)

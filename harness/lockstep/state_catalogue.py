@@ -102,6 +102,13 @@ REQUIRES: dict[str, str] = {
     "loaded from outside the pool": "external_load caching",
     "hit extended by a load": "external_load caching",
     "stored outside the pool": "stores caching",
+    "request computed after it waited for a load": "async-loads caching",
+    "request computed after its load broke off": "async-loads caching",
+    "load tried again after it broke off": "async-loads caching",
+    "aborted while a load was under way": "async-loads abort caching",
+    "load overtook a step in flight": "async-loads async caching",
+    "request ended with an error by its load": "failing-loads caching",
+    "blocks held for a transfer after the end of their request": "held-for-transfer",
     "cached content moved to another tier": "move_tier caching",
     "memory given back and taken again": "sleep",
     # speculation

@@ -8,7 +8,8 @@ from .base import Context, Oracle
 
 
 class Order(Oracle):
-    """S8: no zeroing, copy or forward of a step overtakes the forward of an earlier step that uses the same block."""
+    """S8: no zeroing, copy or forward of a step overtakes the forward of an earlier step that uses the same block. A
+    load for a waiting request has no place in this order: what it must not overtake shows in content (S1, S2, S3)."""
 
     ids = ("S8",)
     title = "order"
@@ -25,6 +26,8 @@ class Order(Oracle):
         return self._overtakes(context, copied.step, copied.destination, "is overwritten by a copy")
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
+        if loaded.request in context.reference.loading:
+            return None
         return self._overtakes(context, loaded.step, loaded.block, "is loaded into")
 
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:

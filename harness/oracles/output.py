@@ -11,7 +11,7 @@ from .base import Context, Oracle
 class Output(Oracle):
     """S6: a request's inputs and outputs are those of the language model on its prompt, regardless of caching, chunked
     prefill, speculative decoding and the rest of the batch; exactly the correct drafts are accepted, or only those up
-    to the request's last token."""
+    to the request's last token. A request ends with an error only if a load for it breaks off."""
 
     ids = ("S6",)
     title = "output"
@@ -55,6 +55,10 @@ class Output(Oracle):
             life = context.reference.lives.get(name)
             if life is not None and not life.aborted and life.delivered != life.max_new_tokens:
                 return self._differs(context, life, "length", life.max_new_tokens, life.delivered)
+        for name in delivered.failed:
+            life = context.reference.lives.get(name)
+            if life is not None and not life.aborted and not life.load_breaks_off:
+                return self._differs(context, life, "error", "no error", "an error")
         return None
 
     def _differs(self, context: Context, life: Life, field: str, wanted: object, seen: object) -> Violation:

@@ -171,6 +171,7 @@ def _other(event: Event) -> str:
         case ExternalLoad():
             states = " and the state at the last boundary among them" if event.states else ""
             broken = "; the first load never completes" if event.breaks_off else ""
+            broken += f"; a load takes {plural(event.delay, 'step')} more" if event.delay else ""
             return f"A KV connector holds the first {plural(event.length, 'token')} of {event.name}{states}{broken}"
         case Fork():
             return f"Session {event.parent} is forked: {event.name} begins as a copy of it"

@@ -88,7 +88,9 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     admitted   True if it came from the waiting queue in this step
     hit        prefix-hit length in tokens on admission
     estimated, taken  blocks that the admission check estimated and that were really taken, -1 if not observed
-    external   tokens after the hit that are loaded from outside the pool before the step's forward
+    external   tokens after the hit that are loaded from outside the pool: before the step's forward or, where
+               `num_tokens` is 0, while the request waits until a later step. It is then planned without `admitted`, or
+               admitted again if the load broke off
     kept       tokens in blocks that a session kept from its last turn and resumes from; `hit` is 0 then
     """
 
@@ -107,6 +109,11 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     def anew(self) -> bool:
         """True if the request got its whole table in this decision."""
         return self.admitted and not self.kept
+
+    @property
+    def loads_apart(self) -> bool:
+        """True if content is loaded for the request while it waits, at any time before its first step."""
+        return self.external > 0 and not self.num_tokens
 
 
 class Planned(Struct, frozen=True, gc=False):
@@ -150,7 +157,8 @@ class Copied(Struct, frozen=True, gc=False):
 
 class Loaded(Struct, frozen=True, gc=False):
     """Content was loaded from outside the pool into one layer's page of a block: parts of a state, or the first `slots`
-    slots."""
+    slots. `step` is the step that planned the load. A load for a waiting request (`PlannedRow.loads_apart`) may happen
+    later, or before the forwards of earlier steps that are in flight."""
 
     step: int
     request: str
@@ -313,11 +321,13 @@ class RealForward(Struct, frozen=True, gc=False):
 
 
 class Delivered(Struct, frozen=True, gc=False):
-    """Tokens that clients received, by request, and requests that finished (of a session: its turn)."""
+    """Tokens that clients received, by request; requests that finished (of a session: its turn), and those that the
+    engine ended with an error because a load for them broke off."""
 
     step: int
     outputs: Sequence[tuple[str, Sequence[int]]]
     finished: Sequence[str]
+    failed: Sequence[str] = ()
 
 
 Record = Planned | Zeroed | Copied | Loaded | Numeric | RealForward | Forward | Delivered

@@ -29,7 +29,10 @@ Observation = Literal[
     "real_model",
 ]  # fmt: skip
 """Words of `Capabilities.observes`: each enables the oracles that need it (docs/reference/capabilities.md)."""
-Feature = Literal["pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks"]
+Feature = Literal[
+    "pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks", "async-loads", "failing-loads",
+    "held-for-transfer",
+]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
 
@@ -54,8 +57,9 @@ class Capabilities(Struct, frozen=True):
                  are reset between traces
     features     what else the target has. "block-tables": all groups draw blocks from one pool and name them in tables;
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
-                 drawn, and states of a pool are not required. "padding", "stores", "partial-hits" and "snapshots" make
-                 reached states required; "chunks" makes the workload draw chunk limits for single requests
+                 drawn, and states of a pool are not required. "padding", "stores", "partial-hits", "snapshots",
+                 "held-for-transfer" and "failing-loads" make reached states required; so does "async-loads", which also
+                 makes the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests
     engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an
                  exception is the engine's if the innermost frame of engine and adapter is theirs, else the adapter's.
                  Without any the two cannot be told apart

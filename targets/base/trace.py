@@ -119,12 +119,14 @@ class Wake(Event, frozen=True, tag="wake"):
 class ExternalLoad(Event, frozen=True, tag="external_load"):
     """From now on a KV connector holds the first `length` tokens of `name`: attention content and, with `states`, the
     recurrent state at the last block boundary among them. With `breaks_off` the first load for `name` is announced to
-    the scheduler but never completes."""
+    the scheduler but never completes. `delay` is the number of steps that a load takes longer, where requests wait
+    for loads while others run ("async-loads")."""
 
     name: Name
     length: Positive
     states: bool = True
     breaks_off: bool = False
+    delay: Annotated[int, Meta(ge=0, le=4)] = 0
 
 
 class Fork(Event, frozen=True, tag="fork"):

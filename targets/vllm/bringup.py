@@ -80,6 +80,13 @@ def prepare_process() -> None:
     gc.freeze()
 
 
+def kv_connector() -> Any:
+    """Return the module of the connector, which only releases with its API can import."""
+    from . import kv_connector as module
+
+    return module
+
+
 class Engine:
     """The parts of one engine, for one trace."""
 
@@ -92,11 +99,14 @@ class Engine:
         prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
         self.vllm_config = vllm_config = configure(config, self.is_v2)
+        self.store = self._connect()
         # vLLM collects garbage to measure the memory of a loaded model, which would take most of the start-up time.
         with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            if compat.has_connectors():
+                kv_connector().begin_worker(vllm_config, plan.worker)
             self.runner.initialize_kv_cache(plan.worker)
             if config.options.get("metadata", "each") == "shared":
                 compat.share_state_indices(self.runner)
@@ -118,6 +128,8 @@ class Engine:
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
         self.layout = layout_of(config, self.is_v2, plan.worker)
+        if self.store:
+            self.store.attach(self.layout, self.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
         if padding:
@@ -130,6 +142,9 @@ class Engine:
         ]
         if config.mamba_cache_mode == "align":
             self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
+
+    def _connect(self) -> Any:
+        return kv_connector().connect(self.vllm_config, self.config, self.recorder) if compat.has_connectors() else None
 
     def _build_model(self) -> ShadowModel:
         return ShadowModel(

@@ -110,6 +110,21 @@ def prepare_zeroing(runner: Any, cache_config: Any) -> None:
         runner._init_kv_zero_meta()
 
 
+def has_connectors() -> bool:
+    """Return True if a KV connector can serve a hybrid model with all of its results (0.32 and later): loads that fail
+    as a whole, states handed off at boundaries, blocks that are not zeroed since a load writes them."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    names = "bind_kv_cache_manager", "get_transfer_results", "get_loaded_kv_cache_group_ids"
+    return all(hasattr(base.KVConnectorBase_V1, name) for name in names)
+
+
+def blocks_to_free(scheduler: Any) -> Iterator[int]:
+    """Yield the blocks that are freed once the steps in flight have run, each once for each reference."""
+    for _, blocks in getattr(scheduler, "deferred_frees", ()):
+        yield from (block.block_id for block in blocks)
+
+
 def can_preempt_in_flight(scheduler: Any) -> bool:
     """Return True if a request can lose its blocks between two steps while a result of it is in flight.
 
@@ -487,6 +502,11 @@ def client_outputs(outputs: Any) -> Sequence[Any]:
     if isinstance(outputs, dict):
         return [one for client in outputs.values() for one in client.outputs]
     return list(outputs.outputs)
+
+
+def failed(output: Any) -> bool:
+    """Return True if a request ended with an error."""
+    return output.finish_reason is not None and output.finish_reason.name == "ERROR"
 
 
 def apart_buffers(wanted: bool) -> list[tuple[Any, str, Any]]:

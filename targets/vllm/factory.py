@@ -12,6 +12,8 @@ from .options import drafts_on_device, is_v2
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
+_CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
+_TRANSFERS = {"stores", "async-loads", "failing-loads", "held-for-transfer"}
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
 
@@ -25,6 +27,7 @@ class VllmFactory:
     caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
     limits_of_a_block  settings that must hold a block in mode align
     plain_mixers   state layers that do not speculate
+    connectors     a KV connector can serve hybrid models
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
@@ -48,6 +51,7 @@ class VllmFactory:
         aligns_tables: bool = False,
         local_groups: bool = False,
         partial_hits: bool = False,
+        connectors: bool = True,
         draft_groups: bool = False,
         shared_metadata: bool = False,
     ) -> None:
@@ -58,7 +62,7 @@ class VllmFactory:
         self._plain_mixers = plain_mixers
         self._aligns_tables = aligns_tables
         self.capabilities = Capabilities(
-            events=_EVENTS,
+            events=_EVENTS | {"external_load"} if connectors else _EVENTS,
             modes=modes,
             observes=_OBSERVES,
             # The platform gives both kinds the same block size in align mode; the planner then enlarges attention
@@ -79,6 +83,7 @@ class VllmFactory:
             conv_widths=(4,),
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
             # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
+            # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
             # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
                 "runner": runners,
@@ -88,8 +93,13 @@ class VllmFactory:
                 "attention": ("flash", "triton"),
                 **({"metadata": ("each", "shared")} if shared_metadata else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
+                **(_CONNECTOR if connectors else {}),
             },
-            features=frozenset({"block-tables", "padding"} | ({"partial-hits"} if partial_hits else set())),
+            features=frozenset(
+                {"block-tables", "padding"}
+                | ({"partial-hits"} if partial_hits else set())
+                | (_TRANSFERS if connectors else set())
+            ),
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
@@ -253,6 +263,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
         shared_metadata=compat.has_v2() and compat.shares_state_indices(),
+        connectors=compat.has_connectors(),
         draft_groups=compat.has_v2() and compat.has_draft_layers(),
     )
     trial = Config(

@@ -141,6 +141,10 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
             return False
         return not any(self.read(block).tags)
 
+    def write(self, block: int, content: SlotContent) -> None:
+        """Store the content of a page, as a load from outside the pool does."""
+        self.keys[block], self.values[block] = content.tags, [-tag for tag in content.tags]
+
     def read(self, block: int) -> SlotContent:
         """Return the content of a page; a slot whose key and value disagree gets a tag of no prefix.
 

@@ -112,14 +112,25 @@ def _stand_in_for_cuda() -> None:
     changed.tensor = tensor
 
 
-def _zeroing(runner: Any) -> type:
-    """Return the runner with the zeroing of a GPU's. 0.24 has none on a CPU, whose attention loads no unused slot."""
+_OF_A_GPU = (
+    "_copy_draft_token_ids_to_cpu",
+    "_get_draft_token_ids_cpu",
+    "_copy_valid_sampled_token_count",
+    "_get_valid_sampled_token_count",
+)
+"""Methods that 0.24 overrides for a CPU. Its copy of the accepted counts leaves the device's positions optimistic."""
+
+
+def _as_on_a_gpu(runner: Any) -> type:
+    """Return a CPU's runner with the methods of a GPU's where 0.24 differs: it zeroes nothing for its own attention."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    class Runner(runner):
-        _zero_block_ids = GPUModelRunner._zero_block_ids
-
-    return Runner
+    names = [name for name in _OF_A_GPU if name in vars(runner)]
+    if "zero_()" not in inspect.getsource(runner._zero_block_ids):
+        names.append("_zero_block_ids")
+    if not names:
+        return cast(type, runner)
+    return type("Runner", (runner,), {name: vars(GPUModelRunner)[name] for name in names})
 
 
 def v1_runner() -> type:
@@ -134,8 +145,7 @@ def v1_runner() -> type:
     own: Any = cpu_model_runner.CPUModelRunner
     replaces = getattr(own, "_postprocess_triton", None)
     if find_spec("vllm.v1.worker.cpu") and (replaces is None or "HAS_TRITON" in inspect.getsource(replaces)):
-        zeroes = "zero_()" in inspect.getsource(own._zero_block_ids)
-        return cast(type, own) if zeroes else _zeroing(own)
+        return _as_on_a_gpu(own)
 
     class Runner(GPUModelRunner):
         """`GPUModelRunner` with a CPU as its device."""

@@ -202,6 +202,10 @@ class ShadowMamba(nn.Module, MambaBase):
         self.conv[row.conv, : len(stored)] = stored
         return stored
 
+    def write(self, block: int, content: StateContent) -> None:
+        """Store the content of a page, as a load from outside the pool does."""
+        self.temporal[block], self.conv[block, : self.window] = content.temporal, content.window
+
     def read(self, block: int) -> Content:
         """Return the content of a page."""
         return StateContent(self.temporal.item(block), tuple(self.conv[block, : self.window].tolist()))

@@ -18,7 +18,19 @@ from vllm.v1.request import Request, RequestStatus
 
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, View
-from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Step, fits
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    DummyRun,
+    Event,
+    Evict,
+    ExternalLoad,
+    Preempt,
+    ResetPrefixCache,
+    Step,
+    fits,
+)
 from . import compat, hooks
 from .views import Admissions, Host, KeyBook, free_labelled
 
@@ -42,6 +54,9 @@ class VllmTarget:
         self.hasher = self.keys.recording(engine.hasher) if engine.hasher else None
         self.host = Host(engine.scheduler, engine.worker, self.keys)
         self.admissions = Admissions(engine.scheduler.kv_cache_manager)
+        self.store = engine.store
+        if self.store:
+            self.host.stored = self.store.pages
         self.step = 0
         self.in_flight: deque[tuple[int, Any, Any, int]] = deque()
         """Step, its plan, the worker's copy of the plan, and the number of rows on the other ranks."""
@@ -58,6 +73,7 @@ class VllmTarget:
             DummyRun: self.dummy_run,
             ResetPrefixCache: self.reset_prefix_cache,
             Evict: self.evict,
+            ExternalLoad: self.external_load,
         }
         hooks.activate(engine.recorder)
 
@@ -73,7 +89,8 @@ class VllmTarget:
 
     def apply(self, event: Event) -> Effect:
         """Apply an event."""
-        return Effect(self._handlers[type(event)](event))
+        self.refused = ""
+        return Effect(self._handlers[type(event)](event), self.refused)
 
     def arrive(self, event: Arrive) -> list[Record]:
         """Queue a request; no-op for a name that was used before."""
@@ -98,7 +115,14 @@ class VllmTarget:
         return bool(self.scheduler.has_requests() or self.in_flight)
 
     def run_step(self, event: Step) -> list[Record]:
-        """Schedule and execute one step, and process the results that are due."""
+        """Schedule and execute one step, and process the results that are due. As the engine's loop, go on until the
+        transfers of requests that ended are over if there is nothing else to do."""
+        records = self._run_step(event)
+        while not self.scheduler.has_unfinished_requests() and self.scheduler.requests and self.store:
+            records += self._run_step(event)
+        return records
+
+    def _run_step(self, event: Step) -> list[Record]:
         if not self.has_work():
             return []
         budget = min(event.budget or self.config.max_num_batched_tokens, self.config.max_num_batched_tokens)
@@ -106,6 +130,8 @@ class VllmTarget:
         self.engine.drafter.event = event
         plan = self._schedule()
         records: list[Record] = [self._planned(plan, budget)]
+        if self.store:
+            self.store.early(records)
         # Results are processed after the next schedule(), so the worker gets a copy, as in a process of its own: later
         # changes by the scheduler must not reach it.
         sent = pickle.loads(pickle.dumps(plan)) if self.config.async_depth else plan
@@ -118,6 +144,8 @@ class VllmTarget:
     def _schedule(self) -> Any:
         self._preempted, self.admissions.counts = [], {}
         self._scheduling = True
+        if self.store:
+            self.store.begin_planning(self.step)
         try:
             return self.scheduler.schedule()
         finally:
@@ -130,9 +158,13 @@ class VllmTarget:
         for name, count in plan.num_scheduled_tokens.items():
             start = self.scheduler.requests[name].num_computed_tokens - count
             drafts = len(plan.scheduled_spec_decode_tokens.get(name, ()))
-            admitted = name in fresh
+            waited = self.store.waiting.pop(name, None) if self.store else None
+            admitted = name in fresh and not waited
             counts = self.admissions.counts.get(name, (-1, -1))
             rows.append(PlannedRow(name, start, count, drafts, admitted, start if admitted else 0, *counts))
+        for row in self.store.started if self.store else ():
+            estimated, taken = self.admissions.counts[row.name]
+            rows.append(structs.replace(row, estimated=estimated, taken=taken))
         copies = {copy[1]: copy[0] for copy in getattr(plan, "kv_cache_block_copies", None) or ()}
         view = structs.replace(self.view(), copies=copies) if copies else self.view()
         self.engine.recorder.planned(self.step, view.tables)
@@ -155,7 +187,8 @@ class VllmTarget:
             Delivered(
                 step,
                 [(one.request_id, list(one.new_token_ids)) for one in outputs if one.new_token_ids],
-                [one.request_id for one in outputs if one.finish_reason is not None],
+                [one.request_id for one in outputs if one.finish_reason is not None and not compat.failed(one)],
+                [one.request_id for one in outputs if compat.failed(one)],
             )
         )
         if self.config.num_speculative_tokens and not self.config.async_depth and plan.total_num_scheduled_tokens:
@@ -195,7 +228,21 @@ class VllmTarget:
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
         """Reset the prefix cache; vLLM refuses while requests hold blocks, unless they are preempted first."""
-        self.scheduler.reset_prefix_cache(reset_running_requests=event.preempt_running)
+        arguments = {"reset_connector": True} if self.store else {}
+        try:
+            self.scheduler.reset_prefix_cache(reset_running_requests=event.preempt_running, **arguments)
+        except RuntimeError as error:
+            # The running requests are preempted. vLLM names the reason: "requests waiting for remote KV transfer".
+            if not self.store or "Failed to reset KV cache even" not in str(error):
+                raise
+            self.refused = str(error)
+        return []
+
+    def external_load(self, event: ExternalLoad) -> list[Record]:
+        """Store the first tokens of a request outside the pool; no-op without a connector."""
+        request = self.scheduler.requests.get(event.name)
+        if self.store and request is not None:
+            self.store.announce(event, request.all_token_ids)
         return []
 
     def evict(self, event: Evict) -> list[Record]:

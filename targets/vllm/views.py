@@ -5,13 +5,14 @@ Block hashes become keys: the wrapped hasher knows the request, hence the depth 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, mix
-from ..base.observe import Table, View
+from ..base.observe import Content, Table, View
 from . import compat
 
 _UNKNOWN_DEPTH = -1
@@ -74,6 +75,8 @@ class Host:
             if isinstance(value, dict) and name != "cached_blocks_this_step"
         ]
         """What a group keeps per request: title, group, attribute."""
+        self.stored: Mapping[Key, Sequence[Content]] = {}
+        """Content outside the pool."""
         worker.manager = self
 
     def tables(self) -> dict[str, Table]:
@@ -112,17 +115,24 @@ class Host:
         scheduler, blocks, known = self.scheduler, self.pool.blocks, self._known.get
         aliases: dict[int, list[Key]] = {}
         labels = [(block.block_id, label) for block in blocks if (label := block.block_hash) is not None]
+        tables, references = self.tables(), [0 if block.is_null else block.ref_cnt for block in blocks]
+        pins = Counter(compat.blocks_to_free(scheduler))
+        # A block that waits to be freed once and is in a table stays with its owner, who may write to it.
+        for block in pins.keys() & set(chain.from_iterable(chain.from_iterable(tables.values()))) if pins else ():
+            references[block] -= pins.pop(block)
         return View(
             free=[block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()],
-            references=[0 if block.is_null else block.ref_cnt for block in blocks],
+            references=references,
             published=self.published(aliases),
             aliases=aliases,
             labels={block: known(label) or self._learn(label) for block, label in labels},
-            tables=self.tables(),
+            tables=tables,
             waiting=[one.request_id for queue in self._queues for one in getattr(scheduler, queue)],
             running=[one.request_id for one in scheduler.running],
+            pins=pins,
             leftovers={} if scheduler.requests else self.leftovers(),
             drained={"blocks to zero": sum([len(group.new_block_ids) for group in self._zero_lists])},
+            stored=dict(self.stored),
         )
 
     def leftovers(self) -> Mapping[str, int]:

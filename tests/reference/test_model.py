@@ -278,3 +278,52 @@ def test_an_aborted_request_is_gone_or_lingers(reference: Reference) -> None:
     for name in ("r0", "ghost"):
         reference.end(name)
     assert not reference.lives
+
+
+def test_a_load_for_a_waiting_request_has_no_place_in_the_order_of_steps(reference: Reference) -> None:
+    """Its blocks change hands with its first write, before the forwards in flight; its request is not in the step."""
+    plan(reference, 0, {"r0": ((1,), (2,))}, r0=0)
+    tables = {"r0": ((1,), (2,)), "r1": ((0, 3), (4, 5))}
+    plan(reference, 1, tables, r0=None)
+    reference.plan_load(1, ("r1", 16, 8), tables, [0] * 20, {})
+    assert not owner(reference, 3)
+    facts = reference.load(1, "r1")
+    assert facts is not None
+    assert facts.tables["r1"] == tables["r1"]
+    assert (owner(reference, 3), owner(reference, 5), owner(reference, 4)) == ("r1", "r1", "")  # 4 is of the hit
+    assert not reference.lives["r1"].resumed
+    assert not owner(reference, 1)  # step 0 is not entered
+    assert list(reference.pending) == [0, 1]
+    assert "r1" not in reference.pending[1].lives
+
+
+def test_a_loaded_request_goes_on_from_its_load(reference: Reference) -> None:
+    tables = {"r1": ((0, 3), (4, 5))}
+    reference.plan_load(0, ("r1", 16, 0), tables, [0] * 20, {})
+    reference.load(0, "r1")
+    plan(reference, 1, {"r1": ((0, 3, 6), (4, 5, 7))}, r1=None)
+    reference.enter(1)
+    assert (reference.lives["r1"].settled, reference.lives["r1"].resumed) == (16, True)
+    assert [reference.ledger.facts[block].generation for block in (3, 4, 5, 6, 7)] == [1] * 5
+    assert not reference.loading
+
+
+def test_a_load_of_an_ended_request_may_still_write(reference: Reference) -> None:
+    reference.plan_load(0, ("r1", 16, 0), {"r1": ((0, 3), (4, 5))}, [0] * 20, {})
+    reference.abort("r1", lingers=False)
+    assert reference.load(0, "r1") is not None
+    assert owner(reference, 3) == "r1"
+
+
+def test_a_load_does_not_disturb_a_step_in_flight_of_the_same_request(reference: Reference) -> None:
+    """It was preempted with that step in flight: the step reads the blocks and goes on with the tokens of then."""
+    plan(reference, 0, {"r1": ((1,), (2,))}, r1=0)
+    reference.enter(0)
+    reference.executed(0)
+    reference.lives["r1"].settled = 5
+    plan(reference, 1, {"r1": ((1,), (2,))}, r1=None)
+    reference.plan_load(2, ("r1", 8, 0), {"r1": ((3,), (4,))}, [0] * 20, {})
+    reference.load(2, "r1")
+    reference.enter(1)
+    assert reference.lives["r1"].settled == 5
+    assert reference.ledger.facts[1].generation == reference.ledger.facts[3].generation == 1

@@ -14,7 +14,7 @@ from mypy_extensions import mypyc_attr
 
 from ....reference.layout import Layout
 from ....reference.prefix_cache import Key
-from ....reference.tokens import EMPTY, chain, window_of
+from ...base.external import computed_elsewhere
 from ...base.observe import Content, Loaded, Record, SlotContent, StateContent
 from ..plan import Load
 from ..tag_memory import TagMemory
@@ -31,17 +31,8 @@ class ExternalStore:
 
     def seed(self, tokens: Sequence[int], states: bool) -> None:
         """Add entries for these tokens, as computed by another engine."""
-        length, tags = len(tokens), (EMPTY, *chain(EMPTY, tuple(tokens)))
-        for index, group in enumerate(self.layout.groups):
-            size, boundary = group.block_size, length // self.layout.hit_unit * self.layout.hit_unit
-            if group.kind == "attention":
-                for depth in range(size, length + 1, size):
-                    slots = SlotContent(list(tags[depth - size + 1 : depth + 1]))
-                    self.pages.setdefault(Key(index, depth, tags[depth]), (slots,) * group.layers)
-            elif states and boundary:
-                window = window_of(tags[1 : boundary + 1], self.layout.conv_width)
-                state = StateContent(tags[boundary], window)
-                self.pages.setdefault(Key(index, boundary, tags[boundary]), (state,) * group.layers)
+        for key, content in computed_elsewhere(self.layout, tokens, states, self.layout.hit_unit):
+            self.pages.setdefault(key, (content,) * self.layout.groups[key.group].layers)
 
     def layers(self, group: int) -> Sequence[int]:
         """Return the layers of a group that are copied."""

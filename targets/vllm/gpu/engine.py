@@ -119,6 +119,8 @@ class RealEngine:
 
     scheduler: Any
     hasher: Any
+    store: Any = None
+    """The content of a KV connector: none here."""
 
     def __init__(self, config: Config, device: str) -> None:
         self.config = config

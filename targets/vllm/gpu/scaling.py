@@ -113,8 +113,8 @@ def delayed(trace: Trace, at: int, steps: int, step: Step) -> Trace:
 
 
 def candidates(trace: Trace, size: int) -> Iterator[Trace]:
-    """Scaled forms without duplicates, the plainest first; the trace itself if its blocks are of this size."""
-    if all(group.block_size == size for group in trace.config.groups):
+    """Scaled forms without duplicates, the plainest first; the trace itself if its blocks are multiples of `size`."""
+    if all(group.block_size % size == 0 for group in trace.config.groups):
         yield trace
         return
     seen = set()

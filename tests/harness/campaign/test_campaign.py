@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli_process import MUTANT, Cli, children, command, ended, wait_for
+from hybridfuzz.harness.findings.triage import load_bug_history
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "2", "--reduce", "1s", "--no-canary", "--json"]
 COUNTED = ("traces", "steps", "exercised", "reached", "done", "beyond")
@@ -163,6 +164,18 @@ class TestHypothesis(TestCutOff):
 
     ARGUMENTS = ("--target", MUTANT, "--traces", "60", "--source", "hypothesis")
 
+    def test_full_disk(self, tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]) -> None:
+        """Hypothesis's database cannot be written either, and that ends nothing."""
+
+        def no_room() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+        full = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out", preexec_fn=no_room)
+        assert full.status == 2
+        assert "cannot write" in full.error
+        again = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
+        assert counts(again.json) == whole
+
     def test_another_source_is_another_campaign(self, tmp_path: Path, hybridfuzz: Cli) -> None:
         """A seeded campaign that was cut off is not continued, and its bug history counts apart."""
         hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "20", "-o", "out")
@@ -171,8 +184,8 @@ class TestHypothesis(TestCutOff):
         ran = hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "20", "--source", "hypothesis", "-o", "out")
         assert "continuing" not in ran.err
         assert state(tmp_path / "out")["source"] == "hypothesis"
-        history = json.loads((tmp_path / "out" / "triage.json").read_text())
-        runs = {run for bug in history["bugs"] for run in bug["counts"]}
+        history = load_bug_history(tmp_path / "out")
+        runs = {run for bug in history.values() for run in bug.counts}
         assert runs == {f"{MUTANT}#1", f"{MUTANT}#1:hypothesis"}
 
     def test_a_later_campaign_runs_what_failed(self, tmp_path: Path, hybridfuzz: Cli) -> None:

@@ -1,10 +1,12 @@
 """Reached states: a hand-made trace reaches each; one without it does not."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import msgspec
 import pytest
+from hybridfuzz.harness.lockstep.reached_states import ReachedStates
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.lockstep.state_catalogue import (
     REQUIRES,
@@ -14,6 +16,10 @@ from hybridfuzz.harness.lockstep.state_catalogue import (
     required_states,
 )
 from hybridfuzz.harness.oracles import applicable, titles
+from hybridfuzz.harness.oracles.base import Context
+from hybridfuzz.reference.layout import Group as GroupOfLayers
+from hybridfuzz.reference.layout import Layout
+from hybridfuzz.targets.base.observe import Planned, PlannedRow, View
 from hybridfuzz.targets.base.protocol import Usual
 from hybridfuzz.targets.base.trace import (
     BATCH_EVENTS,
@@ -195,11 +201,15 @@ ELSEWHERE = {
     "observes:caches",
     "observes:numeric",
     "observes:real_model",
+    "async-loads",
+    "failing-loads",
+    "held-for-transfer",
     *BATCH_EVENTS,
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of
-plain caches by the toy (tests/test_toy_plain_cache.py), those of attention chunks by vLLM (tests/targets/vllm)."""
+plain caches by the toy (tests/test_toy_plain_cache.py), those of attention chunks and of loads that
+requests wait for by vLLM (tests/targets/vllm)."""
 
 
 @pytest.mark.parametrize("state", EMBEDDED)
@@ -299,3 +309,28 @@ def test_oracles_have_the_titles_that_their_page_gives_them() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "oracles.md").read_text()
     for name, title in titles().items():
         assert title in words.get(name, "") or f"{name} {title}" in page, name
+
+
+LOAD = PlannedRow("r0", 16, 0, 0, True, 8, external=8)
+
+
+@pytest.mark.parametrize(
+    ("rows", "state"),
+    [
+        ((LOAD, PlannedRow("r0", 16, 4, 0, False, 0)), "request computed after it waited for a load"),
+        ((LOAD, PlannedRow("r0", 0, 4, 0, True, 0)), "request computed after its load broke off"),
+        ((LOAD, LOAD), "load tried again after it broke off"),
+    ],
+)
+def test_the_end_of_a_load_is_seen_in_the_next_plan_of_its_request(rows: tuple[PlannedRow, ...], state: str) -> None:
+    """No more than the load itself is counted before; a row without tokens counts as no chunk of a prompt."""
+    layout = Layout((GroupOfLayers("mamba", 8), GroupOfLayers("attention", 8)), 12, 4, "align", True)
+    view = View((), [0] * 12, {}, None, {"r0": ((0, 1), (2, 3))}, (), ())
+    target: Any = SimpleNamespace(layout=layout)
+    context, reached = Context(target, view), ReachedStates(layout)
+    context.reference.arrive("r0", [("a", 20)], 8)
+    for step, row in enumerate(rows):
+        assert state not in +reached.counts
+        reached.after_record(Planned(step, (row,), (), 99, view), context)
+    assert reached.counts[state] == 1
+    assert not any(name.startswith("chunk ends") for name in +reached.counts) or rows[-1].num_tokens

@@ -5,7 +5,7 @@ from handmade import context_of, enter, life_of, plan, view_of
 from hybridfuzz.harness.oracles.pool import Capacity, Leak, Partition
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
-from hybridfuzz.targets.base.observe import PlannedRow
+from hybridfuzz.targets.base.observe import Planned, PlannedRow
 
 LAYOUT = Layout((Group("attention", 8),), 12, 4, "align", True)
 THREE_BLOCKS = {"r0": ((1, 2, 3),)}
@@ -96,3 +96,16 @@ def test_a_block_in_no_list_is_missing_at_the_end() -> None:
     violation = Leak().on_idle(context, view_of(LAYOUT, free=range(1, 11)))
     assert violation is not None
     assert (violation.field, violation.expected, violation.observed) == ("blocks", "11", "10")
+
+
+@pytest.mark.parametrize(
+    ("estimated", "hit", "external", "field"),
+    [(3, 8, 0, ""), (4, 8, 0, "blocks"), (4, 8, 8, ""), (5, 8, 8, "blocks"), (2, 8, 8, "blocks"), (4, 0, 8, "blocks")],
+)
+def test_the_state_of_a_hit_is_not_needed_behind_a_load(estimated: int, hit: int, external: int, field: str) -> None:
+    """One state group: an admission that takes three blocks may have been estimated with the block of its hit."""
+    layout = Layout((Group("mamba", 8), Group("attention", 8)), 12, 4, "align", True)
+    context = context_of(layout, r0=life_of("r0", 40))
+    row = PlannedRow("r0", hit + external, 0, 0, True, hit, estimated, 3, external)
+    violation = Capacity().on_planned(context, Planned(0, (row,), (), 99, view_of(layout)))
+    assert (violation.field if violation else "") == field

@@ -119,3 +119,24 @@ def test_at_the_end_only_aborted_requests_may_be_left() -> None:
     violation = Liveness().on_idle(context_of(LAYOUT, r0=aborted, r1=life_of("r1", 20)), view_of(LAYOUT))
     assert violation is not None
     assert (violation.field, violation.request) == ("lost", "r1")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_only_a_load_for_a_waiting_request_may_overtake(waits: bool) -> None:
+    """A load of a step is ordered like the rest of its device work."""
+    context = context_of(LAYOUT, r0=life_of("r0", 20), r1=life_of("r1", 20))
+    plan(context, PlannedRow("r0", 0, 1, 0, False, 0), step=1, tables={"r0": ((3,),)})
+    now = view_of(LAYOUT, {"r1": ((3,),)})
+    if waits:
+        context.reference.plan_load(2, ("r1", 8, 0), now.tables, now.references, {})
+    violation = Order().on_loaded(context, Loaded(2, "r1", 0, 0, 0, 3, slots=8))
+    assert field_of(violation) == ("" if waits else "overtaken")
+
+
+@pytest.mark.parametrize(
+    ("breaks_off", "aborted", "field"), [(False, False, "error"), (True, False, ""), (False, True, "")]
+)
+def test_a_request_ends_with_an_error_only_by_its_load(breaks_off: bool, aborted: bool, field: str) -> None:
+    life = life_of("r0", 20)
+    life.load_breaks_off, life.aborted = breaks_off, aborted
+    assert field_of(Output().on_delivered(context_of(LAYOUT, r0=life), Delivered(0, (), (), ["r0", "r9"]))) == field

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
 FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
 FILES = sorted(path.name for path in FOLDER.glob("*.json"))
-SOUND = {"num_speculative_tokens": 0, "policy": "fcfs"}
+SOUND = {"num_speculative_tokens": 0, "policy": "fcfs", "connector": "none"}
 """No bug of 0.33.0 that we know of shows under these: on the V1 runner without graphs only."""
 TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "12"))
 

@@ -32,8 +32,8 @@ def worker(fixes: Fixes) -> Iterator[WorkerClient]:
 
 
 def test_all_apply_together(fixes: Fixes) -> None:
-    assert fixes.problems == {} and len(fixes.in_effect) == 10
-    assert fixes.launch.version == "0.33.0 + 10 fixes"
+    assert fixes.problems == {} and len(fixes.in_effect) == 14
+    assert fixes.launch.version == "0.33.0 + 14 fixes"
 
 
 def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient) -> None:
@@ -42,11 +42,12 @@ def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient)
             assert worker.run(trace).violation is None, name
 
 
-def test_fixes_of_an_older_release_apply_together_and_silence_its_traces() -> None:
-    """The patches of 0.18.1; without speculation in mode all and the convolution's causes, which have none."""
-    target = "vllm@0.18.1"
+@pytest.mark.parametrize(("release", "count"), [("0.14.1", 9), ("0.16.0", 14), ("0.18.1", 8), ("0.22.1", 9)])
+def test_fixes_of_an_older_release_apply_together_and_silence_its_traces(release: str, count: int) -> None:
+    """Without those of the kernels of mode all, which the shadow layers follow."""
+    target = f"vllm@{release}"
     fixes = apply_fixes(prepare(target, print), read_fixes(BUILTIN, target), target, datetime.date.today())
-    assert fixes.problems == {} and len(fixes.in_effect) == 8
+    assert fixes.problems == {} and len(fixes.in_effect) == count
     with WorkerClient(target, fixes.launch, 300.0) as worker:
         worker.start()
         for entry in fixes.in_effect:

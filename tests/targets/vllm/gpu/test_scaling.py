@@ -53,8 +53,9 @@ def test_parts_of_a_prompt_end_where_the_scaled_prefixes_end() -> None:
 
 
 def test_a_trace_with_such_blocks_is_kept() -> None:
-    once = scaled(trace_of(5), 16)
-    assert list(candidates(once, 16)) == [once]
+    for size in (16, 32):
+        once = scaled(trace_of(5), size)
+        assert list(candidates(once, 16)) == [once]
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)

@@ -1,0 +1,352 @@
+"""A KV connector of the trace's choosing, behind vLLM's own connector API (`KVConnectorBase_V1` with `SupportsHMA`).
+
+vLLM decides when a load is looked up, allocated, started, awaited, retried and given up, and when blocks are saved or
+freed; the trace decides which tokens are stored (`ExternalLoad`), how long a load takes and whether it breaks off.
+
+    lookup   as much as the store holds after the local hit; with a delay of 2 or more vLLM must ask again first
+    load     while the request waits, for `delay` + 1 steps: half of the pages as early as possible, before the forwards
+             in flight, half as late as possible, when the end of the load is reported
+    failure  reported for the request as a whole: for several KV cache groups vLLM refuses block ids; a second load is
+             offered after an odd delay only
+    save     `store`: published attention blocks, and the boundary states that the scheduler hands off, of prompts
+    send     `transfer`: the same when a request ends; its blocks are held until then
+
+Loads are asynchronous, as those of all connectors of 0.33 for hybrid models: vLLM copies a state to the column where a
+request continues before it starts the loads of the step (`UMBPStoreScheduler` names this and the failures).
+`store` is a best-effort cache (as OffloadingConnector), `transfer` hands content over (as NixlConnector): there vLLM
+drops the output in flight of a preempted request, and a load may complete a local hit of attention alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from vllm.distributed.kv_transfer import kv_transfer_state
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorTransferResults
+
+from ...reference.layout import Layout
+from ...reference.prefix_cache import Key
+from ...reference.tokens import EMPTY, chain
+from ..base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
+from ..base.observe import Content, Loaded, PlannedRow, SlotContent
+from ..base.trace import Config, ExternalLoad
+from .hooks import Recorder
+
+SEND_STEPS = 2
+"""Steps that pass before the blocks of an ended request are sent."""
+
+
+class Load(NamedTuple):
+    """The load of one request, planned in `step`: (key, column, block) of each page."""
+
+    name: str
+    step: int
+    pages: tuple[tuple[Key, int, int], ...]
+    delay: int
+    breaks_off: bool
+
+
+class Save(NamedTuple):
+    """A block whose content is saved after the step's forward."""
+
+    key: Key
+    block: int
+
+
+@dataclass
+class Transfers(KVConnectorMetadata):
+    """What the worker does in one step. Plain data, which may be pickled."""
+
+    loads: list[Load] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
+    sends: dict[str, list[Save]] = field(default_factory=dict)
+
+
+class Store:
+    """The content outside the pool, shared by both sides of the connector, and what the trace says about loads."""
+
+    def __init__(self, config: Config, recorder: Recorder) -> None:
+        self.kind = config.options.get("connector", "none")
+        self.recorder = recorder
+        self.caching = config.enable_prefix_caching
+        self.layout: Layout
+        self.layers: dict[tuple[int, int], Any] = {}
+        self.pages: dict[Key, tuple[Content, ...]] = {}
+        self.step = 0
+        """The step that is being planned."""
+        self.delays: dict[str, int] = {}
+        self.breaking: set[str] = set()
+        """Requests whose next load breaks off."""
+        self.withdrawn: set[str] = set()
+        """Requests for which nothing is offered any more."""
+        self.sending: set[str] = set()
+        """Requests that ended and whose blocks are not sent yet."""
+        self.started: list[PlannedRow] = []
+        """Rows of the requests for whose loads the current planning allocated blocks."""
+        self.waiting: dict[str, Load] = {}
+        """Loads whose end vLLM does not know yet, or whose request was not computed since."""
+        self._held: dict[Load, list[tuple[Content, ...]]] = {}
+        """Content of the loads under way: what is stored may be forgotten meanwhile."""
+
+    def attach(self, layout: Layout, layers: Sequence[Any]) -> None:
+        """Set the layout and the layers whose pages are copied."""
+        self.layout = layout
+        self.layers = {(layer.group, layer.index): layer for layer in layers}
+
+    def announce(self, event: ExternalLoad, tokens: Sequence[int]) -> None:
+        """Store the first tokens of a request, as computed by another engine."""
+        unit = whole_blocks(self.layout)
+        for key, content in computed_elsewhere(self.layout, tokens[: event.length], event.states, unit):
+            self.pages.setdefault(key, (content,) * self.layout.groups[key.group].layers)
+        self.delays[event.name] = event.delay
+        if event.breaks_off:
+            self.breaking.add(event.name)
+
+    def delay(self, name: str) -> int:
+        """Return the steps that loads for a request take."""
+        return self.delays.get(name, 0) + 1
+
+    def plan(self, load: Load, local: int, total: int) -> None:
+        """Add a load that extends a local hit of `local` tokens to `total`."""
+        self.breaking.discard(load.name)
+        self._held[load] = [self.pages[key] for key, _, _ in load.pages]
+        self.waiting[load.name] = load
+        self.started.append(PlannedRow(load.name, total, 0, 0, True, local, external=total - local))
+
+    def begin_planning(self, step: int) -> None:
+        """Note that `step` is planned next."""
+        self.step, self.started = step, []
+
+    def early(self, records: list[Any]) -> None:
+        """Load half of the pages of the loads that were planned just now, before the forwards in flight."""
+        for row in self.started:
+            self._write(self.waiting[row.name], 0, records)
+
+    def late(self, load: Load) -> None:
+        """Load the other half, unless the load broke off."""
+        if not load.breaks_off:
+            self._write(load, 1, self.recorder.records)
+        del self._held[load]
+
+    def _write(self, load: Load, first: int, records: list[Any]) -> None:
+        pages_of = zip(load.pages, self._held[load], strict=True)
+        for (key, column, block), pages in [*pages_of][first::2]:
+            for index, content in enumerate(pages):
+                self.layers[key.group, index].write(block, content)
+                where = (load.step, load.name, key.group, index, column, block)
+                if isinstance(content, SlotContent):
+                    records.append(Loaded(*where, slots=len(content.tags)))
+                else:
+                    records.append(Loaded(*where, temporal=True, conv=True))
+
+    def save(self, save: Save) -> None:
+        """Copy a block's pages out of the pool."""
+        layers = range(self.layout.groups[save.key.group].layers)
+        if save.key not in self.pages:
+            self.pages[save.key] = tuple(self.layers[save.key.group, index].read(save.block) for index in layers)
+
+
+class TraceConnector(KVConnectorBase_V1, SupportsHMA):
+    """Both sides of the connector; vLLM makes one instance for the scheduler and one for the worker."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self.store: Store = vllm_config.kv_transfer_config.kv_connector_extra_config["store"]
+        self.manager: Any = None
+        self.next = Transfers()
+        """What the next metadata tell the worker."""
+        self.requests: dict[str, Any] = {}
+        self.asked: dict[str, int] = {}
+        """Request -> step of the first lookup."""
+        self.local: dict[str, int] = {}
+        """Tokens by request of the local hit that vLLM named in the last lookup."""
+        self.loads: list[tuple[int, Load]] = []
+        self.sends: list[tuple[int, str, list[Save]]] = []
+        """Work of the worker that is under way, with the steps left."""
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """True if the output in flight of a preempted request must be dropped."""
+        return self.store.kind == "transfer"
+
+    @property
+    def supports_divergent_local_hybrid_hits(self) -> bool:
+        """True if a load may complete a local hit of attention alone."""
+        return self.store.kind == "transfer"
+
+    # The scheduler's side.
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """Keep the manager: it knows which blocks are published."""
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self.manager = kv_cache_manager
+
+    def on_new_request(self, request: Any) -> None:
+        """Keep a request."""
+        self.requests[request.request_id] = request
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Return the tokens that can be loaded after the local hit, None to be asked again, and whether the request
+        waits for them."""
+        store, name = self.store, request.request_id
+        if not store.caching or not store.pages or name in store.withdrawn:
+            return 0, False
+        if self.asked.setdefault(name, store.step) + store.delays.get(name, 0) // 2 > store.step:
+            return None, False
+        self.local[name] = num_computed_tokens
+        found = longest_load(store.layout, store.pages, self._tags(request), num_computed_tokens, request.num_tokens)
+        return found, found > 0
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Plan the load of a request, which waits for it."""
+        store, name = self.store, request.request_id
+        if not num_external_tokens:
+            return
+        local, tables = self.local[name], blocks.get_block_ids()
+        total = local + num_external_tokens
+        pages = [
+            (key, column, tables[index][column])
+            for index, group in enumerate(store.layout.groups)
+            for key in keys_to_load(store.layout, index, self._tags(request), local, total)
+            for column in [key.depth // group.block_size - 1]
+        ]
+        load = Load(name, store.step, tuple(pages), store.delay(name), name in store.breaking)
+        store.plan(load, local, total)
+        self.next.loads.append(load)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Transfers:
+        """Return what the worker does in this step."""
+        if self.store.kind == "store" and self.store.caching:
+            state = scheduler_output.kv_connector_block_state
+            for name in scheduler_output.num_scheduled_tokens:
+                self.next.saves += self._published(name)
+            for name, offers in state.boundary_state_offloads.items():
+                self.next.saves += self._states(name, offers)
+        done, self.next = self.next, Transfers()
+        return done
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Note the ends of loads and sends."""
+        for name in connector_output.failed_recving:
+            self.store.waiting.pop(name, None)
+            self.asked.pop(name, None)
+            if self.store.delays.get(name, 0) % 2 == 0:
+                self.store.withdrawn.add(name)
+        self.store.sending -= connector_output.finished_sending or set()
+
+    def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]) -> tuple[bool, None]:
+        """Hold the blocks of a request until they are sent."""
+        store, name = self.store, request.request_id
+        waited = store.waiting.pop(name, None)
+        if store.kind == "transfer" and any(block_ids) and not waited:
+            store.sending.add(name)
+            self.next.sends[name] = self._published(name) if store.caching else []
+        del self.requests[name]
+        if name not in store.sending:
+            return False, None
+        return True, None
+
+    def has_pending_block_frees(self) -> bool:
+        """Return True if blocks are freed without a preemption soon."""
+        return bool(self.store.sending)
+
+    def reset_cache(self) -> bool:
+        """Forget everything that is stored."""
+        self.store.pages.clear()
+        return True
+
+    def _tags(self, request: Any) -> Sequence[int]:
+        return EMPTY, *chain(EMPTY, tuple(request.all_token_ids))
+
+    def _published(self, name: str) -> list[Save]:
+        """Return the published attention blocks of a request that are not stored yet."""
+        layout, request = self.store.layout, self.requests.get(name)
+        found: list[Save] = []
+        for index, group in enumerate(layout.groups):
+            if request is None or group.kind != "attention":
+                continue
+            tags = self._tags(request)
+            for column, block in enumerate(self.manager.coordinator.single_type_managers[index].req_to_blocks[name]):
+                depth = (column + 1) * group.block_size
+                if block.block_hash_num_tokens != depth or block.is_null or depth > request.num_prompt_tokens:
+                    continue
+                key = Key(index, depth, tags[depth])
+                if key not in self.store.pages:
+                    found.append(Save(key, block.block_id))
+        return found
+
+    def _states(self, name: str, offers: Sequence[tuple[int, int, int]]) -> list[Save]:
+        """Return the states that the scheduler hands off; behind the prompt no attention block is saved."""
+        request = self.requests.get(name)
+        if request is None:
+            return []
+        tags = self._tags(request)
+        return [
+            Save(Key(group, depth, tags[depth]), block)
+            for group, block, depth in offers
+            if block and depth <= request.num_prompt_tokens and not depth % self.store.layout.groups[group].block_size
+        ]
+
+    # The worker's side.
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Begin the loads that requests wait for, and the sends."""
+        metadata: Transfers = self._get_connector_metadata()
+        self.loads += [(load.delay, load) for load in metadata.loads]
+        self.sends += [(SEND_STEPS, name, saves) for name, saves in metadata.sends.items()]
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Do nothing: loads are not layer by layer."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        """Do nothing: saves are not layer by layer."""
+
+    def wait_for_save(self) -> None:
+        """Save what this step computed."""
+        metadata: Transfers = self._get_connector_metadata()
+        for save in metadata.saves:
+            self.store.save(save)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """Report the loads and sends that end in this step."""
+        results = KVConnectorTransferResults()
+        self.loads = [(left - 1, load) for left, load in self.loads]
+        self.sends = [(left - 1, name, saves) for left, name, saves in self.sends]
+        for load in [load for left, load in self.loads if not left]:
+            self.store.late(load)
+            results.finished_recving.add(load.name)
+            if load.breaks_off:
+                results.failed_recving.add(load.name)
+        for name, saves in [(name, saves) for left, name, saves in self.sends if not left]:
+            for save in saves:
+                self.store.save(save)
+            results.finished_sending.add(name)
+        self.loads, self.sends = [one for one in self.loads if one[0]], [one for one in self.sends if one[0]]
+        return results
+
+
+def connect(vllm_config: Any, config: Config, recorder: Recorder) -> Store | None:
+    """Add the connector of a trace to vLLM's configuration; return its store, None for a trace without one."""
+    from vllm.config import KVTransferConfig
+
+    store = Store(config, recorder)
+    if store.kind == "none":
+        return None
+    vllm_config.kv_transfer_config = KVTransferConfig(
+        kv_connector=TraceConnector.__name__,
+        kv_connector_module_path=__name__,
+        kv_role="kv_both",
+        kv_connector_extra_config={"store": store},
+        kv_load_failure_policy=config.options.get("load_failure", "recompute"),
+    )
+    return store
+
+
+def begin_worker(vllm_config: Any, kv_cache_config: Any) -> None:
+    """Make the worker's side, as a worker does before it allocates caches. vLLM keeps one in each process: that of an
+    earlier engine is dropped."""
+    kv_transfer_state.ensure_kv_transfer_shutdown()
+    kv_transfer_state.ensure_kv_transfer_initialized(vllm_config, kv_cache_config)

@@ -1,0 +1,93 @@
+"""KV connectors on the released vLLM: loads that requests wait for, that break off or that are never used; blocks that
+are held until they are sent. The connector is ours (`targets/vllm/kv_connector.py`), everything that uses it vLLM's."""
+
+import datetime
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, ExternalLoad, Group, ResetPrefixCache, Step
+from hybridfuzz.targets.base.trace import Trace as Made
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+TARGET = "vllm@0.33.0"
+STEPS = (Step(),) * 12
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[WorkerClient]:
+    """A worker with the fixes of all known causes."""
+    fixes = apply_fixes(prepare(TARGET, print), read_fixes(BUILTIN, TARGET), TARGET, datetime.date.today())
+    with WorkerClient(TARGET, fixes.launch, 300.0) as worker:
+        worker.start()
+        yield worker
+
+
+def run(worker: WorkerClient, *events: AnyEvent, connector: str = "store", load_failure: str = "recompute") -> Outcome:
+    """A connector may hold the beginning of request `x`, 30 tokens and 4 new ones."""
+    options = {"runner": "v2", "connector": connector, "load_failure": load_failure}
+    groups = (Group("mamba", 8), Group("attention", 8))
+    config = Config(num_blocks=40, groups=groups, options=options, max_model_len=64)
+    outcome = worker.run(Made(config, (Arrive("x", (("d", 30),), 4), *events)))
+    assert outcome.violation is None, outcome.violation.message
+    return outcome
+
+
+@pytest.mark.parametrize("runner", ["v2", "v1"])
+@pytest.mark.parametrize("connector", ["store", "transfer"])
+def test_random_traces_are_silent_and_reach_the_states_of_a_connector(
+    worker: WorkerClient, runner: str, connector: str
+) -> None:
+    reached: Counter[str] = Counter()
+    overrides = {"runner": runner, "connector": connector, "mamba_cache_mode": "align"}
+    for ran in worker.fuzz(Fuzz(3, 0, 20, overrides)):
+        assert ran.outcome.violation is None, ran.outcome.violation.message
+        reached.update(ran.outcome.reached)
+    assert reached["request computed after it waited for a load"]
+    assert reached["stored outside the pool"]
+    assert reached["blocks held for a transfer after the end of their request"] or connector == "store"
+
+
+@pytest.mark.parametrize("delay", [0, 1, 4])
+def test_a_request_is_computed_behind_what_was_loaded_for_it(worker: WorkerClient, delay: int) -> None:
+    outcome = run(worker, ExternalLoad("x", 30, delay=delay), *STEPS)
+    assert outcome.reached["request computed after it waited for a load"] == 1
+    assert outcome.reached["loaded from outside the pool"] == 4  # a state and three attention blocks
+
+
+def test_attention_alone_is_not_loaded(worker: WorkerClient) -> None:
+    assert not run(worker, ExternalLoad("x", 30, states=False), *STEPS).reached.get("loaded from outside the pool")
+
+
+@pytest.mark.parametrize(("delay", "state"), [
+    (0, "request computed after its load broke off"), (1, "load tried again after it broke off"),
+])  # fmt: skip
+def test_a_request_is_computed_after_its_load_broke_off(worker: WorkerClient, delay: int, state: str) -> None:
+    assert run(worker, ExternalLoad("x", 30, breaks_off=True, delay=delay), *STEPS).reached[state] == 1
+
+
+def test_a_policy_ends_the_request_with_an_error_instead(worker: WorkerClient) -> None:
+    outcome = run(worker, ExternalLoad("x", 30, breaks_off=True), *STEPS, load_failure="fail")
+    assert outcome.reached["request ended with an error by its load"] == 1
+
+
+def test_blocks_of_an_aborted_request_stay_until_its_load_ends(worker: WorkerClient) -> None:
+    outcome = run(worker, ExternalLoad("x", 30, delay=3), Step(), Step(), Abort("x"), *STEPS)
+    assert outcome.reached["aborted while a load was under way"] == 1
+
+
+def test_a_reset_is_refused_while_a_load_is_under_way(worker: WorkerClient) -> None:
+    """vLLM raises, as it documents; the request is loaded all the same."""
+    outcome = run(worker, ExternalLoad("x", 30, delay=3), Step(), Step(), ResetPrefixCache(True), *STEPS)
+    assert outcome.reached["request computed after it waited for a load"] == 1
+
+
+def test_blocks_are_held_until_they_are_sent(worker: WorkerClient) -> None:
+    """And what was sent is stored outside the pool."""
+    outcome = run(worker, Arrive("y", (("e", 9),), 12), *STEPS, connector="transfer")
+    assert outcome.reached["blocks held for a transfer after the end of their request"]
