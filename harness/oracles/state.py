@@ -193,11 +193,14 @@ class Checkpoint(Oracle):
         self._stored[key] = pages
         context.reference.know(key)
         wanted = self._contents.get(key) or self._expected(context, key)
-        layers = context.layout.groups[key.group].layers
+        group = context.layout.groups[key.group]
+        layers = group.layers
         self.count("S1", 0 if wanted is None else 1)
         if wanted is None or list(pages) == [wanted] * layers:
             return None
-        right = sum(page == wanted for page in pages)
+        right = sum(page == wanted or (group.shift > 0 and _begins_with(page, wanted)) for page in pages)
+        if right == layers == len(pages):
+            return None
         what = f"{right} of {layers} layers hold that content"
         return self.violation(
             context,

@@ -281,3 +281,12 @@ def test_the_last_slot_of_a_block_that_another_request_wrote_is_not_checked(owne
     tags = [life.truth.tag(depth) for depth in (2, 3, 4, tag, 6)]
     violation = Continuation().on_slot_read(context, SlotRead(0, 0, 0, (3, 4), tags))
     assert (violation.field if violation else "") == field
+
+
+@pytest.mark.parametrize(("tags", "silent"), [((2, 3, 4, 9), True), ((2, 3, 9, 5), False)])
+def test_what_is_stored_of_a_drafter_may_end_in_its_writers_token(tags: tuple[int, ...], silent: bool) -> None:
+    life = life_of("r0", 12, settled=8)
+    content = SlotContent([life.truth.tag(depth) for depth in tags])
+    context = context_of(SHIFTED, lambda *_: content, r0=life)
+    view = view_of(SHIFTED, {"r0": ((3, 4),)}, stored={Key(0, 4, life.truth.tag(4)): [content]})
+    assert (Checkpoint().on_view(context, view) is None) == silent
