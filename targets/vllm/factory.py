@@ -163,6 +163,8 @@ class VllmFactory:
             return "a hit inside a block may need one more block for each group: raise num_blocks"
         if len({group.block_size for group in config.groups}) > 1 and "partial-hits" not in self.capabilities.features:
             return "this release gives all groups blocks of one size"
+        if config.options.get("connector", "none") != "none" and len({group.block_size for group in config.groups}) > 1:
+            return "a KV connector beside unequal blocks is not driven yet"
         states = max(group.block_size for group in config.groups if group.kind == "mamba")
         if any(group.block_size % states for group in config.groups):
             return "the planner makes attention blocks as large as the blocks of states, or a multiple"
@@ -179,6 +181,8 @@ class VllmFactory:
             return "the V2 runner has one drafter with a group, if there are drafts"
         if config.options.get("graphs", "none") != "none":
             return "the drafter's own graphs are not driven"
+        if config.options.get("connector", "none") != "none":
+            return "a KV connector beside a group of the drafter is not driven yet"
         if any(group.window or group.chunk for group in drafting):
             return "the drafter attends to everything"
         if not any(group.kind == "attention" and not group.draft for group in config.groups):
