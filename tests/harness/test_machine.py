@@ -9,6 +9,7 @@ import unittest
 from pathlib import Path
 
 import pytest
+from hybridfuzz.harness.generate.serving_rules import ServingRules
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.machine import PROFILE_VARIABLE, HybridCacheMachine, ViolationError, profile
 from hybridfuzz.harness.traces.files import load_trace
@@ -111,6 +112,7 @@ def rules_run(case: type[HybridCacheMachine], target: str = "hybrid", **override
     class Looks(case):  # type: ignore[valid-type, misc]
         def happen(self, event: Event) -> None:
             seen.add(str(event.__struct_config__.tag))
+            ServingRules.happen(self, event)
 
     assert failure(Looks.for_target(target, overrides, settings(FEW, max_examples=150))) == ""
     return seen
