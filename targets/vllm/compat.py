@@ -380,6 +380,38 @@ def has_partial_hits() -> bool:
     return hasattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens")
 
 
+def shares_state_indices() -> bool:
+    """Return True if the groups of GDN layers share metadata, with state indices computed for all at once (0.33)."""
+    from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
+
+    return "mamba_aligned_state_indices" in inspect.getsource(GDNAttentionMetadataBuilder)
+
+
+def share_state_indices(runner: Any) -> None:
+    """Let the V2 runner build metadata as on a GPU: for the first GDN group, of which the others get new indices.
+
+    vLLM does so only if the device is a GPU.
+    """
+    import torch
+    from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
+    from vllm.v1.worker.mamba_utils import MambaSpecDecodeGPUContext
+
+    for builder in [one for groups in runner.attn_groups for group in groups for one in group.metadata_builders]:
+        if type(builder) is GDNAttentionMetadataBuilder:
+            builder.supports_update_block_table = True
+            builder.mamba_aligned_state_indices = None
+    compute = MambaSpecDecodeGPUContext.compute_aligned_state_indices
+    if hasattr(compute, "on_cpu"):
+        return
+
+    def compute_on_cpu(*arguments: Any, **keywords: Any) -> Any:
+        with replaced((torch.Tensor, "is_cuda", True)):
+            return compute(*arguments, **keywords)
+
+    compute_on_cpu.on_cpu = True  # type: ignore[attr-defined]
+    MambaSpecDecodeGPUContext.compute_aligned_state_indices = compute_on_cpu
+
+
 def has_draft_layers() -> bool:
     """Return True if a drafter's layers are marked, and its speculator reuses the model's metadata (0.32 and later)."""
     return find_spec("vllm.v1.worker.gpu.spec_decode.target_dependent_ar") is not None
