@@ -108,6 +108,8 @@ class Engine:
             if compat.has_connectors():
                 kv_connector().begin_worker(vllm_config, plan.worker)
             self.runner.initialize_kv_cache(plan.worker)
+            if config.options.get("metadata", "each") == "shared":
+                compat.share_state_indices(self.runner)
             self.cache_config = plan.worker
             compat.prepare_zeroing(self.runner, plan.worker)
             self.layers = [*model.layers, *self._draft_layers]

@@ -8,7 +8,7 @@ from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .options import drafts_on_device
+from .options import drafts_on_device, is_v2
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
@@ -29,8 +29,10 @@ class VllmFactory:
     plain_mixers   state layers that do not speculate
     connectors     a KV connector can serve hybrid models
     aligns_tables  block tables are as wide as a multiple of 128 tokens
+    speculating_runners  runners whose speculation the target drives, None for all
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
+    shared_metadata  groups of GDN layers can share metadata, as on a GPU
     draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
 
@@ -48,10 +50,12 @@ class VllmFactory:
         limits_of_a_block: frozenset[str] = frozenset(),
         plain_mixers: frozenset[str] = frozenset({"mamba1"}),
         aligns_tables: bool = False,
+        speculating_runners: tuple[str, ...] | None = None,
         local_groups: bool = False,
         partial_hits: bool = False,
         connectors: bool = True,
         draft_groups: bool = False,
+        shared_metadata: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -59,6 +63,7 @@ class VllmFactory:
         self._limits_of_a_block = limits_of_a_block
         self._plain_mixers = plain_mixers
         self._aligns_tables = aligns_tables
+        self._speculating_runners = runners if speculating_runners is None else speculating_runners
         self.capabilities = Capabilities(
             events=_EVENTS | {"external_load"} if connectors else _EVENTS,
             modes=modes,
@@ -89,6 +94,7 @@ class VllmFactory:
                 "graphs": ("decode", "none") if graphs else ("none",),
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
+                **({"metadata": ("each", "shared")} if shared_metadata else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
                 **(_CONNECTOR if connectors else {}),
             },
@@ -128,7 +134,11 @@ class VllmFactory:
             return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
+        if config.num_speculative_tokens and config.options.get("runner", "v2") not in self._speculating_runners:
+            return "speculation with this runner is not driven on this release"
         mixer = config.options.get("mixer", "gdn")
+        if config.options.get("metadata") == "shared" and not (mixer == "gdn" and is_v2(config)):
+            return "only GDN layers on the V2 runner share metadata"
         if mixer in self._plain_mixers and config.num_speculative_tokens:
             return f"mixer={mixer} does not speculate in this release"
         if config.mamba_cache_mode == "all":
@@ -158,6 +168,8 @@ class VllmFactory:
             return "a hit inside a block may need one more block for each group: raise num_blocks"
         if len({group.block_size for group in config.groups}) > 1 and "partial-hits" not in self.capabilities.features:
             return "this release gives all groups blocks of one size"
+        if config.options.get("connector", "none") != "none" and len({group.block_size for group in config.groups}) > 1:
+            return "a KV connector beside unequal blocks is not driven yet"
         states = max(group.block_size for group in config.groups if group.kind == "mamba")
         if any(group.block_size % states for group in config.groups):
             return "the planner makes attention blocks as large as the blocks of states, or a multiple"
@@ -174,6 +186,8 @@ class VllmFactory:
             return "the V2 runner has one drafter with a group, if there are drafts"
         if config.options.get("graphs", "none") != "none":
             return "the drafter's own graphs are not driven"
+        if config.options.get("connector", "none") != "none":
+            return "a KV connector beside a group of the drafter is not driven yet"
         if any(group.window or group.chunk for group in drafting):
             return "the drafter attends to everything"
         if not any(group.kind == "attention" and not group.draft for group in config.groups):
@@ -255,8 +269,10 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         limits_of_a_block=compat.limits_of_a_block(),
         plain_mixers=compat.plain_mixers(),
         aligns_tables=compat.aligns_tables(),
+        speculating_runners=runners if compat.has_v2_speculation() else ("v1",),
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
+        shared_metadata=compat.has_v2() and compat.shares_state_indices(),
         connectors=compat.has_connectors(),
         draft_groups=compat.has_v2() and compat.has_draft_layers(),
     )
