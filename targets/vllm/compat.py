@@ -120,9 +120,10 @@ def has_connectors() -> bool:
 
 
 def blocks_to_free(scheduler: Any) -> Iterator[int]:
-    """Yield the blocks that are freed once the steps in flight have run, each once for each reference."""
+    """Yield the blocks that are freed once the steps in flight have run, each once for each reference; a table's null
+    entries are none."""
     for _, blocks in getattr(scheduler, "deferred_frees", ()):
-        yield from (block.block_id for block in blocks)
+        yield from (block.block_id for block in blocks if not block.is_null)
 
 
 def can_preempt_in_flight(scheduler: Any) -> bool:
