@@ -123,6 +123,8 @@ class VllmFactory:
             return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
+        if config.options.get("connector", "none") != "none" and config.options.get("prefix_match_unit", "0") != "0":
+            return "a KV connector is not driven beside hits inside blocks"
         mixer = config.options.get("mixer", "gdn")
         if mixer in self._plain_mixers and config.num_speculative_tokens:
             return f"mixer={mixer} does not speculate in this release"
