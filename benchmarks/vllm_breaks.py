@@ -28,6 +28,17 @@ RUNNER_V1, RUNNER_V2 = "v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_run
 BATCH_V1, STATE_V2 = "v1/worker/gpu_input_batch.py", "v1/worker/gpu/model_states/mamba_hybrid.py"
 MAMBA, MAMBA2 = "v1/worker/mamba_utils.py", "v1/attention/backends/mamba_attn.py"
 CHECKPOINT = "model_executor/layers/mamba/checkpoint.py"
+CONFIG, DRAFTING = "config/vllm.py", "v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py"
+
+
+def beside(**extra: object) -> dict[str, object]:
+    """A group of attention with these properties beside one of states and one of full attention."""
+    mamba, full = {"kind": "mamba", "block_size": 4}, {"kind": "attention", "block_size": 4}
+    return {"groups": [mamba, full, {**full, **extra}], "graphs": "none"}
+
+
+WINDOW, CHUNKS, DRAFTER = beside(window=8), beside(chunk=8), beside(draft=True)
+FINE = {"prefix_match_unit": "2", "mixer": "gdn", "groups": beside()["groups"]}
 UTILS, WORKER_UTILS = "v1/core/kv_cache_utils.py", "v1/worker/utils.py"
 PARTIAL = ALIGN | {"prefix_match_unit": "2"}
 STORE, TRANSFER = ALIGN | {"connector": "store"}, ALIGN | {"connector": "transfer"}
@@ -168,6 +179,40 @@ BREAKS = (
           "cdiv(seq_len, mamba_block_size) - 2 if valid", "cdiv(seq_len, mamba_block_size) - 1 if valid"),
     Break("mamba2-inner-not-reserved", GROUPS, MIXER | NO_SPEC | ALIGN, "no block for the state inside a chunk",
           "            checkpoint_block = int(checkpoint_position > 0)\n", "            checkpoint_block = 0\n"),
+    Break("window-freed-early", GROUPS, ALIGN | NO_SPEC | WINDOW, "blocks inside the window are given back",
+          "num_computed_tokens - self.sliding_window + 1 - self",
+          "num_computed_tokens - self.sliding_window + 5 - self"),
+    Break("window-never-freed", GROUPS, ALIGN | NO_SPEC | WINDOW, "blocks left of a window stay",
+          "            num_computed_tokens - self.sliding_window + 1 - self.extra_retained_tokens,\n",
+          "            0,\n"),
+    Break("window-hit-one-short", GROUPS, ALIGN | NO_SPEC | WINDOW, "a hit needs one block of the window less",
+          "blocks = cdiv(window_size - 1, block_size)\n",
+          "blocks = max(cdiv(window_size - 1, block_size) - 1, 1)\n"),
+    Break("window-masked-early", TABLES_V2, V2 | ALIGN | NO_SPEC | WINDOW, "the worker nulls a block inside the window",
+          "tl.maximum(first_pos - reach, 0) // block_size",
+          "tl.maximum(first_pos - reach + block_size, 0) // block_size"),
+    Break("chunk-freed-early", GROUPS, ALIGN | NO_SPEC | CHUNKS, "the chunk is given back before its last token",
+          "            num_computed_tokens // self.attention_chunk_size\n        ) * self.att",
+          "            (num_computed_tokens + 1) // self.attention_chunk_size\n        ) * self.att"),
+    Break("chunk-looked-up-late", GROUPS, ALIGN | NO_SPEC | CHUNKS, "a hit does not need the first block of its chunk",
+          "            local_attention_start_idx // kv_cache_spec.block_size\n",
+          "            (local_attention_start_idx + 4) // kv_cache_spec.block_size\n"),
+    Break("partial-key-not-moved", GROUPS, ALIGN | NO_SPEC | FINE, "a request writes on in a block with a partial key",
+          "self.block_pool.move_block_hashes(source_block, cow_block)\n", "pass\n"),
+    Break("partial-hit-not-copied", GROUPS, ALIGN | NO_SPEC | FINE, "a hit inside a block gets a block without content",
+          "        self._pending_cow_copies.append((source_block, cow_block))\n        cow_block.ref_cnt += 1\n", ""),
+    Break("draft-no-lookahead", CONFIG, V2 | ALIGN | SPEC | DRAFTER, "no slots for the drafter's own tokens",
+          "            # num_speculative_tokens lookahead slots.\n            return self.num_speculative_tokens\n",
+          "            return 0\n"),
+    Break("draft-rejected-kept", DRAFTING, V2 | ALIGN | SPEC | DRAFTER, "rejected tokens reach the drafter",
+          "    query_len -= num_rejected\n", "    query_len -= 0\n"),
+    Break("draft-chunk-next-token", DRAFTING, V2 | ALIGN | SPEC | DRAFTER,
+          "behind a chunk the drafter takes the request's last sampled token for the next one",
+          "        next_token = tl.load(next_prefill_tokens_ptr + req_state_idx)\n",
+          "        next_token = tl.load(last_sampled_ptr + req_state_idx).to(tl.int32)\n"),
+    Break("draft-no-eagle-drop", GROUPS, V2 | ALIGN | SPEC | DRAFTER, "the last matched block is not dropped",
+          "        if drop_eagle_block and hit_length > 0:\n            hit_length -= min",
+          "        if False and hit_length > 0:\n            hit_length -= min"),
 )
 # fmt: on
 

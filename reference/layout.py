@@ -46,6 +46,7 @@ class Group:
     """`layers` layers of one kind that share a block table; `block_size` in tokens.
 
     draft   attention of the drafter: it also writes the tokens that it proposes, before they are verified
+    shift   of a drafter's attention: the slot of a position depends on so many tokens after it, too (EAGLE: 1)
     window  attention reaches this many tokens back, the token itself included; 0 for all of them
     chunk   chunked-local attention: it reaches back to the last multiple of this many tokens; 0 for all of them
     slots  mode slots: state slots that one request holds at most
@@ -63,6 +64,7 @@ class Group:
     recurrent: bool = True
     conv: bool = True
     chunk: int = 0
+    shift: int = 0
 
     @property
     def is_local(self) -> bool:

@@ -23,9 +23,9 @@ from vllm.distributed.parallel_state import ensure_model_parallel_initialized, i
 from vllm.v1.structured_output import StructuredOutputManager
 
 from ..base.protocol import TargetError
-from ..base.trace import Config
+from ..base.trace import Config, Group
 from . import compat, graphs, hooks, old_releases
-from .configuration import block_size, configure, layer_groups
+from .configuration import block_size, configure, head_size, layer_groups
 from .contracts import contract
 from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
@@ -94,6 +94,7 @@ class Engine:
         self.config = config
         self.is_v2 = is_v2(config)
         self.recorder = Recorder()
+        self._draft_layers: list[Any] = []
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
@@ -107,10 +108,13 @@ class Engine:
             if compat.has_connectors():
                 kv_connector().begin_worker(vllm_config, plan.worker)
             self.runner.initialize_kv_cache(plan.worker)
+            if config.options.get("metadata", "each") == "shared":
+                compat.share_state_indices(self.runner)
             self.cache_config = plan.worker
             compat.prepare_zeroing(self.runner, plan.worker)
+            self.layers = [*model.layers, *self._draft_layers]
             self._attach_layers(plan.worker)
-            self._fill_pool(model)
+            self._fill_pool()
             padding = graphs.capture(self.runner, self.recorder, self.is_v2) if has_graphs(config) else None
             self.scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
                 vllm_config=vllm_config,
@@ -124,7 +128,6 @@ class Engine:
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
         self.layout = layout_of(config, self.is_v2, plan.worker)
-        self.layers = list(model.layers)
         if self.store:
             self.store.attach(self.layout, self.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
@@ -132,7 +135,7 @@ class Engine:
         if padding:
             self.worker.padding = padding
         self.recorder.worker = self.worker
-        self.recorder.attention_layers = [layer for layer in model.layers if isinstance(layer, ShadowAttention)]
+        self.recorder.attention_layers = [layer for layer in self.layers if isinstance(layer, ShadowAttention)]
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         self.recorder.page_slots = [
             group.block_size if group.kind == "attention" else 0 for group in self.layout.groups
@@ -161,12 +164,21 @@ class Engine:
         from vllm.v1.worker.cpu.model_runner import CPUModelRunner
         from vllm.v1.worker.gpu import model_runner
 
-        speculator = Speculator(self.drafter)
+        drafting = [group for group in self.config.groups if group.draft]
+        speculator: Any = self._build_mtp(drafting[0]) if drafting else Speculator(self.drafter)
         with compat.replaced((model_runner, "init_speculator", lambda *_: speculator)):
             runner = CPUModelRunner(self.vllm_config, _CPU)
             compat.load_v2_model(runner, model)
         speculator.runner = runner
+        self._draft_layers = [speculator.layer] if drafting else []
         return runner
+
+    def _build_mtp(self, form: Group) -> Any:
+        """Return vLLM's own MTP speculator, whose layer has a group of its own."""
+        from .draft_model import ShadowMtp
+
+        words = head_size(self.config, form.block_size)
+        return ShadowMtp(self.vllm_config, _CPU, self.drafter, self.recorder, form, words)
 
     def _build_v1(self, model: Any) -> Any:
         from vllm.v1.worker import cpu_model_runner, gpu_model_runner
@@ -202,11 +214,11 @@ class Engine:
             for index, name in enumerate(spec.layer_names):
                 layers[name].attach(group, index)
 
-    def _fill_pool(self, model: ShadowModel) -> None:
+    def _fill_pool(self) -> None:
         """Fill the caches with random bytes, the same in every run: zeroed memory hides bugs."""
         generator = torch.Generator().manual_seed(1)
         filled: set[int] = set()
-        for layer in model.layers:
+        for layer in self.layers:
             cache = compat.bound_cache(layer.kv_cache)
             storage = (cache if isinstance(cache, torch.Tensor) else cache[0]).untyped_storage()
             if storage.data_ptr() not in filled:

@@ -206,6 +206,19 @@ def has_v2() -> bool:
     return find_spec("vllm.v1.worker.cpu") is not None and has_prefill_indices() and not refuses
 
 
+def has_v2_speculation() -> bool:
+    """Return True if the target can drive the V2 runner's speculation (0.28 and later).
+
+    Before, the runner looks for communicating layers in the drafter's model, which this target's drafter has not, and
+    its align copies with drafts are not understood: docs/explanation/vllm-releases.md.
+    """
+    if not has_v2():
+        return False
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    return "(self.speculator.model)" not in inspect.getsource(GPUModelRunner.load_model)
+
+
 def has_prefill_indices() -> bool:
     """Return True if GDN metadata splits decode rows in a batch with prefills from the prefills."""
     from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadata
@@ -353,15 +366,55 @@ def load_v2_model(runner: Any, model: Any) -> None:
 
 
 def has_local_groups() -> bool:
-    """Return True if groups of local attention may stand beside full attention and states (0.24 and later)."""
+    """Return True if groups of local attention may stand beside full attention and states, and all of their specs take
+    the size of a value's head (0.28 and later).
+    """
     from vllm.v1.core import kv_cache_coordinator
+    from vllm.v1.kv_cache_interface import AttentionSpec
 
-    return hasattr(kv_cache_coordinator, "SpecGroup")
+    return hasattr(kv_cache_coordinator, "SpecGroup") and "head_size_v" in AttentionSpec.__dataclass_fields__
 
 
 def has_partial_hits() -> bool:
     """Return True if a hit may end inside a block, on a grid that the configuration can choose (0.32 and later)."""
     return hasattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens")
+
+
+def shares_state_indices() -> bool:
+    """Return True if the groups of GDN layers share metadata, with state indices computed for all at once (0.33)."""
+    from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
+
+    return "mamba_aligned_state_indices" in inspect.getsource(GDNAttentionMetadataBuilder)
+
+
+def share_state_indices(runner: Any) -> None:
+    """Let the V2 runner build metadata as on a GPU: for the first GDN group, of which the others get new indices.
+
+    vLLM does so only if the device is a GPU.
+    """
+    import torch
+    from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
+    from vllm.v1.worker.mamba_utils import MambaSpecDecodeGPUContext
+
+    for builder in [one for groups in runner.attn_groups for group in groups for one in group.metadata_builders]:
+        if type(builder) is GDNAttentionMetadataBuilder:
+            builder.supports_update_block_table = True
+            builder.mamba_aligned_state_indices = None
+    compute = MambaSpecDecodeGPUContext.compute_aligned_state_indices
+    if hasattr(compute, "on_cpu"):
+        return
+
+    def compute_on_cpu(*arguments: Any, **keywords: Any) -> Any:
+        with replaced((torch.Tensor, "is_cuda", True)):
+            return compute(*arguments, **keywords)
+
+    compute_on_cpu.on_cpu = True  # type: ignore[attr-defined]
+    MambaSpecDecodeGPUContext.compute_aligned_state_indices = compute_on_cpu
+
+
+def has_draft_layers() -> bool:
+    """Return True if a drafter's layers are marked, and its speculator reuses the model's metadata (0.32 and later)."""
+    return find_spec("vllm.v1.worker.gpu.spec_decode.target_dependent_ar") is not None
 
 
 def attention_spec(group: Group, **sizes: Any) -> Any:

@@ -107,8 +107,9 @@ def hash_unit(config: Config) -> int:
 
 
 def layer_groups(config: Config) -> list[Group]:
-    """Return the group of each layer, from bottom to top: interleaved, as in real hybrid models."""
-    layers = {kind: [one for one in config.groups if one.kind == kind for _ in range(one.layers)] for kind in KINDS}
+    """Return the group of each layer of the model, from bottom to top: interleaved, as in real hybrid models."""
+    target = [one for one in config.groups if not one.draft]
+    layers = {kind: [one for one in target if one.kind == kind for _ in range(one.layers)] for kind in KINDS}
     mamba, attention = layers["mamba"], layers["attention"]
     each = cdiv(len(mamba), len(attention))
     return [group for index, one in enumerate(attention) for group in (*mamba[each * index : each * (index + 1)], one)]
@@ -128,7 +129,8 @@ def head_size(config: Config, size: int) -> int:
 
 def drafts_as_eagle(config: Config, is_v2: bool) -> bool:
     """Return True if the drafter passes as MTP: the last matched block of a hit is then computed again."""
-    return config.eagle_block_drop or (is_v2 and compat.is_v2_drafting_as_eagle())
+    has_own = any(group.draft for group in config.groups)
+    return config.eagle_block_drop or has_own or (is_v2 and compat.is_v2_drafting_as_eagle())
 
 
 def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .options import drafts_on_device
+from .options import drafts_on_device, is_v2
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
@@ -27,8 +29,11 @@ class VllmFactory:
     plain_mixers   state layers that do not speculate
     connectors     a KV connector can serve hybrid models
     aligns_tables  block tables are as wide as a multiple of 128 tokens
+    speculating_runners  runners whose speculation the target drives, None for all
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
+    shared_metadata  groups of GDN layers can share metadata, as on a GPU
+    draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
 
     def __init__(
@@ -45,9 +50,12 @@ class VllmFactory:
         limits_of_a_block: frozenset[str] = frozenset(),
         plain_mixers: frozenset[str] = frozenset({"mamba1"}),
         aligns_tables: bool = False,
+        speculating_runners: tuple[str, ...] | None = None,
         local_groups: bool = False,
         partial_hits: bool = False,
         connectors: bool = True,
+        draft_groups: bool = False,
+        shared_metadata: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -55,6 +63,7 @@ class VllmFactory:
         self._limits_of_a_block = limits_of_a_block
         self._plain_mixers = plain_mixers
         self._aligns_tables = aligns_tables
+        self._speculating_runners = runners if speculating_runners is None else speculating_runners
         self.capabilities = Capabilities(
             events=_EVENTS | {"external_load"} if connectors else _EVENTS,
             modes=modes,
@@ -72,6 +81,7 @@ class VllmFactory:
             eagle_block_drop=True,
             windows=(5, 8, 13) if local_groups else (),
             attention_chunks=(1, 2, 3) if local_groups else (),
+            draft_block_sizes=(4, 8, 16) if draft_groups else (),
             policies=("fcfs", "priority"),
             conv_widths=(4,),
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
@@ -84,6 +94,7 @@ class VllmFactory:
                 "graphs": ("decode", "none") if graphs else ("none",),
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
+                **({"metadata": ("each", "shared")} if shared_metadata else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
                 **(_CONNECTOR if connectors else {}),
             },
@@ -100,7 +111,7 @@ class VllmFactory:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         if {group.kind for group in config.groups} != {"mamba", "attention"}:
             return "it needs groups of both kinds, mamba and attention"
-        if reason := self._local(config) or self._sizes(config):
+        if reason := self._local(config) or self._sizes(config) or self._draft(config):
             return reason
         if config.conv_width not in self.capabilities.conv_widths:
             return f"conv_width must be {self.capabilities.conv_widths[0]}"
@@ -125,7 +136,11 @@ class VllmFactory:
             return "the V1 runner would load a real drafter for eagle_block_drop"
         if config.options.get("connector", "none") != "none" and config.options.get("prefix_match_unit", "0") != "0":
             return "a KV connector is not driven beside hits inside blocks"
+        if config.num_speculative_tokens and config.options.get("runner", "v2") not in self._speculating_runners:
+            return "speculation with this runner is not driven on this release"
         mixer = config.options.get("mixer", "gdn")
+        if config.options.get("metadata") == "shared" and not (mixer == "gdn" and is_v2(config)):
+            return "only GDN layers on the V2 runner share metadata"
         if mixer in self._plain_mixers and config.num_speculative_tokens:
             return f"mixer={mixer} does not speculate in this release"
         if config.mamba_cache_mode == "all":
@@ -155,9 +170,37 @@ class VllmFactory:
             return "a hit inside a block may need one more block for each group: raise num_blocks"
         if len({group.block_size for group in config.groups}) > 1 and "partial-hits" not in self.capabilities.features:
             return "this release gives all groups blocks of one size"
+        if config.options.get("connector", "none") != "none" and len({group.block_size for group in config.groups}) > 1:
+            return "a KV connector beside unequal blocks is not driven yet"
         states = max(group.block_size for group in config.groups if group.kind == "mamba")
         if any(group.block_size % states for group in config.groups):
             return "the planner makes attention blocks as large as the blocks of states, or a multiple"
+        return ""
+
+    def _draft(self, config: Config) -> str:
+        """Return "", or the reason why a group of the drafter is not supported."""
+        drafting = [group for group in config.groups if group.draft]
+        if not drafting:
+            return ""
+        if not self.capabilities.draft_block_sizes:
+            return "the drafter of this release has no group of its own here"
+        if len(drafting) > 1 or not config.num_speculative_tokens or config.options.get("runner", "v2") != "v2":
+            return "the V2 runner has one drafter with a group, if there are drafts"
+        if config.options.get("graphs", "none") != "none":
+            return "the drafter's own graphs are not driven"
+        if config.options.get("connector", "none") != "none":
+            return "a KV connector beside a group of the drafter is not driven yet"
+        if any(group.window or group.chunk for group in drafting):
+            return "the drafter attends to everything"
+        if not any(group.kind == "attention" and not group.draft for group in config.groups):
+            return "the model needs attention of its own"
+        # Layers of one shape form groups as large as the smallest number of layers of any shape.
+        shapes = Counter(
+            (group.kind, group.kind == "attention" and group.block_size, group.window, group.chunk)
+            for group in config.groups
+        )
+        if {group.layers for group in config.groups} != {1} or min(shapes.values()) > 1:
+            return "vLLM would put the drafter's layer into a group of the model's"
         return ""
 
     def _local(self, config: Config) -> str:
@@ -228,9 +271,12 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         limits_of_a_block=compat.limits_of_a_block(),
         plain_mixers=compat.plain_mixers(),
         aligns_tables=compat.aligns_tables(),
+        speculating_runners=runners if compat.has_v2_speculation() else ("v1",),
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
+        shared_metadata=compat.has_v2() and compat.shares_state_indices(),
         connectors=compat.has_connectors(),
+        draft_groups=compat.has_v2() and compat.has_draft_layers(),
     )
     trial = Config(
         num_blocks=40,

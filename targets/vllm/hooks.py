@@ -66,6 +66,14 @@ class Recorder:
         self._place = len(self.records)
         return True
 
+    def begin_draft(self, context: Any) -> bool:
+        """Begin a forward of the drafter, whose rows are those of the model's forward. Return False before there are
+        any."""
+        if self.worker is None or not self._batch.names:
+            return False
+        self._context, self._slots = context, {}
+        return True
+
     def end_forward(self) -> None:
         """End a forward of the model and drop the references to vLLM's metadata."""
         self._context = None

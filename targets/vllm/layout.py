@@ -14,13 +14,13 @@ from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
 from .configuration import drafts_as_eagle, hash_unit
-from .options import multiplies_masked
+from .options import DRAFT_LAYER, multiplies_masked
 
 
-def _shape(group: Group) -> tuple[str, int, int, int, int]:
+def _shape(group: Group) -> tuple[str, int, int, bool, int, int]:
     """Return what identifies a group: the block size only of attention, since vLLM chooses that of states."""
     size = group.block_size if group.kind == "attention" else 0
-    return group.kind, size, group.layers, group.window, group.chunk
+    return group.kind, size, group.layers, group.draft, group.window, group.chunk
 
 
 class _Units(NamedTuple):
@@ -58,9 +58,12 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         spec = one.kv_cache_spec
         kind: Literal["mamba", "attention"] = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
         inner = kind == "mamba" and getattr(spec, "num_prefill_checkpoint_blocks", 0) > 0
+        draft = DRAFT_LAYER in one.layer_names
         window, chunk = getattr(spec, "sliding_window", 0) or 0, getattr(spec, "attention_chunk_size", 0) or 0
         groups.append(
-            Group(kind, spec.block_size, len(one.layer_names), False, window, inner_states=inner, chunk=chunk)
+            Group(
+                kind, spec.block_size, len(one.layer_names), draft, window, inner_states=inner, chunk=chunk, shift=draft
+            )
         )
     asked = sorted(_shape(group) for group in config.layout_groups())
     if asked != sorted(map(_shape, groups)):
@@ -73,6 +76,11 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
     units = _units(config, groups)
     as_eagle = config.num_speculative_tokens > 0 and drafts_as_eagle(config, is_v2)
     attention = [index for index, group in enumerate(groups) if group.kind == "attention"]
+    if drafting := [group.block_size for group in groups if group.draft]:
+        # vLLM looks up groups of one shape together, and drops the last block of all of them.
+        attention = [
+            index for index in attention if groups[index].block_size in drafting and not groups[index].is_local
+        ]
     return Layout(
         groups=tuple(groups),
         num_blocks=cache_config.num_blocks,

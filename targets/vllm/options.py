@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ..base.trace import Config
 
+DRAFT_LAYER = "draft.layers.100.mixer"
+"""Name of the drafter's own layer. vLLM orders caches by the number in it."""
+
 
 def is_v2(config: Config) -> bool:
     """Return True if the V2 model runner runs, vLLM's default."""

@@ -243,3 +243,50 @@ def test_what_is_stored_outside_the_pool_is_judged_once(key: Key, pages: Sequenc
     assert oracle.exercised["S1"] == 1 + known
     assert oracle.on_view(context, view_of(layout, stored={**right, key: (WRONG_PAGE,)})) is None or known
     assert oracle.exercised["S1"] == 1 + 2 * known
+
+
+SHIFTED = Layout((Group("attention", 4, draft=True, shift=1),), 9, WIDTH, "align", True)
+
+
+@pytest.mark.parametrize(("last", "field"), [(6, ""), (5, "slot"), (7, "slot")])
+def test_a_slot_of_an_eagle_drafter_depends_on_the_next_token(last: int, field: str) -> None:
+    """Five tokens computed: the slot of position 4 has the tag after six."""
+    life = life_of("r0", 9, settled=5)
+    tags = [life.truth.tag(depth) for depth in (2, 3, 4, 5, last)]
+    assert field_of(SHIFTED, life, SlotRead(0, 0, 0, (3, 4), tags)) == field
+
+
+@pytest.mark.parametrize(("tags", "silent"), [((2, 3, 4, 5), True), ((2, 3, 4, 9), True), ((1, 2, 3, 4), False)])
+def test_the_last_slot_of_a_published_block_of_the_drafter_is_its_writers(tags: tuple[int, ...], silent: bool) -> None:
+    """Another request may go on with another token, which is why EAGLE drops the last matched block."""
+    life = life_of("r0", 12, settled=8)
+    content = SlotContent([life.truth.tag(depth) for depth in tags])
+    context = context_of(SHIFTED, lambda *_: content, r0=life)
+    key = Key(0, 4, life.truth.tag(4))
+    view = view_of(SHIFTED, {"r0": ((3, 4),)}, {3: key})
+    context.reference.note_published(view.published, 0)
+    assert (Checkpoint().on_view(context, view) is None) == silent
+
+
+@pytest.mark.parametrize(("owner", "tag", "field"), [
+    ("r0", 5, ""), ("r0", 9, "slot"), ("r1", 9, ""),
+])  # fmt: skip
+def test_the_last_slot_of_a_block_that_another_request_wrote_is_not_checked(owner: str, tag: int, field: str) -> None:
+    """Of two blocks with one key a hit may use the one whose request went on with another token."""
+    life = life_of("r0", 9, settled=5)
+    context = context_of(SHIFTED, r0=life)
+    context.lives = [life]
+    context.reference.ledger.hand_out(3, owner, 0, 0)
+    context.reference.ledger.hand_out(4, "r0", 0, 0)
+    tags = [life.truth.tag(depth) for depth in (2, 3, 4, tag, 6)]
+    violation = Continuation().on_slot_read(context, SlotRead(0, 0, 0, (3, 4), tags))
+    assert (violation.field if violation else "") == field
+
+
+@pytest.mark.parametrize(("tags", "silent"), [((2, 3, 4, 9), True), ((2, 3, 9, 5), False)])
+def test_what_is_stored_of_a_drafter_may_end_in_its_writers_token(tags: tuple[int, ...], silent: bool) -> None:
+    life = life_of("r0", 12, settled=8)
+    content = SlotContent([life.truth.tag(depth) for depth in tags])
+    context = context_of(SHIFTED, lambda *_: content, r0=life)
+    view = view_of(SHIFTED, {"r0": ((3, 4),)}, stored={Key(0, 4, life.truth.tag(4)): [content]})
+    assert (Checkpoint().on_view(context, view) is None) == silent

@@ -46,6 +46,8 @@ def test_combinations_that_no_engine_offers_are_refused_with_a_reason(wanted: Co
         ({"limits_of_a_block": frozenset({"long_prefill_token_threshold"})}, {}, ""),
         ({"plain_mixers": frozenset({"mamba1", "mamba2"})}, {"num_speculative_tokens": 1}, "does not speculate"),
         ({}, {"num_speculative_tokens": 1}, ""),
+        ({"speculating_runners": ("v1",)}, {"num_speculative_tokens": 1}, "not driven"),
+        ({"speculating_runners": ("v1",)}, {}, ""),
         ({"modes": ("none", "all"), "aligns_tables": True}, {"mamba_cache_mode": "all"}, "128 tokens"),
         ({"modes": ("none", "all")}, {"mamba_cache_mode": "all"}, ""),
     ],
@@ -68,7 +70,8 @@ def test_opening_without_vllm_says_what_to_do() -> None:
         make_factory("vllm").open(CONFIG)
 
 
-LOCAL: dict[str, Any] = {"local_groups": True, "partial_hits": True}
+LOCAL: dict[str, Any] = {"local_groups": True, "partial_hits": True, "draft_groups": True}
+DRAFT = Group("attention", 8, draft=True)
 FULL = Group("attention", 8)
 
 
@@ -96,6 +99,16 @@ def local_config(*extra: Group, states: int = 8, **changes: Any) -> Config:
         (local_config(Group("attention", 8, chunk=16), num_speculative_tokens=2, runner="v1"), ""),
         (local_config(Group("attention", 16, chunk=16)), "unequal"),
         (local_config(states=4), ""),
+        (local_config(states=4, connector="transfer"), "not driven yet"),
+        (local_config(DRAFT, num_speculative_tokens=2), ""),
+        (local_config(DRAFT), "if there are drafts"),
+        (local_config(DRAFT, num_speculative_tokens=2, connector="store"), "not driven yet"),
+        (local_config(DRAFT, num_speculative_tokens=2, runner="v1"), "the V2 runner"),
+        (local_config(DRAFT, num_speculative_tokens=2, graphs="decode"), "graphs"),
+        (local_config(DRAFT, DRAFT, num_speculative_tokens=2), "one drafter"),
+        (local_config(Group("attention", 16, draft=True), num_speculative_tokens=2), ""),
+        (local_config(Group("mamba", 8), DRAFT, num_speculative_tokens=2), "into a group of the model's"),
+        (local_config(Group("mamba", 8), Group("attention", 16, draft=True), num_speculative_tokens=2), ""),
         (local_config(prefix_match_unit="2"), ""),
         (local_config(prefix_match_unit="2", mixer="mamba2"), "whose window it must hold"),
         (local_config(prefix_match_unit="4", mixer="mamba2"), ""),
@@ -114,6 +127,7 @@ def test_a_release_without_local_groups_or_unequal_blocks_refuses_and_draws_none
     assert "no groups of local attention" in factory.supports(local_config(Group("attention", 8, window=5)))
     assert "blocks of one size" in factory.supports(local_config(states=4))
     capabilities = factory.capabilities
-    assert (capabilities.windows, capabilities.attention_chunks) == ((), ())
+    assert "no group of its own" in factory.supports(local_config(DRAFT, num_speculative_tokens=2))
+    assert (capabilities.windows, capabilities.attention_chunks, capabilities.draft_block_sizes) == ((), (), ())
     assert "prefix_match_unit" not in capabilities.options
     assert "partial-hits" not in capabilities.features

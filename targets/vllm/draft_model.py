@@ -1,0 +1,102 @@
+"""vLLM's own MTP speculator around a shadow draft layer, which keeps tags in a KV cache group of its own (V2).
+
+The speculator's inputs, metadata, slot mappings and steps are vLLM's. Replaced are the draft model (one layer whose
+slot for position p is the tag that follows from the target's tag there and from the *next* token, as an EAGLE head
+has it) and the sampling of drafts, which takes the tokens that the trace specifies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.forward_context import get_forward_context
+from vllm.v1.worker.gpu.spec_decode import speculator as base
+from vllm.v1.worker.gpu.spec_decode.mtp.speculator import MTPSpeculator
+
+from ...reference.tokens import mix
+from ..base.observe import SlotRead, SlotWrite
+from ..base.trace import Group
+from . import compat
+from .drafter import Drafter
+from .hooks import Recorder
+from .layers import ShadowAttention
+from .options import DRAFT_LAYER
+
+
+class ShadowDraftLayer(ShadowAttention):
+    """Attention of the drafter: its output at a position does not depend on its context, which is read and checked."""
+
+    def draft(self, hidden: list[int], ids: list[int]) -> list[int]:
+        """Store the tags of all rows, then read all contexts; return a tag for each token."""
+        rows, _ = self.recorder.slot_rows(self)
+        log, out = self.recorder.log, [mix(tag, token) for tag, token in zip(hidden, ids, strict=True)]
+        for row in rows:
+            stored = [out[row.tokens.start + one] for one in row.stored]
+            if stored:
+                for block, slot, tag in zip(row.blocks, row.slots, stored, strict=True):
+                    self.keys[block, slot], self.values[block, slot] = tag, -tag
+                first = row.start + row.stored[0]
+                log.append(SlotWrite(row.row, self.group, self.index, first, row.blocks, row.slots, stored))
+        for row in rows:
+            context = [tag for block in row.pages for tag in self.read(block).tags]
+            del context[row.context - row.first_column * self.block_size :]
+            log.append(SlotRead(row.row, self.group, self.index, row.pages, context, row.first_column))
+        return out
+
+
+class ShadowDraftModel(nn.Module):
+    """A draft model of one layer; `hidden_states` and the result are [tokens, 1] tags."""
+
+    def __init__(self, layer: ShadowDraftLayer, recorder: Recorder) -> None:
+        super().__init__()
+        self.layer = layer
+        self.recorder = recorder
+
+    def forward(self, input_ids: torch.Tensor, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
+        """Return the hidden states that the drafter would pass to its next step."""
+        context = get_forward_context()
+        if context.attn_metadata is None or not self.recorder.begin_draft(context):
+            return torch.zeros_like(hidden_states)
+        tags = self.layer.draft(hidden_states[:, 0].tolist(), input_ids.tolist())
+        self.recorder.end_forward()
+        return torch.tensor(tags, dtype=torch.int64)[:, None]
+
+
+class ShadowMtp(MTPSpeculator):
+    """vLLM's MTP speculator with a shadow draft model and the trace's drafts."""
+
+    runner: Any = None
+    layer: ShadowDraftLayer
+
+    def __init__(self, config: Any, device: Any, drafter: Drafter, recorder: Recorder, form: Group, words: int) -> None:
+        # The target's class, which vLLM would import to look for a method, is never built.
+        with compat.replaced((base, "_target_feeds_hc_residual", lambda _: False)):
+            super().__init__(config, device)
+        self.drafter = drafter
+        self.hidden_size, self.dtype = 1, torch.int64
+        self.hidden_states = torch.zeros((self.max_num_tokens, 1), dtype=torch.int64, device=device)
+        self._made = recorder, form, words
+        self._wanted = torch.empty((0, 0), dtype=torch.int64)
+
+    def load_draft_model(self, target_model: nn.Module, target_attn_layer_names: set[str]) -> nn.Module:
+        """Return the shadow draft model; its layer enters vLLM's forward context now."""
+        recorder, form, words = self._made
+        self.layer = ShadowDraftLayer(DRAFT_LAYER, self.vllm_config, recorder, words, form)
+        return ShadowDraftModel(self.layer, recorder)
+
+    def propose(self, input_batch: Any, *arguments: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:
+        """Return [requests, k] token ids: those that the trace specifies."""
+        count, names = self.drafter.most, input_batch.req_ids
+        known = (
+            [0] * len(names) if dummy_run else self.runner.req_states.total_len.gpu[input_batch.idx_mapping].tolist()
+        )
+        rows = [self.drafter.propose(name, length, count) for name, length in zip(names, known, strict=True)]
+        self._wanted = torch.tensor(rows, dtype=torch.int64)
+        drafts: torch.Tensor = super().propose(input_batch, *arguments, dummy_run=dummy_run, **keywords)
+        return drafts
+
+    def sample_draft(self, hidden_states: torch.Tensor, *arguments: Any, **_: Any) -> torch.Tensor:
+        """Return the drafts of one step: `arguments` are positions, rows, temperatures, seeds, step, logits."""
+        return self._wanted[: len(hidden_states), int(arguments[4])]
