@@ -134,6 +134,8 @@ class VllmFactory:
             return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
+        if config.options.get("connector", "none") != "none" and config.options.get("prefix_match_unit", "0") != "0":
+            return "a KV connector is not driven beside hits inside blocks"
         if config.num_speculative_tokens and config.options.get("runner", "v2") not in self._speculating_runners:
             return "speculation with this runner is not driven on this release"
         mixer = config.options.get("mixer", "gdn")
