@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("script", help="vllm_breaks or sglang_breaks")
     parser.add_argument("--only", default="", metavar="SLUG,...")
     parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--steps", type=int, help="limit for each break, if not the drill's")
     parser.add_argument("--tree", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     script = importlib.import_module(arguments.script)
@@ -137,6 +139,7 @@ def main() -> None:
         ours = [str(Path(__file__).resolve()), *sys.argv[1:], "--tree", launch.tree]
         os.execve(launch.python, [launch.python, *ours], {**os.environ, **launch.env})
     tree, kept = Path(arguments.tree), arguments.results
+    drill = replace(drill, steps_max=arguments.steps or drill.steps_max)
     saved = msgspec.json.decode(kept.read_bytes(), type=list[Result]) if kept.exists() else []
     results = {result.slug: result for result in saved}
     wanted = arguments.only.split(",") if arguments.only else [one.slug for one in drill.breaks]

@@ -206,6 +206,19 @@ def has_v2() -> bool:
     return find_spec("vllm.v1.worker.cpu") is not None and has_prefill_indices() and not refuses
 
 
+def has_v2_speculation() -> bool:
+    """Return True if the target can drive the V2 runner's speculation (0.28 and later).
+
+    Before, the runner looks for communicating layers in the drafter's model, which this target's drafter has not, and
+    its align copies with drafts are not understood: docs/explanation/vllm-releases.md.
+    """
+    if not has_v2():
+        return False
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    return "(self.speculator.model)" not in inspect.getsource(GPUModelRunner.load_model)
+
+
 def has_prefill_indices() -> bool:
     """Return True if GDN metadata splits decode rows in a batch with prefills from the prefills."""
     from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadata
@@ -353,10 +366,13 @@ def load_v2_model(runner: Any, model: Any) -> None:
 
 
 def has_local_groups() -> bool:
-    """Return True if groups of local attention may stand beside full attention and states (0.24 and later)."""
+    """Return True if groups of local attention may stand beside full attention and states, and all of their specs take
+    the size of a value's head (0.28 and later).
+    """
     from vllm.v1.core import kv_cache_coordinator
+    from vllm.v1.kv_cache_interface import AttentionSpec
 
-    return hasattr(kv_cache_coordinator, "SpecGroup")
+    return hasattr(kv_cache_coordinator, "SpecGroup") and "head_size_v" in AttentionSpec.__dataclass_fields__
 
 
 def has_partial_hits() -> bool:

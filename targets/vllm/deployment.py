@@ -12,6 +12,8 @@ from .options import has_graphs, is_v2
 
 MODELS = {"gdn": "Qwen/Qwen3-Next-80B-A3B-Instruct", "mamba2": "ibm-granite/granite-4.0-h-tiny"}
 """A public model for each kind of state layer."""
+CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector"}
+"""A connector of vLLM's that is used in the same way as that of a trace."""
 V2_DEFAULT_SINCE = (0, 28)
 """vLLM #53183."""
 OWN = (
@@ -97,6 +99,11 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--compilation-config", json.dumps(graphs))
     else:
         yield "--enforce-eager"
+    connector = config.options.get("connector", "none")
+    if connector != "none":
+        policy = config.options.get("load_failure", "recompute")
+        transfer = {"kv_connector": CONNECTORS[connector], "kv_role": "kv_both", "kv_load_failure_policy": policy}
+        yield from ("--kv-transfer-config", json.dumps(transfer))
     if any(isinstance(event, DummyRun) for event in trace.events):
         yield from ("--data-parallel-size", "2")
 
@@ -105,6 +112,8 @@ def _scaled(config: Config) -> Iterator[str]:
     sizes = dict.fromkeys(group.block_size for group in config.groups)
     tokens = " and ".join(map(str, sizes))
     yield f"blocks of {tokens} tokens; on a GPU vLLM derives the block size from the size of a state"
+    if config.options.get("connector", "none") != "none":
+        yield "hits, delays and failures of the KV connector are given by the scenario; a server's come from its store"
     if config.num_speculative_tokens:
         yield "drafts are given by the scenario; a server's come from its drafter"
     yield "budgets and chunk limits of single steps are given by the scenario; a server's depend on its load"

@@ -117,7 +117,7 @@ class TestCutOff:
             subprocess.run(["mount", "-o", "remount,size=4m", str(folder)], check=True)
             again = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "small/out")
             assert again.status == 1
-            assert again.json["traces"] == 60
+            assert again.json["traces"] == int(self.ARGUMENTS[3])
         finally:
             subprocess.run(["umount", str(folder)], check=True)
 
@@ -162,7 +162,7 @@ class TestCutOff:
 class TestHypothesis(TestCutOff):
     """The same drills with the other source of traces."""
 
-    ARGUMENTS = ("--target", MUTANT, "--traces", "60", "--source", "hypothesis")
+    ARGUMENTS = ("--target", MUTANT, "--traces", "25", "--source", "hypothesis")
 
     def test_full_disk(self, tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]) -> None:
         """Hypothesis's database cannot be written either, and that ends nothing."""

@@ -94,6 +94,18 @@ def test_a_dummy_run_needs_data_parallel_ranks() -> None:
     assert "--data-parallel-size" not in vllm(plain).flags
 
 
+@pytest.mark.parametrize(
+    ("connector", "name"), [("none", ""), ("store", "OffloadingConnector"), ("transfer", "NixlConnector")]
+)
+def test_a_connector_is_configured_with_its_policy(connector: str, name: str) -> None:
+    trace = make_trace(arrive("r0", 3), options={"connector": connector, "load_failure": "fail"})
+    flags = vllm(trace).flags
+    assert ("--kv-transfer-config" in flags) == bool(name)
+    if name:
+        chosen = json.loads(flags[flags.index("--kv-transfer-config") + 1])
+        assert (chosen["kv_connector"], chosen["kv_load_failure_policy"]) == (name, "fail")
+
+
 def test_a_real_model_has_other_stand_ins() -> None:
     version = "0.33.0, real model on cuda, stood in: attention: Triton's; two operators in PyTorch"
     found = vllm(make_trace(), version, "vllm@0.33.0@cuda")

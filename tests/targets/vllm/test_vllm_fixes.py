@@ -42,7 +42,9 @@ def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient)
             assert worker.run(trace).violation is None, name
 
 
-@pytest.mark.parametrize(("release", "count"), [("0.14.1", 9), ("0.16.0", 14), ("0.18.1", 8), ("0.22.1", 9)])
+@pytest.mark.parametrize(
+    ("release", "count"), [("0.14.1", 9), ("0.16.0", 14), ("0.18.1", 8), ("0.22.1", 9), ("0.26.0", 9)]
+)
 def test_fixes_of_an_older_release_apply_together_and_silence_its_traces(release: str, count: int) -> None:
     """Without those of the kernels of mode all, which the shadow layers follow."""
     target = f"vllm@{release}"

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
 NEEDS_MORE: tuple[dict[str, Any], ...] = (
     {"options": {"graphs": "decode"}},
     {"options": {"mixer": "mamba2"}},
+    {"options": {"connector": "store"}},
     {"options": {"runner": "v1"}, "async_depth": 1, "num_speculative_tokens": 2},
 )
 """What the stand-alone scripts do not know: `write_scripts` refuses it, and a wrong output."""
@@ -28,6 +29,7 @@ def needs_more(name: str) -> bool:
     drafter_on_device = config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens
     unknown = config.options.get("graphs") == "decode" or config.options.get("mixer") == "mamba2"
     no_assertion = any(f"--{oracle}-" in name for oracle in ("S6", "M9"))
+    unknown |= config.options.get("connector", "none") != "none"
     return no_assertion or unknown or bool(drafter_on_device)
 
 
