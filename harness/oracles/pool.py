@@ -122,7 +122,7 @@ class Leak(Oracle):
             if not context.has_pool:
                 continue
             table = planned.view.tables[row.name]
-            settled = context.reference.certain(row.name)
+            settled = min(context.reference.certain(row.name), row.start)
             for index, group in enumerate(layout.groups):
                 held = len(table[index]) - table[index].count(layout.null_block)
                 most = peak_blocks(group, layout.mode, reach, layout.num_speculative_tokens, self._ahead, settled)

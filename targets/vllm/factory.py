@@ -184,7 +184,7 @@ class VllmFactory:
             return "unequal blocks"
         if any(group.draft for group in config.groups):
             return "a group of the drafter"
-        return "local attention" if any(group.window or group.chunk for group in config.groups) else ""
+        return ""
 
     def _draft(self, config: Config) -> str:
         """Return "", or the reason why a group of the drafter is not supported."""

@@ -44,4 +44,4 @@ def test_lines_of_an_engine_are_recorded(target: str, tmp_path: Path) -> None:
     for name, function in REACHED[target].items():
         ran_in = {each.name for each in modules[name].functions if each.reached}
         assert function in ran_in
-        assert modules[name].never, "three traces do not reach every function"
+    assert any(module.never for module in report.modules), "three traces do not reach every function"

@@ -32,7 +32,7 @@ def worker(fixes: Fixes) -> Iterator[WorkerClient]:
 
 
 def test_all_apply_together(fixes: Fixes) -> None:
-    assert fixes.problems == {} and len(fixes.in_effect) == 14
+    assert fixes.problems == {} and len(fixes.in_effect) == 15
     assert fixes.launch.version == "0.33.0 + 14 fixes"
 
 

@@ -18,6 +18,8 @@ NEEDS_MORE: tuple[dict[str, Any], ...] = (
     {"options": {"graphs": "decode"}},
     {"options": {"mixer": "mamba2"}},
     {"options": {"connector": "store"}},
+    {"options": {"prefix_match_unit": "4"}},
+    {"groups": (Group("mamba", 8), Group("attention", 16))},
     {"options": {"runner": "v1"}, "async_depth": 1, "num_speculative_tokens": 2},
 )
 """What the stand-alone scripts do not know: `write_scripts` refuses it, and a wrong output."""
@@ -29,7 +31,8 @@ def needs_more(name: str) -> bool:
     drafter_on_device = config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens
     unknown = config.options.get("graphs") == "decode" or config.options.get("mixer") == "mamba2"
     no_assertion = any(f"--{oracle}-" in name for oracle in ("S6", "M9"))
-    unknown |= config.options.get("connector", "none") != "none"
+    unknown |= config.options.get("connector", "none") != "none" or config.options.get("prefix_match_unit", "0") != "0"
+    unknown |= len({group.block_size for group in config.groups}) > 1
     return no_assertion or unknown or bool(drafter_on_device)
 
 
