@@ -46,6 +46,17 @@ def test_blocks_beyond_a_step_are_those_that_the_target_declares(over: int, fiel
     assert (violation.field if violation else "") == field
 
 
+def test_a_window_begins_at_the_row() -> None:
+    """A request that computes its tokens again needs the columns that it had left behind before."""
+    life = life_of("r0", 20)
+    life.settled = 16
+    layout = Layout((Group("attention", 4, window=8),), 12, 4, "none", False)
+    planned = plan(context_of(layout, r0=life), PlannedRow("r0", 0, 4, 0, False, 0), tables={"r0": ((3,),)})
+    assert Leak().on_planned(context_of(layout, r0=life), planned) is None
+    more = plan(context_of(layout, r0=life), PlannedRow("r0", 0, 4, 0, False, 0), tables={"r0": ((3, 4),)})
+    assert Leak().on_planned(context_of(layout, r0=life), more) is not None
+
+
 def test_every_list_and_every_peak_counts() -> None:
     """M9 is exercised by each list that was looked at, and by each group of each row."""
     context = context_of(LAYOUT, r0=life_of("r0", 20))

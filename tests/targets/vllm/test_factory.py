@@ -98,7 +98,7 @@ def local_config(*extra: Group, states: int = 8, **changes: Any) -> Config:
         (local_config(Group("attention", 8, chunk=16), num_speculative_tokens=2), "EAGLE"),
         (local_config(Group("attention", 8, chunk=16), num_speculative_tokens=2, runner="v1"), ""),
         (local_config(Group("attention", 16, chunk=16)), "unequal"),
-        (local_config(Group("attention", 8, window=5), connector="store"), "beside local attention yet"),
+        (local_config(Group("attention", 8, window=5), connector="store"), ""),
         (local_config(states=4), ""),
         (local_config(states=4, connector="transfer"), "beside unequal blocks yet"),
         (local_config(DRAFT, num_speculative_tokens=2), ""),
