@@ -33,7 +33,7 @@ def worker(fixes: Fixes) -> Iterator[WorkerClient]:
 
 def test_all_apply_together(fixes: Fixes) -> None:
     assert fixes.problems == {} and len(fixes.in_effect) == 15
-    assert fixes.launch.version == "0.33.0 + 14 fixes"
+    assert fixes.launch.version == "0.33.0 + 15 fixes"
 
 
 def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient) -> None:
