@@ -167,7 +167,7 @@ def grouped(seen: Mapping[str, Evidence]) -> dict[str, str]:
         into = into or next(name for name in _names(one.signature) if name not in findings)
         where[trace] = into
         findings[into] = joined(findings.get(into), [one])
-        while other := same_cause(findings[into].evidence, {name: findings[name] for name in findings if name != into}):
+        while other := same_cause(findings[into].evidence, findings, but=into):
             into, gone = sorted((into, other), key=list(findings).index)
             findings[into] = joined(findings[into], findings.pop(gone).evidence)
             where |= {each: into for each, name in where.items() if name == gone}

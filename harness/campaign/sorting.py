@@ -102,8 +102,8 @@ class Sorter:
     def _like(self, name: str) -> str:
         """Return the name of another finding of this campaign with the same cause, "" if there is none."""
         store = self._state.store
-        others = {other: one for other, one in store.evidence.items() if other != name and other in store.findings}
-        return same_cause(store.evidence[name].evidence, others)
+        met = {other: one for other, one in store.evidence.items() if other in store.findings}
+        return same_cause(met[name].evidence, met, but=name)
 
     def settle(self, name: str, trace: Trace, seconds: float) -> None:
         """Collect the evidence of a confirmed and reduced finding; merge it into another one of the same cause."""
@@ -116,7 +116,7 @@ class Sorter:
         if evidence is None:
             return
         with state.lock:
-            into = same_cause([evidence], {other: one for other, one in store.evidence.items() if other != name})
+            into = same_cause([evidence], store.evidence, but=name)
             if not into:
                 learn(store, name, evidence, trace)
                 state.judge(name)

@@ -300,7 +300,7 @@ def _group_of(one: _Saved, groups: Mapping[str, _Group]) -> str:
     """Return the name of the group that a finding belongs to, that of a new one if there is none yet."""
     signature = one.finding.signature
     evidence = one.evidence.evidence if one.evidence else ()
-    if alike := same_cause(evidence, {name: group.evidence for name, group in groups.items() if group.evidence}):
+    if alike := same_cause(evidence, _evidence_of(groups)):
         return alike
     showing = [name for name, group in groups.items() if signature in group.symptoms]
     if showing and not (evidence and evidence[0].complete):
@@ -312,8 +312,12 @@ def _group_of(one: _Saved, groups: Mapping[str, _Group]) -> str:
 def _like(name: str, groups: Mapping[str, _Group]) -> str:
     """Return the name of another group with the same cause, "" if there is none."""
     own = groups[name].evidence
-    others = {other: group.evidence for other, group in groups.items() if group.evidence and other != name}
-    return same_cause(own.evidence, others) if own else ""
+    return same_cause(own.evidence, _evidence_of(groups), but=name) if own else ""
+
+
+def _evidence_of(groups: Mapping[str, _Group]) -> dict[str, FindingEvidence]:
+    """Return the evidence of the groups that have some."""
+    return {name: group.evidence for name, group in groups.items() if group.evidence}
 
 
 def _joined(known: FindingEvidence | None, more: FindingEvidence | None) -> FindingEvidence | None:

@@ -75,9 +75,10 @@ def alike(one: Sequence[Evidence], other: Sequence[Evidence]) -> float:
     return fmean(likeness(each, its) for each in one for its in other) if one and other else 0.0
 
 
-def same_cause(seen: Sequence[Evidence], findings: Mapping[str, FindingEvidence]) -> str:
-    """Return the name of the finding that has the cause of a group of failures and is most like it, "" for none."""
-    scores = {name: alike(seen, finding.evidence) for name, finding in findings.items()}
+def same_cause(seen: Sequence[Evidence], findings: Mapping[str, FindingEvidence], *, but: str = "") -> str:
+    """Return the name of the finding, other than `but`, that has the cause of a group of failures and is most like it,
+    "" for none."""
+    scores = {name: alike(seen, finding.evidence) for name, finding in findings.items() if name != but}
     best = max(scores, key=lambda name: scores[name], default="")
     return best if best and scores[best] >= SAME else ""
 
