@@ -25,6 +25,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, ReadOnlyDatabase
+from hypothesis.errors import HypothesisException
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from hypothesis.stateful import run_state_machine_as_test
@@ -59,7 +60,7 @@ class Fails(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Passes an error of `supports` through Hypothesis, which takes every Exception for a failing example."""
+    """Ends a run of Hypothesis at an error of `supports`: Hypothesis takes every Exception for a failing example."""
 
 
 @contextmanager
@@ -151,6 +152,7 @@ class HypothesisTraces:
     ) -> list[Trace]:
         """Run Hypothesis once, silently; `name` is its seed. Return the traces of all examples, in order."""
         traces: list[Trace] = []
+        errors: list[Exception] = []
 
         class Records(ServingRules):
             def __init__(self) -> None:
@@ -162,6 +164,7 @@ class HypothesisTraces:
                 try:
                     return supports(config)
                 except Exception as error:
+                    errors.append(error)
                     raise Interrupted from error
 
             def teardown(self) -> None:
@@ -192,7 +195,10 @@ class HypothesisTraces:
                 run_state_machine_as_test(hypothesis.seed(name)(Records), settings=settings)
         except (Fails, SkipTest):  # SkipTest: the database is empty
             pass
-        except Interrupted as interrupted:
-            assert isinstance(interrupted.__cause__, Exception)
-            raise interrupted.__cause__ from None
+        except (Interrupted, HypothesisException):
+            # Hypothesis replays a failing example before it reports it. An Interrupted there becomes a Flaky.
+            if not errors:
+                raise
+        if errors:
+            raise errors[0]
         return traces

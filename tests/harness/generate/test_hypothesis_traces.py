@@ -113,6 +113,26 @@ def test_an_error_of_the_target_is_raised_as_it_is(tmp_path: Path) -> None:
     assert len(asked) == 1
 
 
+def test_an_error_while_a_failing_trace_is_kept(tmp_path: Path) -> None:
+    """At every question: Hypothesis asks again when it replays the example that failed."""
+    traces, asked = source(tmp_path), 0
+
+    def gone(config: Config) -> str:
+        nonlocal asked
+        asked += 1
+        if asked == last:
+            raise RuntimeError("the worker is gone")
+        return CLEAN.supports(config)
+
+    traces.trace(0, CLEAN.supports)
+    last = 0
+    traces.keep(7, "S1-step-mamba-temporal", gone)
+    for number in (1, asked // 2, asked - 1, asked):
+        asked, last = 0, number
+        with pytest.raises(RuntimeError, match="the worker is gone"):
+            traces.keep(7, "S1-step-mamba-temporal", gone)
+
+
 def test_no_configuration_fits(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no configuration fits the target and the overrides: never"):
         source(tmp_path).trace(0, lambda config: "never")
