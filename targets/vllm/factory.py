@@ -140,8 +140,6 @@ class VllmFactory:
             return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
-        if config.options.get("connector", "none") != "none" and (beside := self._beside_connector(config)):
-            return f"a KV connector is not driven beside {beside} yet"
         if config.num_speculative_tokens and config.options.get("runner", "v2") not in self._speculating_runners:
             return "speculation with this runner is not driven on this release"
         mixer = config.options.get("mixer", "gdn")
@@ -179,17 +177,6 @@ class VllmFactory:
         states = max(group.block_size for group in config.groups if group.kind == "mamba")
         if any(group.block_size % states for group in config.groups):
             return "the planner makes attention blocks as large as the blocks of states, or a multiple"
-        return ""
-
-    def _beside_connector(self, config: Config) -> str:
-        """Return "", or the property of a configuration with which connectors are not driven: what then shows is not
-        explained, or is the adapter's."""
-        if config.options.get("prefix_match_unit", "0") != "0":
-            return "hits inside blocks"
-        if len({group.block_size for group in config.groups}) > 1:
-            return "unequal blocks"
-        if any(group.draft for group in config.groups):
-            return "a group of the drafter"
         return ""
 
     def _draft(self, config: Config) -> str:
