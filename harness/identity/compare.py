@@ -10,9 +10,10 @@ of evidence, each between 0 and 1:
     symptom   the same signature and the same relation between expected and observed
 
 Two groups of failures are as like as their traces are in the mean (average linkage): one odd trace neither draws others
-to its finding nor joins two findings. Symptoms weigh little: one cause breaks several invariants, and several causes
-break the same one. Without votes (a target that names no packages, a lost process, no passing neighbour) a trace is no
-reason for a further finding behind a signature.
+to its finding nor joins two findings. Two findings that need the same two or more switches join at a lower likeness:
+the victim of a cause may be the request that triggers it or another one, with different facts. Symptoms weigh little:
+one cause breaks several invariants, and several causes break the same one. Without votes (a target that names no
+packages, a lost process, no passing neighbour) a trace is no reason for a further finding behind a signature.
 
 The weights are a logistic regression on the pairs of 190 failing traces of vLLM 0.33.0 (seeds 900 to 913) and of 20
 mixtures of mutants, all causes of equal weight; figures on these and on other traces are in benchmarks/identity.md.
@@ -21,7 +22,9 @@ each); quadratic terms and boosted trees (no better on other traces); facts weig
 a failing trace and its nearest passing neighbour part, as overlap, and the likeness to the nearest trace of a finding
 (five findings for the commonest cause of vLLM, and links between two causes by a single trace); functions instead of
 lines (a scheduler is one function); the facts of the step before, and what passing neighbours lack (`needed`), which
-split causes; a second, agglomerative pass at the end (more findings, no fewer errors).
+split causes; a second, agglomerative pass at the end (more findings, no fewer errors); facts without the distinction
+of own and other rows (no fewer errors); joining findings that need the same single switch (twice the errors on
+mutants).
 """
 
 from __future__ import annotations
@@ -39,6 +42,9 @@ WITHOUT_VOTES = 1.2
 BIAS = -4.7
 SAME = 0.5
 """Mean likeness from which two groups of failing traces have one cause."""
+SAME_SWITCHES = 0.35
+"""The same for two findings that need the same switches, if these are at least SWITCHES_MIN."""
+SWITCHES_MIN = 2
 EVIDENCE_MAX = 20
 """Traces of a finding whose evidence is kept, the first ones: enough for a mean."""
 
@@ -81,10 +87,30 @@ def alike(one: Sequence[Evidence], other: Sequence[Evidence]) -> float:
 
 def same_cause(seen: Sequence[Evidence], findings: Mapping[str, FindingEvidence], *, but: str = "") -> str:
     """Return the name of the finding, other than `but`, that has the cause of a group of failures and is most like it,
-    "" for none."""
-    scores = {name: alike(seen, finding.evidence) for name, finding in findings.items() if name != but}
-    best = max(scores, key=lambda name: scores[name], default="")
-    return best if best and scores[best] >= SAME else ""
+    "" for none.
+
+    With `but` the group is a finding, too: two findings that need the same switches join at a lower likeness.
+    """
+    scores = {
+        name: score
+        for name, finding in findings.items()
+        if name != but
+        and (score := alike(seen, finding.evidence))
+        >= (SAME_SWITCHES if but and _need_the_same(seen, finding.evidence) else SAME)
+    }
+    return max(scores, key=lambda name: scores[name], default="")
+
+
+def _need_the_same(one: Sequence[Evidence], other: Sequence[Evidence]) -> bool:
+    """Return True if the switches that all traces of one finding need are those of another one, or some of them."""
+    first, second = _needed_by_all(one), _needed_by_all(other)
+    return min(len(first), len(second)) >= SWITCHES_MIN and (first <= second or second <= first)
+
+
+def _needed_by_all(seen: Sequence[Evidence]) -> set[str]:
+    """Return the switches that every trace with complete evidence needs."""
+    needed = [set(each.switches) for each in seen if each.complete]
+    return set.intersection(*needed) if needed else set()
 
 
 def joined(known: FindingEvidence | None, more: Sequence[Evidence]) -> FindingEvidence:

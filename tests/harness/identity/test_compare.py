@@ -1,8 +1,19 @@
 """Failures with one cause are like each other, whatever invariant broke first."""
 
 import pytest
-from hybridfuzz.harness.identity.compare import EVIDENCE_MAX, SAME, alike, founds, joined, learned, likeness, same_cause
+from hybridfuzz.harness.identity.compare import (
+    EVIDENCE_MAX,
+    SAME,
+    SAME_SWITCHES,
+    alike,
+    founds,
+    joined,
+    learned,
+    likeness,
+    same_cause,
+)
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
+from msgspec import structs
 
 PADDED = Evidence(
     "S3-step-mamba-temporal",
@@ -48,6 +59,20 @@ def test_a_finding_is_as_like_as_its_traces_are_in_the_mean() -> None:
     assert same_cause([PADDED], {"mixed": mixed, "own": own}) == "own"
     assert same_cause([PADDED], {"mixed": mixed}) == "" and likeness(PADDED, mixed.evidence[3]) > SAME
     assert same_cause([PADDED, PADDED], {}) == same_cause([], {"own": own}) == ""
+
+
+def test_findings_that_need_the_same_switches_join_earlier() -> None:
+    """The victim of a cause may be the request that triggers it or another one: other facts, the same switches."""
+    switches = {"runner": "v1", "graphs": "decode"}
+    own = variant(switches=switches, votes={"a.py:f:1": 1.0})
+    victim = variant(switches=switches | {"policy": "priority"}, facts=("now graph",), votes={"a.py:f:2": 1.0})
+    victim = structs.replace(victim, signature="S4-step-mamba-temporal")
+    assert SAME_SWITCHES < likeness(own, victim) < SAME
+    findings = {"own": FindingEvidence([own]), "victim": FindingEvidence([victim])}
+    assert same_cause([victim], findings, but="victim") == "own"
+    assert same_cause([victim], {"own": findings["own"]}) == ""
+    single = structs.replace(own, switches={"runner": "v1"})
+    assert same_cause([single], {"victim": findings["victim"]}, but="x") == ""
 
 
 def test_groups_are_compared_as_a_whole() -> None:
