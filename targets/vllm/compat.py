@@ -162,12 +162,32 @@ def speculative_modes() -> tuple[Mode, ...]:
     return ("align", "none") if replaced or "all" not in cache_modes() else ("align", "none", "all")
 
 
-def plain_mixers() -> frozenset[str]:
-    """Return the state layers that do not speculate: Mamba 1 and, up to 0.16, Mamba 2."""
-    from vllm.v1.attention.backends import mamba_attn
+def mixers() -> tuple[str, ...]:
+    """Return the state layers that a trace can have: Mamba 1 where there is mode all, which is mostly about it."""
+    others = ("short_conv", "linear")
+    return ("gdn", "mamba2", "mamba1", *others) if "all" in cache_modes() else ("gdn", "mamba2", *others)
 
-    speculates = "use_spec_decode" in inspect.getsource(mamba_attn)
-    return frozenset({"mamba1"}) if speculates else frozenset({"mamba1", "mamba2"})
+
+def plain_mixers() -> frozenset[str]:
+    """Return the state layers that do not speculate: Mamba 1, up to 0.16 Mamba 2, up to 0.24 plain linear attention and
+    up to 0.28 short convolutions."""
+    from vllm.v1.attention.backends import mamba_attn
+    from vllm.v1.worker import gpu_model_runner
+
+    plain = {"mamba1"}
+    if "use_spec_decode" not in inspect.getsource(mamba_attn):
+        plain.add("mamba2")
+    # The V1 runner passes the accepted counts to the builders that it lists.
+    listed = inspect.getsource(gpu_model_runner)
+    plain |= {
+        mixer
+        for mixer, builder in (
+            ("short_conv", "ShortConvAttentionMetadataBuilder"),
+            ("linear", "BailingLinearAttentionMetadataBuilder"),
+        )
+        if builder not in listed
+    }
+    return frozenset(plain)
 
 
 def has_device_drafter() -> bool:
@@ -276,9 +296,28 @@ def state_backend(name: str) -> Any:
     return registry.MambaAttentionBackendEnum[name]
 
 
+def linear_backend() -> Any:
+    """Return the attention backend that layers of plain linear attention name themselves, None for that of their kind.
+
+    Bailing's layers have one of their own since 0.25, with which they speculate.
+    """
+    from vllm.v1.attention.backends import linear_attn
+
+    return getattr(linear_attn, "BailingLinearAttentionBackend", None)
+
+
 def bound_cache(cache: Any) -> Any:
     """Return a layer's cache. Up to 0.18 it is wrapped in a list with one entry per virtual engine."""
     return cache[0] if isinstance(cache, list) and len(cache) == 1 else cache
+
+
+def bound_states(cache: Any) -> Sequence[Any]:
+    """Return the tensors of a state layer's cache, one per state. A release may bind a single one without a tuple."""
+    import torch
+
+    bound = bound_cache(cache)
+    states: Sequence[Any] = (bound,) if isinstance(bound, torch.Tensor) else bound
+    return states
 
 
 def copy_in_one_tile() -> None:
