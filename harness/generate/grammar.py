@@ -110,6 +110,15 @@ class Grammar:
         self._last = self._draw()
         return self._last
 
+    def all_events(self) -> tuple[AnyEvent, ...]:
+        """Return the events of a trace: a number of them, then more without arrivals until the requests have ended."""
+        count = self.choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
+        events = [self.next_event() for _ in range(count)]
+        self.burst = 0
+        while self.left and len(events) < count + ENDING_MAX:
+            events.append(self.next_event())
+        return tuple(events)
+
     _last: AnyEvent | None = None
 
     def _draw(self) -> AnyEvent:
@@ -393,9 +402,4 @@ def _draw(
 ) -> Trace:
     config = draw_valid_config(configured_by, supports, capabilities, overrides or {})
     grammar = Grammar(config, capabilities, choices)
-    count = choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
-    events = [grammar.next_event() for _ in range(count)]
-    grammar.burst = 0
-    while grammar.left and len(events) < count + ENDING_MAX:
-        events.append(grammar.next_event())
-    return Trace(config, tuple(events), origin=origin)
+    return Trace(config, grammar.all_events(), origin=origin)
