@@ -8,7 +8,7 @@ from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .options import drafts_on_device, is_v2
+from .options import drafts_on_device, has_peer, is_v2
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
@@ -32,6 +32,7 @@ class VllmFactory:
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
     shared_metadata  groups of GDN layers can share metadata, as on a GPU
+    coordinates    data-parallel ranks are coordinated by vLLM's own code
     draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
 
@@ -54,6 +55,7 @@ class VllmFactory:
         connectors: bool = True,
         draft_groups: bool = False,
         shared_metadata: bool = False,
+        coordinates: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -84,6 +86,7 @@ class VllmFactory:
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
             # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
             # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
+            # data_parallel: rows of other ranks pad a batch by our rule, or by vLLM's coordination of two ranks.
             # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
                 "runner": runners,
@@ -92,6 +95,7 @@ class VllmFactory:
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
                 **({"metadata": ("each", "shared")} if shared_metadata else {}),
+                **({"data_parallel": ("1", "2")} if coordinates else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
                 **(_CONNECTOR if connectors else {}),
             },
@@ -125,6 +129,8 @@ class VllmFactory:
             for name in sorted(self._limits_of_a_block):
                 if 0 < getattr(config, name) < size:
                     return f"this release wants {name} to be at least a block in mode align"
+        if has_peer(config) and "data_parallel" not in self.capabilities.options:
+            return "this release's coordination of data-parallel ranks is not driven"
         if config.async_depth and config.enable_prefix_caching and not self._caches_asynchronously:
             return "this release does not schedule ahead with a prefix cache"
         if drafts_on_device(config) and not self._device_drafts:
@@ -277,6 +283,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         aligns_tables=compat.aligns_tables(),
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
+        coordinates=compat.coordinates_ranks(),
         shared_metadata=compat.has_v2() and compat.shares_state_indices(),
         connectors=compat.has_connectors(),
         draft_groups=compat.has_v2() and compat.has_draft_layers(),
