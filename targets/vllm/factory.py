@@ -29,7 +29,6 @@ class VllmFactory:
     plain_mixers   state layers that do not speculate
     connectors     a KV connector can serve hybrid models
     aligns_tables  block tables are as wide as a multiple of 128 tokens
-    speculating_runners  runners whose speculation the target drives, None for all
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
     shared_metadata  groups of GDN layers can share metadata, as on a GPU
@@ -51,7 +50,6 @@ class VllmFactory:
         limits_of_a_block: frozenset[str] = frozenset(),
         plain_mixers: frozenset[str] = frozenset({"mamba1"}),
         aligns_tables: bool = False,
-        speculating_runners: tuple[str, ...] | None = None,
         local_groups: bool = False,
         partial_hits: bool = False,
         connectors: bool = True,
@@ -65,7 +63,6 @@ class VllmFactory:
         self._limits_of_a_block = limits_of_a_block
         self._plain_mixers = plain_mixers
         self._aligns_tables = aligns_tables
-        self._speculating_runners = runners if speculating_runners is None else speculating_runners
         self.capabilities = Capabilities(
             events=_EVENTS | {"external_load"} if connectors else _EVENTS,
             modes=modes,
@@ -140,8 +137,6 @@ class VllmFactory:
             return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
-        if config.num_speculative_tokens and config.options.get("runner", "v2") not in self._speculating_runners:
-            return "speculation with this runner is not driven on this release"
         mixer = config.options.get("mixer", "gdn")
         if config.options.get("metadata") == "shared" and not (mixer == "gdn" and is_v2(config)):
             return "only GDN layers on the V2 runner share metadata"
@@ -150,6 +145,8 @@ class VllmFactory:
         if config.mamba_cache_mode == "all":
             if mixer not in ("mamba1", "mamba2"):
                 return "mode all needs mixer=mamba1 or mamba2"
+            if config.num_speculative_tokens and is_v2(config):
+                return "in mode all the mixer asserts columns of verifications, which the V2 runner does not pass"
             if self._aligns_tables and config.options.get("graphs", "none") != "none":
                 return "graphs in mode all need blocks of 128 tokens in this release"
             if any(group.kind == "mamba" and group.block_size % 8 for group in config.groups):
@@ -271,7 +268,6 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         limits_of_a_block=compat.limits_of_a_block(),
         plain_mixers=compat.plain_mixers(),
         aligns_tables=compat.aligns_tables(),
-        speculating_runners=runners if compat.has_v2_speculation() else ("v1",),
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
         coordinates=compat.coordinates_ranks(),
