@@ -300,6 +300,15 @@ FEATURE_BREAKS: tuple[Break, ...] = (
           "                hit_length = (fine_idx + 1) * alignment_tokens\n                break",
           "                hit_length = min(fine_idx + 2, max_length // alignment_tokens) * alignment_tokens\n"
           "                break"),
+    # Data-parallel ranks
+    Break("ranks-agree-on-the-least", "v1/worker/dp_utils.py", V1 | GRAPHS | {"data_parallel": "2"},
+          "ranks pad to the smallest batch among them",
+          "        max_num_tokens = int(num_tokens_across_dp.max().item())",
+          "        max_num_tokens = int(num_tokens_across_dp.min().item())"),
+    Break("ranks-agree-on-the-least-v2", "v1/worker/gpu/dp_utils.py", V2 | GRAPHS | {"data_parallel": "2"},
+          "ranks choose the graph of the smallest batch among them",
+          "    synced_num_tokens = int(num_tokens_across_dp.max())",
+          "    synced_num_tokens = int(num_tokens_across_dp.min())"),
     # KV connectors
     Break("load-not-awaited", SCHEDULER, STORE, "a request runs before its load has ended",
           "            if request_id not in self.finished_recving_kv_req_ids:",

@@ -399,6 +399,20 @@ def has_partial_hits() -> bool:
     return hasattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens")
 
 
+def coordinates_ranks() -> bool:
+    """Return True if data-parallel ranks exchange what `peer` knows of (0.33)."""
+    if not has_v2():
+        return False
+    from vllm.v1.worker.dp_utils import _run_ar
+    from vllm.v1.worker.gpu import dp_utils
+
+    state = getattr(dp_utils, "DPSyncState", None)
+    exchanged = {"num_tokens_across_dp", "uniform_token_count", "eager", "num_reqs", "skip_drafts"}
+    ours = ["should_ubatch", "orig_num_tokens_per_ubatch", "padded_num_tokens_per_ubatch", "cudagraph_mode"]
+    known = state is not None and set(state.__dataclass_fields__) == exchanged
+    return known and list(parameters(_run_ar))[:4] == ours
+
+
 def shares_state_indices() -> bool:
     """Return True if the groups of GDN layers share metadata, with state indices computed for all at once (0.33)."""
     from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder

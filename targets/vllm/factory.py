@@ -8,7 +8,7 @@ from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .options import drafts_on_device, is_v2
+from .options import drafts_on_device, has_peer, is_v2
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
@@ -41,6 +41,7 @@ class VllmFactory:
     shared_metadata  groups of GDN layers can share metadata, as on a GPU
     serving_options  options of `_SERVING` exist
     sessions       requests may be streaming input sessions
+    coordinates    data-parallel ranks are coordinated by vLLM's own code
     draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
 
@@ -66,6 +67,7 @@ class VllmFactory:
         shared_metadata: bool = False,
         sessions: bool = False,
         serving_options: bool = False,
+        coordinates: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -101,6 +103,7 @@ class VllmFactory:
             # reset: between two steps, or once the scheduler was paused and the steps in flight have run.
             # prefills: as the budget allows, or every third step only, while others decode.
             # pipeline: the steps in flight are those of two pipeline stages, with or without asynchronous scheduling.
+            # data_parallel: rows of other ranks pad a batch by our rule, or by vLLM's coordination of two ranks.
             # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
                 "runner": runners,
@@ -109,6 +112,7 @@ class VllmFactory:
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
                 **({"metadata": ("each", "shared")} if shared_metadata else {}),
+                **({"data_parallel": ("1", "2")} if coordinates else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
                 **(_CONNECTOR if connectors else {}),
                 **(_SERVING if serving_options else {}),
@@ -143,6 +147,8 @@ class VllmFactory:
             for name in sorted(self._limits_of_a_block):
                 if 0 < getattr(config, name) < size:
                     return f"this release wants {name} to be at least a block in mode align"
+        if has_peer(config) and "data_parallel" not in self.capabilities.options:
+            return "this release's coordination of data-parallel ranks is not driven"
         if config.async_depth and config.enable_prefix_caching and not self._caches_asynchronously:
             return "this release does not schedule ahead with a prefix cache"
         if drafts_on_device(config) and not self._device_drafts:
@@ -299,6 +305,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         speculating_runners=runners if compat.has_v2_speculation() else ("v1",),
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
+        coordinates=compat.coordinates_ranks(),
         shared_metadata=compat.has_v2() and compat.shares_state_indices(),
         connectors=compat.has_connectors(),
         draft_groups=compat.has_v2() and compat.has_draft_layers(),
