@@ -35,7 +35,8 @@ def computed_elsewhere(layout: Layout, tokens: Sequence[int], states: bool, unit
                 yield Key(index, depth, tags[depth]), SlotContent(list(tags[end - size : end]))
         elif states and boundary:
             window = window_of(tags[1 : boundary + 1], layout.conv_width)
-            yield Key(index, boundary, tags[boundary]), StateContent(tags[boundary], window)
+            state = StateContent(tags[boundary] if group.recurrent else None, window if group.conv else ())
+            yield Key(index, boundary, tags[boundary]), state
 
 
 def keys_to_load(layout: Layout, index: int, tags: Sequence[int], local: int, total: int) -> list[Key]:

@@ -148,7 +148,7 @@ class Store:
                 if isinstance(content, SlotContent):
                     records.append(Loaded(*where, slots=len(content.tags)))
                 else:
-                    records.append(Loaded(*where, temporal=True, conv=True))
+                    records.append(Loaded(*where, temporal=content.temporal is not None, conv=bool(content.window)))
 
     def save(self, save: Save) -> None:
         """Copy a block's pages out of the pool."""

@@ -46,8 +46,11 @@ def test_combinations_that_no_engine_offers_are_refused_with_a_reason(wanted: Co
         ({"limits_of_a_block": frozenset({"long_prefill_token_threshold"})}, {}, ""),
         ({"plain_mixers": frozenset({"mamba1", "mamba2"})}, {"num_speculative_tokens": 1}, "does not speculate"),
         ({}, {"num_speculative_tokens": 1}, ""),
-        ({"speculating_runners": ("v1",)}, {"num_speculative_tokens": 1}, "not driven"),
-        ({"speculating_runners": ("v1",)}, {}, ""),
+        (
+            {"modes": ("none", "all"), "speculative_modes": ("none", "all")},
+            {"mamba_cache_mode": "all", "num_speculative_tokens": 1},
+            "V2 runner does not pass",
+        ),
         ({"modes": ("none", "all"), "aligns_tables": True}, {"mamba_cache_mode": "all"}, "128 tokens"),
         ({"modes": ("none", "all")}, {"mamba_cache_mode": "all"}, ""),
     ],
