@@ -300,6 +300,15 @@ FEATURE_BREAKS: tuple[Break, ...] = (
           "                hit_length = (fine_idx + 1) * alignment_tokens\n                break",
           "                hit_length = min(fine_idx + 2, max_length // alignment_tokens) * alignment_tokens\n"
           "                break"),
+    # Data-parallel ranks
+    Break("ranks-agree-on-the-least", "v1/worker/dp_utils.py", V1 | GRAPHS | {"data_parallel": "2"},
+          "ranks pad to the smallest batch among them",
+          "        max_num_tokens = int(num_tokens_across_dp.max().item())",
+          "        max_num_tokens = int(num_tokens_across_dp.min().item())"),
+    Break("ranks-agree-on-the-least-v2", "v1/worker/gpu/dp_utils.py", V2 | GRAPHS | {"data_parallel": "2"},
+          "ranks choose the graph of the smallest batch among them",
+          "    synced_num_tokens = int(num_tokens_across_dp.max())",
+          "    synced_num_tokens = int(num_tokens_across_dp.min())"),
     # KV connectors
     Break("load-not-awaited", SCHEDULER, STORE, "a request runs before its load has ended",
           "            if request_id not in self.finished_recving_kv_req_ids:",
@@ -331,6 +340,18 @@ FEATURE_BREAKS: tuple[Break, ...] = (
     Break("send-never-freed", SCHEDULER, TRANSFER, "blocks that were sent are not given back",
           "            assert req_id in self.requests\n            self._free_blocks(self.requests[req_id])\n\n"
           "    def _update_requests", "            assert req_id in self.requests\n\n    def _update_requests"),
+    Break("free-not-deferred", SCHEDULER, STORE | ASYNC, "blocks that a step in flight writes are free for a load",
+          "self.defer_block_free = True", "self.defer_block_free = False"),
+    Break("load-not-held", SCHEDULER, STORE, "an aborted request's blocks are freed while they are loaded",
+          "                    and request.request_id not in self.finished_recving_kv_req_ids\n",
+          "                    and False\n"),
+    Break("diverged-hit-kept", SCHEDULER, TRANSFER, "a hit of attention alone counts although no state is loaded",
+          "if hit_diverged and num_external_computed_tokens == 0:", "if False:"),
+    Break("state-offered-short", GROUPS, STORE, "a state is handed to the connector as that of a block earlier",
+          "                            self.kv_cache_group_id,\n                            block,\n"
+          "                            block.block_hash_num_tokens,\n",
+          "                            self.kv_cache_group_id,\n                            block,\n"
+          "                            block.block_hash_num_tokens - self.block_size,\n"),
 )
 # fmt: on
 

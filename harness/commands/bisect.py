@@ -132,7 +132,7 @@ def conclusions(releases: list[str], tried: dict[str, Tried], found: list[Change
         if change.kind == "other":
             bad, other = (before, after) if before.state == "bad" else (after, before)
             which = "last" if bad is before else "first"
-            lines.append(f"{which} bad: {bad.release} ({other.release} fails otherwise: {other.signature}){between}")
+            lines.append(f"{which} bad: {bad.release} ({other.release} fails differently: {other.signature}){between}")
             continue
         what = "first bad" if change.kind == "introduced" else "first good"
         lines.append(f"{what}: {change.after} ({change.before} is {before.state}){between}")

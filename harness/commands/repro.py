@@ -105,6 +105,7 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     from ...targets.base.registry import describe
     from ...targets.base.trace import TraceError
     from ..explain.answers import Answers
+    from ..oracles.real_model import FIELDS
     from ..reproduce.related import related
     from ..reproduce.report import ReproCase
     from ..reproduce.versions import system, versions_of
@@ -118,7 +119,7 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
         if violation is None:
             raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reproduce")
         # Tokens of the stand-in layers prove nothing where only the real model's numbers are wrong.
-        answers = Answers() if violation.field == "logprobs" else worker.serve(trace, violation.request)
+        answers = Answers() if violation.field in FIELDS else worker.serve(trace, violation.request)
         runs = list(implementations(worker, trace, deployment))
     versions = versions_of(launch, deployment.packages)
     return ReproCase(

@@ -16,6 +16,9 @@ from ...targets.base.observe import RealForward, RealRow
 from ..traces.violation import Violation
 from .base import Context, Oracle
 
+FIELDS = frozenset({"logprobs", "logprobs-nan", "logprobs-fills", "logprobs-bits", "state-fills", "state-bits"})
+"""Fields of the violations: only a real model's numbers show them."""
+
 
 class RealNumbers(Oracle):
     """S7: no log-probability is NaN. S4: log-probabilities and stored states have the same bits whatever unused memory

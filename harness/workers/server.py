@@ -75,13 +75,13 @@ def claim_streams() -> tuple[BinaryIO, BinaryIO]:
     return inbox, outbox
 
 
-def listen(inbox: BinaryIO) -> SimpleQueue[Request]:
+def listen(inbox: BinaryIO) -> SimpleQueue[bytes]:
     """Return a queue of requests, filled by a thread: a worker ends with its coordinator, also within a trace."""
-    requests: SimpleQueue[Request] = SimpleQueue()
+    requests: SimpleQueue[bytes] = SimpleQueue()
 
     def read() -> None:
         for line in inbox:
-            requests.put(decode_request(line))
+            requests.put(line)
         remove_home(Path(os.environ.get("HOME", "")))  # the coordinator may have been killed
         os._exit(0)
 
@@ -213,7 +213,7 @@ def main() -> int:
     recorder = LineRecorder()
     while True:
         try:
-            serve(requests.get(), factory, send, recorder)
+            serve(decode_request(requests.get()), factory, send, recorder)
         except BrokenPipeError:
             return 0
         except Exception as error:

@@ -12,6 +12,7 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     layout          the cache that vLLM built, in the reference's terms
     bringup         runner, cache allocation, captured graphs, scheduler
     graphs          full decode graphs: capture and replay on a CPU
+    peer            the other data-parallel rank, in vLLM's own coordination
     layers          shadow layers: tags in vLLM's own KV tensors, at the places that vLLM's own metadata names
     state_layers    shadow layers with a recurrent state
     contracts       the metadata of a state layer: gated delta net, Mamba 1 or 2, short convolution, linear

@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -31,7 +32,7 @@ from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
 from .layout import layout_of
-from .options import drafts_on_device, has_graphs, is_v2, state_parts
+from .options import drafts_on_device, has_graphs, has_peer, is_v2, state_parts
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 
 _CPU = torch.device("cpu")
@@ -102,7 +103,11 @@ class Engine:
         self.vllm_config = vllm_config = configure(config, self.is_v2)
         self.store = self._connect()
         # vLLM collects garbage to measure the memory of a loaded model, which would take most of the start-up time.
-        with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
+        with (
+            set_current_vllm_config(vllm_config),
+            compat.replaced((gc, "collect", lambda *_: 0)),
+            self._as_one_of_two(),
+        ):
             model = self._build_model()
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
@@ -116,7 +121,12 @@ class Engine:
             self.layers = [*model.layers, *self._draft_layers]
             self._attach_layers(plan.worker)
             self._fill_pool()
-            padding = graphs.capture(self.runner, self.recorder, self.is_v2) if has_graphs(config) else None
+            padding = self._beside_ranks()
+            padding.begin_capture()
+            if has_graphs(config):
+                graphs.capture(self.runner, self.recorder, self.is_v2)
+                if not has_peer(config):
+                    graphs.widen(self.runner, self.is_v2, padding)
             self.scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
                 vllm_config=vllm_config,
                 kv_cache_config=plan.scheduler,
@@ -133,8 +143,7 @@ class Engine:
             self.store.attach(self.layout, self.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
-        if padding:
-            self.worker.padding = padding
+        self.worker.padding = padding
         self.recorder.worker = self.worker
         self.recorder.attention_layers = [layer for layer in self.layers if isinstance(layer, ShadowAttention)]
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
@@ -146,6 +155,21 @@ class Engine:
 
     def _connect(self) -> Any:
         return kv_connector().connect(self.vllm_config, self.config, self.recorder) if compat.has_connectors() else None
+
+    def _as_one_of_two(self) -> AbstractContextManager[None]:
+        if not has_peer(self.config):
+            return nullcontext()
+        from .peer import one_of_two
+
+        return one_of_two(self.vllm_config)
+
+    def _beside_ranks(self) -> graphs.Padding:
+        """Return what decides how many rows the other data-parallel ranks have."""
+        if not has_peer(self.config):
+            return graphs.Padding()
+        from .peer import Peer
+
+        return Peer(self.runner, self.is_v2, compat.query_length(self.runner))
 
     def _build_model(self) -> ShadowModel:
         return ShadowModel(

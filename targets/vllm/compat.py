@@ -227,19 +227,6 @@ def has_v2() -> bool:
     return find_spec("vllm.v1.worker.cpu") is not None and has_prefill_indices() and not refuses
 
 
-def has_v2_speculation() -> bool:
-    """Return True if the target can drive the V2 runner's speculation (0.28 and later).
-
-    Before, the runner looks for communicating layers in the drafter's model, which this target's drafter has not, and
-    its align copies with drafts are not understood: docs/explanation/vllm-releases.md.
-    """
-    if not has_v2():
-        return False
-    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-
-    return "(self.speculator.model)" not in inspect.getsource(GPUModelRunner.load_model)
-
-
 def has_prefill_indices() -> bool:
     """Return True if GDN metadata splits decode rows in a batch with prefills from the prefills."""
     from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadata
@@ -284,6 +271,25 @@ def skipped_state() -> int:
     from vllm.v1.attention.backends import utils
 
     return 0 if hasattr(utils, "NULL_BLOCK_ID") else -1
+
+
+def window_rules() -> frozenset[str]:
+    """Return the rules by which mode all places windows of the convolution, each a cause with a packaged patch.
+
+    source    a chunk shorter than the window stores it to the block that it was read from (#56196)
+    programs  a program stores the window of one boundary at most, from the tokens of the batch
+    computed  a verification reads the window at the column of the last computed token
+    """
+    from vllm.model_executor.layers.mamba import mamba_mixer2
+    from vllm.model_executor.layers.mamba.ops import causal_conv1d
+
+    kernel, mixer = inspect.getsource(causal_conv1d), inspect.getsource(mamba_mixer2)
+    rules = {
+        "source": re.search(r"= \(\s*conv_states_base\s*\+ \(idx_tokens_conv", kernel),
+        "programs": "(chunk_offset - 1) < n_block_to_fill" in kernel,
+        "computed": "initial_state_idx=block_idx_last_computed_token_d," in mixer,
+    }
+    return frozenset(name for name, follows in rules.items() if follows)
 
 
 def state_backend(name: str) -> Any:
@@ -418,6 +424,20 @@ def has_local_groups() -> bool:
 def has_partial_hits() -> bool:
     """Return True if a hit may end inside a block, on a grid that the configuration can choose (0.32 and later)."""
     return hasattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens")
+
+
+def coordinates_ranks() -> bool:
+    """Return True if data-parallel ranks exchange what `peer` knows of (0.33)."""
+    if not has_v2():
+        return False
+    from vllm.v1.worker.dp_utils import _run_ar
+    from vllm.v1.worker.gpu import dp_utils
+
+    state = getattr(dp_utils, "DPSyncState", None)
+    exchanged = {"num_tokens_across_dp", "uniform_token_count", "eager", "num_reqs", "skip_drafts"}
+    ours = ["should_ubatch", "orig_num_tokens_per_ubatch", "padded_num_tokens_per_ubatch", "cudagraph_mode"]
+    known = state is not None and set(state.__dataclass_fields__) == exchanged
+    return known and list(parameters(_run_ar))[:4] == ours
 
 
 def shares_state_indices() -> bool:

@@ -51,8 +51,14 @@ def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 
 
     skipped = compat.skipped_state()
     if mode == "all":
-        chunks = name == "mamba2"
-        every = partial(all_rows, window=conv_width - 1, block_size=block_size, chunks=chunks, skipped=skipped)
+        every = partial(
+            all_rows,
+            window=conv_width - 1,
+            block_size=block_size,
+            chunks=name == "mamba2",
+            skipped=skipped,
+            rules=compat.window_rules(),
+        )
         return Contract(compat.state_backend(name.upper()), every, skipped)
     if name == "linear":
         kind, builder = compat.state_backend("LINEAR"), compat.linear_backend()

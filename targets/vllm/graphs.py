@@ -24,7 +24,15 @@ from .hooks import Recorder
 class Padding:
     """The number of rows on the other data-parallel ranks: a decode batch is padded to a graph of that size."""
 
-    rows = 0
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def begin(self, rows: int) -> None:
+        """Begin a step beside ranks with `rows` rows."""
+        self.rows = rows
+
+    def begin_capture(self) -> None:
+        """Begin the capture of graphs."""
 
 
 def prepare_process() -> None:
@@ -32,17 +40,21 @@ def prepare_process() -> None:
     type(current_platform).graph_pool_handle = lambda _: object()
 
 
-def capture(runner: Any, recorder: Recorder, is_v2: bool) -> Padding:
-    """Capture all decode graphs of a runner; return the padding that applies when they are chosen."""
-    padding = Padding()
-    query = compat.query_length(runner)
+def capture(runner: Any, recorder: Recorder, is_v2: bool) -> None:
+    """Capture all decode graphs of a runner."""
     if is_v2:
         _capture_v2(runner, recorder)
-        _widen(runner.cudagraph_manager, lambda found: found.cg_mode, padding, query)
     else:
         _capture_v1(runner, recorder)
+
+
+def widen(runner: Any, is_v2: bool, padding: Padding) -> None:
+    """Choose graphs as among data-parallel ranks, by our own rule: vLLM's coordination of ranks (`peer`) is off."""
+    query = compat.query_length(runner)
+    if is_v2:
+        _widen(runner.cudagraph_manager, lambda found: found.cg_mode, padding, query)
+    else:
         _widen(runner.cudagraph_dispatcher, lambda found: found[0], padding, query)
-    return padding
 
 
 def _widen(owner: Any, mode: Callable[[Any], Any], padding: Padding, query: int) -> None:

@@ -38,6 +38,11 @@ def has_graphs(config: Config) -> bool:
     return config.options.get("graphs", "none") in ("decode", "piecewise") and bool(config.graph_sizes)
 
 
+def has_peer(config: Config) -> bool:
+    """Return True if the engine is one of two data-parallel ranks that vLLM's own code coordinates."""
+    return config.options.get("data_parallel", "1") == "2"
+
+
 def drafts_on_device(config: Config) -> bool:
     """Return True if the V1 runner schedules ahead of its drafts, which therefore stay on the device."""
     return not is_v2(config) and config.async_depth > 0 and config.num_speculative_tokens > 0

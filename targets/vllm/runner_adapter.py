@@ -28,7 +28,7 @@ class RunnerAdapter:
 
     def execute(self, plan: Any, pad_to: int) -> Any:
         """Run one planned step beside ranks with `pad_to` rows; return the output, with sampled tokens on the host."""
-        self.padding.rows = pad_to
+        self.padding.begin(pad_to)
         output = self.runner.execute_model(plan)
         if output is None:
             output = self.runner.sample_tokens(None)
@@ -36,7 +36,8 @@ class RunnerAdapter:
 
     def dummy_run(self, rows: int) -> None:
         """Run a step without requests beside ranks with `rows` rows: if they replay a graph, so does this one."""
-        self.is_dummy, self.padding.rows = True, rows
+        self.is_dummy = True
+        self.padding.begin(rows)
         try:
             compat.dummy_run(self.runner)
         finally:

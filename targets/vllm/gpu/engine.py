@@ -148,14 +148,16 @@ class RealEngine:
             self._groups = plan.worker.kv_cache_groups
             self.layout = layout_of(config, self.is_v2, plan.worker)
             self._build_mirror(plan.worker)
-            padding = self._capture() if has_graphs(config) else None
+            padding = graphs.Padding()
+            if has_graphs(config):
+                self._capture()
+                graphs.widen(self.runner, self.is_v2, padding)
         self._plan = plan
         self.hash_block_size = plan.hash_block_size
         watch_sampling(self.runner, self.real, self.is_v2)
         kind = RealV2 if self.is_v2 else RealV1
         self.worker: RealV1 | RealV2 = kind(self.runner, self.recorder)
-        if padding:
-            self.worker.padding = padding
+        self.worker.padding = padding
         self.recorder.worker = self.worker
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         if config.mamba_cache_mode == "align":
@@ -244,10 +246,11 @@ class RealEngine:
         proposer.kernel = on_device  # type: ignore[attr-defined]
         return ((gpu_model_runner, "NgramProposerGPU", proposer),)
 
-    def _capture(self) -> graphs.Padding:
+    def _capture(self) -> None:
         if self.is_interpreted:
-            return graphs.capture(self.runner, self.recorder, self.is_v2)
-        return replay.capture(self.runner, self.real, self.recorder, self.is_v2)
+            graphs.capture(self.runner, self.recorder, self.is_v2)
+        else:
+            replay.capture(self.runner, self.real, self.recorder, self.is_v2)
 
     def _build_mirror(self, cache_config: Any) -> None:
         config, groups = self.config, cache_config.kv_cache_groups

@@ -13,6 +13,8 @@ _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_p
 _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
+_PLAIN = {"connector": "none", "data_parallel": "1", "metadata": "each", "prefix_match_unit": "0"}
+"""Options of the shadow layers' engine, and the values that a real model has."""
 FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
 """What unused memory holds in the engines of one target."""
 
@@ -72,6 +74,11 @@ class GpuFactory:
             return "its models have no EAGLE head"
         if self.device != "cuda" and config.options.get("graphs") == "piecewise":
             return "piecewise graphs need a GPU"
+        for name, plain in _PLAIN.items():
+            if config.options.get(name, plain) != plain:
+                return f"{name}={config.options[name]} is driven on the shadow layers only"
+        if any(group.window or group.chunk or group.draft for group in config.groups):
+            return "its models have full attention only, and the drafter has no layer"
         return self._model_supports(config, config.options.get("mixer", "gdn"))
 
     @staticmethod

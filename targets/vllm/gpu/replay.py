@@ -14,8 +14,6 @@ import torch
 from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context
 
-from .. import compat
-from ..graphs import Padding, _widen
 from ..hooks import Recorder
 from . import memories
 from .real_model import RealModel
@@ -118,15 +116,11 @@ def watch_pieces() -> None:
     BreakableCUDAGraphWrapper.__call__ = following
 
 
-def capture(runner: Any, real: RealModel, recorder: Recorder, is_v2: bool) -> Padding:
-    """Capture all decode graphs; returns what widens them."""
-    padding, query = Padding(), compat.query_length(runner)
+def capture(runner: Any, real: RealModel, recorder: Recorder, is_v2: bool) -> None:
+    """Capture all decode graphs."""
     if is_v2:
         runner.cudagraph_manager.graphs = _Graphs(real, recorder)
         runner.capture_model()
-        _widen(runner.cudagraph_manager, lambda found: found.cg_mode, padding, query)
     else:
         runner.model = _Model(runner.model, real, recorder)
         runner.capture_model()
-        _widen(runner.cudagraph_dispatcher, lambda found: found[0], padding, query)
-    return padding

@@ -92,7 +92,7 @@ def test_where_one_failure_gives_way_to_another_is_found() -> None:
     assert ("0.3", "0.4", "other") in found
     assert ("0.3", "0.5", "fixed") in found
     [other] = [line for line in conclusions(RELEASES, tried, changes(RELEASES, tried)) if line.startswith("last bad")]
-    assert other == "last bad: 0.3 (0.4 fails otherwise: CRASH-y)"
+    assert other == "last bad: 0.3 (0.4 fails differently: CRASH-y)"
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,16 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from cli_process import MUTANT, Cli, Ran, children, command, ended, wait_for
 from hybridfuzz.harness.traces.files import encode_trace, load_trace
+from hybridfuzz.harness.workers.client import InternalError, WorkerClient
+from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.trace import DummyRun
 from support import arrive, make_trace, steps
 
 
@@ -193,3 +197,12 @@ def test_earlier_findings_are_shown(hybridfuzz: Cli) -> None:
     again = hybridfuzz(*arguments)
     assert "earlier findings in this folder" in again.out
     assert "replay out/findings/M4-" in again.out
+
+
+def test_a_request_that_cannot_be_read_is_answered() -> None:
+    """By an error at once; the worker used to wait for ever, and its client until the time limit."""
+    with WorkerClient("hybrid", Launch(sys.executable, {}), trace_seconds=30) as client:
+        client.start()
+        with pytest.raises(InternalError, match="Expected `int` >= 1"):
+            client.run(make_trace(arrive("r0", 5), DummyRun(0)))
+        assert client.run(make_trace(arrive("r0", 5), DummyRun(1))).violation is None

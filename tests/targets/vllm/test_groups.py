@@ -69,6 +69,7 @@ def worker() -> Iterator[WorkerClient]:
             {"prefix_match_unit": "2", "mixer": "gdn"},
             ("hit behind a sliding window",),
         ),
+        ((MAMBA, ATTENTION), {"data_parallel": "2", "graphs": "decode"}, ("padding rows",)),
     ],
 )
 def test_what_the_groups_are_for_is_reached(
