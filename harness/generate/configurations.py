@@ -12,6 +12,7 @@ still the combinations of such settings.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -91,7 +92,7 @@ def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[
         "spare blocks": lambda: integer(0, PARTS - 1),
     }
     for name, values in capabilities.options.items():
-        draws[f"option {name}"] = lambda values=values: pick(values)
+        draws[f"option {name}"] = partial(pick, values)
     return draws
 
 

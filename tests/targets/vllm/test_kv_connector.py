@@ -53,6 +53,33 @@ def test_random_traces_are_silent_and_reach_the_states_of_a_connector(
     assert reached["blocks held for a transfer after the end of their request"] or connector == "store"
 
 
+MAMBA, WIDE = {"kind": "mamba", "block_size": 4}, {"kind": "attention", "block_size": 8}
+LOADED = "request computed after it waited for a load"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "states"),
+    [
+        ({"groups": [MAMBA, WIDE]}, (LOADED,)),
+        ({"groups": [MAMBA, WIDE], "prefix_match_unit": "2", "mixer": "gdn"}, (LOADED, "hit inside a block")),
+        (
+            {"groups": [MAMBA, WIDE, {**WIDE, "draft": True}], "num_speculative_tokens": 2, "runner": "v2"},
+            (LOADED, "proposals written by the drafter"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("connector", ["store", "transfer"])
+def test_loads_beside_unequal_blocks_hits_inside_blocks_and_a_drafters_group(
+    worker: WorkerClient, connector: str, overrides: dict[str, object], states: tuple[str, ...]
+) -> None:
+    reached: Counter[str] = Counter()
+    fixed = {"mamba_cache_mode": "align", "graphs": "none", "connector": connector}
+    for ran in worker.fuzz(Fuzz(4, 0, 15, {**fixed, **overrides})):
+        assert ran.outcome.violation is None, ran.outcome.violation.message
+        reached.update(ran.outcome.reached)
+    assert [state for state in states if not reached[state]] == []
+
+
 @pytest.mark.parametrize("delay", [0, 1, 4])
 def test_a_request_is_computed_behind_what_was_loaded_for_it(worker: WorkerClient, delay: int) -> None:
     outcome = run(worker, ExternalLoad("x", 30, delay=delay), *STEPS)
