@@ -6,8 +6,8 @@
     python benchmarks/vllm_releases.py --steps 20000 --fixes --releases 0.16.0 --config mamba_cache_mode=align
 
 A trace is one of corpus/vllm of a release before 0.28, or of the V1 runner; not of the V2 runner, which starts at 0.25.
---out keeps all cells: a later run adds to them or replaces them. A cell is the signature, "-" for a silent release, or "refused" where the release cannot be
-configured so.
+--out keeps all cells: a later run adds to them or replaces them. A cell is the signature, "-" for a silent release, or
+"refused" where the release cannot be configured so.
 """
 
 from __future__ import annotations

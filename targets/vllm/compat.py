@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple, get_args
 
-from vllm.config import SpeculativeConfig, VllmConfig
+from vllm.config import SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
 from ...reference.layout import Mode
@@ -119,6 +119,24 @@ def has_connectors() -> bool:
     return all(hasattr(base.KVConnectorBase_V1, name) for name in names)
 
 
+def has_sessions() -> bool:
+    """Return True if streaming input sessions can be driven: those whose waiting turns keep a queue and a place in the
+    batch of their own (0.33 and later)."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    names = "_update_request_as_session", "_holds_kv_blocks"
+    return all(hasattr(Scheduler, name) for name in names)
+
+
+def has_serving_options() -> bool:
+    """Return True if prefills can be spaced, the scheduler be paused, and each removal of a key is reported (0.33)."""
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.sched import interface
+
+    spaced = "prefill_schedule_interval" in SchedulerConfig.__dataclass_fields__
+    return spaced and hasattr(interface, "PauseState") and hasattr(BlockPool, "_emit_block_removed_events")
+
+
 def blocks_to_free(scheduler: Any) -> Iterator[int]:
     """Yield the blocks that are freed once the steps in flight have run, each once for each reference; a table's null
     entries are none."""
@@ -162,12 +180,32 @@ def speculative_modes() -> tuple[Mode, ...]:
     return ("align", "none") if replaced or "all" not in cache_modes() else ("align", "none", "all")
 
 
-def plain_mixers() -> frozenset[str]:
-    """Return the state layers that do not speculate: Mamba 1 and, up to 0.16, Mamba 2."""
-    from vllm.v1.attention.backends import mamba_attn
+def mixers() -> tuple[str, ...]:
+    """Return the state layers that a trace can have: Mamba 1 where there is mode all, which is mostly about it."""
+    others = ("short_conv", "linear")
+    return ("gdn", "mamba2", "mamba1", *others) if "all" in cache_modes() else ("gdn", "mamba2", *others)
 
-    speculates = "use_spec_decode" in inspect.getsource(mamba_attn)
-    return frozenset({"mamba1"}) if speculates else frozenset({"mamba1", "mamba2"})
+
+def plain_mixers() -> frozenset[str]:
+    """Return the state layers that do not speculate: Mamba 1, up to 0.16 Mamba 2, up to 0.24 plain linear attention and
+    up to 0.28 short convolutions."""
+    from vllm.v1.attention.backends import mamba_attn
+    from vllm.v1.worker import gpu_model_runner
+
+    plain = {"mamba1"}
+    if "use_spec_decode" not in inspect.getsource(mamba_attn):
+        plain.add("mamba2")
+    # The V1 runner passes the accepted counts to the builders that it lists.
+    listed = inspect.getsource(gpu_model_runner)
+    plain |= {
+        mixer
+        for mixer, builder in (
+            ("short_conv", "ShortConvAttentionMetadataBuilder"),
+            ("linear", "BailingLinearAttentionMetadataBuilder"),
+        )
+        if builder not in listed
+    }
+    return frozenset(plain)
 
 
 def has_device_drafter() -> bool:
@@ -282,9 +320,28 @@ def state_backend(name: str) -> Any:
     return registry.MambaAttentionBackendEnum[name]
 
 
+def linear_backend() -> Any:
+    """Return the attention backend that layers of plain linear attention name themselves, None for that of their kind.
+
+    Bailing's layers have one of their own since 0.25, with which they speculate.
+    """
+    from vllm.v1.attention.backends import linear_attn
+
+    return getattr(linear_attn, "BailingLinearAttentionBackend", None)
+
+
 def bound_cache(cache: Any) -> Any:
     """Return a layer's cache. Up to 0.18 it is wrapped in a list with one entry per virtual engine."""
     return cache[0] if isinstance(cache, list) and len(cache) == 1 else cache
+
+
+def bound_states(cache: Any) -> Sequence[Any]:
+    """Return the tensors of a state layer's cache, one per state. A release may bind a single one without a tuple."""
+    import torch
+
+    bound = bound_cache(cache)
+    states: Sequence[Any] = (bound,) if isinstance(bound, torch.Tensor) else bound
+    return states
 
 
 def copy_in_one_tile() -> None:

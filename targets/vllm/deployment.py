@@ -8,9 +8,15 @@ from collections.abc import Iterator
 
 from ..base.deployment import Deployment, Implementation
 from ..base.trace import Config, DummyRun, Trace
-from .options import has_graphs, is_v2
+from .options import PREFILL_INTERVAL, has_graphs, is_v2, reports_all, schedules_asynchronously, stages
 
-MODELS = {"gdn": "Qwen/Qwen3-Next-80B-A3B-Instruct", "mamba2": "ibm-granite/granite-4.0-h-tiny"}
+MODELS = {
+    "gdn": "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "mamba2": "ibm-granite/granite-4.0-h-tiny",
+    "mamba1": "ai21labs/AI21-Jamba-Mini-1.7",
+    "short_conv": "LiquidAI/LFM2-1.2B",
+    "linear": "inclusionAI/Ring-2.5-1T",
+}
 """A public model for each kind of state layer."""
 CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector"}
 """A connector of vLLM's that is used in the same way as that of a trace."""
@@ -85,13 +91,19 @@ def _flags(trace: Trace) -> Iterator[str]:
         if method == "ngram":
             speculation |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
         yield from ("--speculative-config", json.dumps(speculation))
-    yield "--async-scheduling" if config.async_depth else "--no-async-scheduling"
+    yield "--async-scheduling" if schedules_asynchronously(config) else "--no-async-scheduling"
+    if stages(config) > 1:
+        yield from ("--pipeline-parallel-size", str(stages(config)))
     yield from ("--scheduling-policy", config.policy)
     yield from ("--max-model-len", str(config.max_model_len), "--max-num-seqs", str(config.max_num_seqs))
     yield from ("--max-num-batched-tokens", str(max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))))
     if config.long_prefill_token_threshold:
         threshold = min(config.long_prefill_token_threshold, config.max_model_len)
         yield from ("--long-prefill-token-threshold", str(threshold))
+    if config.options.get("prefills", "eager") == "spaced":
+        yield from ("--prefill-schedule-interval", str(PREFILL_INTERVAL), "--long-prefill-token-threshold-adaptive")
+    if reports_all(config):
+        yield from ("--kv-events-config", json.dumps({"enable_kv_cache_events": True}), "--kv-cache-metrics")
     yield from ("--num-gpu-blocks-override", str(config.num_blocks))
     if has_graphs(config):
         sizes = sorted({rows * (k + 1) for rows in config.graph_sizes})
