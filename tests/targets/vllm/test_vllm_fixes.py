@@ -32,8 +32,8 @@ def worker(fixes: Fixes) -> Iterator[WorkerClient]:
 
 
 def test_all_apply_together(fixes: Fixes) -> None:
-    assert fixes.problems == {} and len(fixes.in_effect) == 16
-    assert fixes.launch.version == "0.33.0 + 16 fixes"
+    assert fixes.problems == {} and len(fixes.in_effect) == 17
+    assert fixes.launch.version == "0.33.0 + 17 fixes"
 
 
 def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient) -> None:
