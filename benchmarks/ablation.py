@@ -18,7 +18,7 @@ from hybridfuzz.harness.detection.matrix import chosen_mutants
 from hybridfuzz.harness.detection.statistics import Detection, ratio
 from hybridfuzz.harness.generate.choices import RandomChoices
 from hybridfuzz.harness.generate.configurations import draw_valid_config
-from hybridfuzz.harness.generate.grammar import EVENTS_MAX, Grammar
+from hybridfuzz.harness.generate.grammar import Grammar
 from hybridfuzz.harness.lockstep import lockstep
 from hybridfuzz.harness.oracles import ORACLES, Oracle
 from hybridfuzz.targets.base.protocol import Capabilities
@@ -148,8 +148,7 @@ def detect(ask: Ask, seconds: float) -> Detection:
     while (spent := time.process_time() - began) < seconds:
         choices = RandomChoices(seed, traces)
         config = taken.configure(draw_valid_config(choices, factory.supports, capabilities, {}))
-        grammar = taken.grammar(config, capabilities, choices)
-        events = tuple(grammar.next_event() for _ in range(choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))))
+        events = taken.grammar(config, capabilities, choices).all_events()
         outcome = lockstep.run_trace(factory, Trace(config, events))
         traces, steps = traces + 1, steps + outcome.steps
         if violation := outcome.violation:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from hybridfuzz.harness.generate.choices import RandomChoices
 from hybridfuzz.harness.generate.configurations import draw_valid_config
-from hybridfuzz.harness.generate.grammar import EVENTS_MAX, Grammar
+from hybridfuzz.harness.generate.grammar import Grammar
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Effect, Planned
 from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetFactory
@@ -216,10 +216,10 @@ class Steered(Grammar):
         """Return the candidate with the rarest combinations."""
         drawn = []
         for _ in range(self.candidates):
-            left = dict(self.left)
-            drawn.append((super().step(), self.left))
-            self.left = left
-        best, self.left = max(drawn, key=lambda one: self.forecast.score(one[0]))
+            left, uncomputed = dict(self.left), dict(self.uncomputed)
+            drawn.append((super().step(), self.left, self.uncomputed))
+            self.left, self.uncomputed = left, uncomputed
+        best, self.left, self.uncomputed = max(drawn, key=lambda one: self.forecast.score(one[0]))
         return best
 
 
@@ -227,9 +227,7 @@ def draw(factory: TargetFactory, seed: int, index: int, candidates: int) -> Trac
     """Return a trace of the workload; with one candidate that of a campaign."""
     choices = RandomChoices(seed, index)
     config = draw_valid_config(choices, factory.supports, factory.capabilities, {})
-    grammar = Steered(config, factory.capabilities, choices, candidates)
-    count = choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
-    return Trace(config, tuple(grammar.next_event() for _ in range(count)))
+    return Trace(config, Steered(config, factory.capabilities, choices, candidates).all_events())
 
 
 def measure(target: str, seed: int, steps_min: int, candidates: int) -> str:

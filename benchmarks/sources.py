@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 from hybridfuzz.harness.generate.choices import RandomChoices
 from hybridfuzz.harness.generate.configurations import draw_config
-from hybridfuzz.harness.generate.grammar import EVENTS_MAX, Grammar, draw_trace
+from hybridfuzz.harness.generate.grammar import ENDING_MAX, EVENTS_MAX, Grammar, draw_trace
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetFactory
@@ -208,7 +208,8 @@ class Feedback:
             trace = choices.pick((self.splice, self.insert, self.insert, self.delete, self.lengths, self.configure))(
                 choices, trace
             )
-        return msgspec.structs.replace(trace, events=trace.events[:EVENTS_MAX], origin=f"feedback {self.number}")
+        events = trace.events[: EVENTS_MAX + ENDING_MAX]
+        return msgspec.structs.replace(trace, events=events, origin=f"feedback {self.number}")
 
     def splice(self, choices: RandomChoices, trace: Trace) -> Trace:
         """The first part of one, the last part of another, its requests renamed."""
@@ -223,7 +224,7 @@ class Feedback:
         for event in trace.events[:at]:
             if isinstance(event, Arrive):
                 grammar.history.append(event)
-                grammar.left[event.name] = event.max_new_tokens
+                grammar.expect(event.name, sum(length for _, length in event.prompt), event.max_new_tokens)
         new = []
         for _ in range(choices.integer(1, 6)):
             event = grammar.next_event()

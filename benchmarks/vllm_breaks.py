@@ -342,6 +342,18 @@ FEATURE_BREAKS: tuple[Break, ...] = (
     Break("send-never-freed", SCHEDULER, TRANSFER, "blocks that were sent are not given back",
           "            assert req_id in self.requests\n            self._free_blocks(self.requests[req_id])\n\n"
           "    def _update_requests", "            assert req_id in self.requests\n\n    def _update_requests"),
+    Break("free-not-deferred", SCHEDULER, STORE | ASYNC, "blocks that a step in flight writes are free for a load",
+          "self.defer_block_free = True", "self.defer_block_free = False"),
+    Break("load-not-held", SCHEDULER, STORE, "an aborted request's blocks are freed while they are loaded",
+          "                    and request.request_id not in self.finished_recving_kv_req_ids\n",
+          "                    and False\n"),
+    Break("diverged-hit-kept", SCHEDULER, TRANSFER, "a hit of attention alone counts although no state is loaded",
+          "if hit_diverged and num_external_computed_tokens == 0:", "if False:"),
+    Break("state-offered-short", GROUPS, STORE, "a state is handed to the connector as that of a block earlier",
+          "                            self.kv_cache_group_id,\n                            block,\n"
+          "                            block.block_hash_num_tokens,\n",
+          "                            self.kv_cache_group_id,\n                            block,\n"
+          "                            block.block_hash_num_tokens - self.block_size,\n"),
     # Streaming input sessions
     Break("session-token-not-dropped", SCHEDULER, SESSION, "a turn keeps the key of a block with the dropped token",
           "        del session.block_hashes[keep_end // self.hash_block_size :]\n", ""),

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def lists() -> Iterator[str]:
     for engine in engines():
         scope = coverage_scope(engine)
         yield f"\n### {engine}\n"
-        yield f"Modules: {', '.join(f'`{module}`' for module in scope.modules)}.\n"
+        modules = f"Modules: {', '.join(f'`{module}`' for module in scope.modules)}."
+        yield textwrap.fill(modules, 120, break_long_words=False, break_on_hyphens=False) + "\n"
         if not scope.excluded:
             yield "No function is excluded.\n"
             continue

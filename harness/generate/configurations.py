@@ -1,12 +1,19 @@
 """Draws the configuration of a trace.
 
-Each trace has its own, with whole features switched off (swarm testing). Pools are tight: they barely hold the largest
-request, so that blocks are reused within some twenty steps.
+Each trace has its own, with whole features switched off (swarm testing). Pools are tight: they have
+room for one request of `max_model_len` and for at most half of the others that may run, so that blocks are reused
+within some twenty steps. (If all pools held barely one request, few requests would run together.)
+
+Settings are drawn independently of each other. If the target refuses the result, as few settings as possible are drawn
+again and the others stay. Drawing everything again would make each setting rare that excludes many others, and rarer
+still the combinations of such settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -15,77 +22,130 @@ from ...targets.base.trace import Config, Group, TraceError, check_config
 from .choices import Choices
 from .overrides import apply_overrides
 
-CONFIG_TRIES_MAX = 200
+CONFIG_TRIES_MAX = 400
+TRIES_PER_SIZE = 40
+"""Attempts that draw one setting again. As many draw two again, then four, and so on; the last ones draw all."""
+SEATS_IN_POOL_MAX = 6
+"""Running requests that the size of a pool accounts for."""
+PARTS = 1 << 10
+"""A setting in 0..PARTS - 1 is a fraction of a size that depends on other settings."""
+
+Settings = dict[str, Any]
 
 
 def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
     """Return a configuration that the capabilities allow, with a tight pool."""
-    mode = choices.pick(capabilities.modes)
-    mamba_size, attention_size = choices.pick(capabilities.block_sizes)
-    mamba_groups, attention_groups = choices.pick(capabilities.group_counts)
-    layers = choices.pick(capabilities.layers_per_group)
-    groups = tuple(
-        [Group("mamba", mamba_size, layers)] * mamba_groups
-        + [Group("attention", attention_size, layers)] * attention_groups
-    )
-    k = 0
-    if mode in capabilities.speculative_modes and choices.chance(60):
-        k = choices.integer(0, min(capabilities.max_speculative_tokens, mamba_size - 1))
-    groups += _extra_attention(choices, capabilities, attention_size, layers, k > 0)
-    depth = choices.integer(0, capabilities.max_async_depth) if choices.chance(40) else 0
-    unit = max(mamba_size, attention_size)
-    config = Config(
-        num_blocks=4096,
-        groups=groups,
-        mamba_cache_mode=mode,
-        enable_prefix_caching=mode != "none",
-        num_speculative_tokens=k,
-        eagle_block_drop=bool(k) and capabilities.eagle_block_drop and choices.chance(30),
-        conv_width=choices.pick(capabilities.conv_widths),
-        max_model_len=min(choices.integer(3, 8) * unit, capabilities.max_model_len),
-        max_num_seqs=choices.pick((3, 4, 4, 2, 6, 1)),
-        max_num_batched_tokens=max(choices.pick((unit * 2, unit * 3, unit + 3, unit - 1, unit * 6)), k + 1),
-        long_prefill_token_threshold=choices.integer(1, 2 * unit) if choices.chance(15) else 0,
-        async_depth=depth,
-        graph_sizes=choices.pick(((1, 2, 4, 8), (2, 4), (4,), ())),
-        policy=choices.pick(capabilities.policies),
-        options={name: choices.pick(values) for name, values in capabilities.options.items()},
-    )
-    if not capabilities.has_pool:
-        return msgspec.structs.replace(config, num_blocks=config.smallest_pool())
-    spare = choices.integer(0, 4) if choices.chance(40) else choices.integer(4, 12 + config.smallest_pool() * 2)
-    return msgspec.structs.replace(config, num_blocks=config.smallest_pool() + spare)
-
-
-def _extra_attention(
-    choices: Choices, capabilities: Capabilities, size: int, layers: int, speculative: bool
-) -> tuple[Group, ...]:
-    """Return additional attention groups, for a window, for chunks and for a drafter, each in some traces only."""
-    extra: list[Group] = []
-    if capabilities.windows and choices.chance(20):
-        window = choices.pick(capabilities.windows)
-        extra.append(Group("attention", choices.pick((size, size, min(size, 4))), layers, window=window))
-    if capabilities.attention_chunks and choices.chance(12):
-        extra.append(Group("attention", size, layers, chunk=size * choices.pick(capabilities.attention_chunks)))
-    if capabilities.draft_block_sizes and choices.chance(40 if speculative else 10):
-        extra.append(Group("attention", choices.pick(capabilities.draft_block_sizes), draft=True))
-    return tuple(extra)
+    return _build({name: draw() for name, draw in _draws(choices, capabilities).items()}, capabilities)
 
 
 def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str], capabilities: Capabilities,
                       overrides: Mapping[str, object]) -> Config:  # fmt: skip
     """Return a configuration that fits the overrides and that the target supports. TraceError if none is found."""
-    reason = ""
-    for _ in range(CONFIG_TRIES_MAX):
-        config = apply_overrides(draw_config(choices, capabilities), overrides)
+    draws = _draws(choices, capabilities)
+    settings = {name: draw() for name, draw in draws.items()}
+    names = list(draws)
+    reason, trial = "", settings
+    for attempt in range(CONFIG_TRIES_MAX):
+        config = apply_overrides(_build(trial, capabilities), overrides)
         if "num_blocks" not in overrides and config.num_blocks < config.smallest_pool():
             config = msgspec.structs.replace(config, num_blocks=config.smallest_pool() + choices.integer(0, 12))
         try:
             check_config(config)
+            reason = factory_supports(config)
         except TraceError as error:
             reason = str(error)
-            continue
-        reason = factory_supports(config)
         if not reason:
             return config
+        number = 1 << attempt // TRIES_PER_SIZE
+        again = [choices.pick(names) for _ in range(number)] if number < len(names) else names
+        trial = settings | {name: draws[name]() for name in again}
     raise TraceError(f"no configuration fits the target and the overrides: {reason}")
+
+
+def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[], Any]]:
+    """Return a function for each setting that draws it."""
+    pick, integer, chance = choices.pick, choices.integer, choices.chance
+
+    def mode() -> str:
+        """Draw a mode. Without a prefix cache no block is hit, shared or published, so fewer traces do without."""
+        first = pick(capabilities.modes)
+        return pick(capabilities.modes) if first == "none" and chance(50) else first
+
+    draws: dict[str, Callable[[], Any]] = {
+        "mode": mode,
+        "block sizes": lambda: pick(capabilities.block_sizes),
+        "group counts": lambda: pick(capabilities.group_counts),
+        "layers": lambda: pick(capabilities.layers_per_group),
+        "drafts": lambda: integer(1, max(capabilities.max_speculative_tokens, 1)) if chance(60) else 0,
+        "window": lambda: (chance(20), pick(capabilities.windows or (0,)), chance(33)),
+        "chunk": lambda: (chance(12), pick(capabilities.attention_chunks or (0,))),
+        "drafter's group": lambda: (integer(0, PARTS - 1), pick(capabilities.draft_block_sizes or (0,))),
+        "depth": lambda: integer(1, max(capabilities.max_async_depth, 1)) if chance(40) else 0,
+        "block drop": lambda: chance(30),
+        "conv width": lambda: pick(capabilities.conv_widths),
+        "length": lambda: integer(3, 8),
+        "seats": lambda: pick((3, 4, 2, 6, 4, 3, 2, 4, 8, 1)),
+        "tokens": lambda: pick(((2, 0), (3, 0), (1, 3), (1, -1), (6, 0))),
+        "threshold": lambda: integer(1, PARTS) if chance(15) else 0,
+        "graphs": lambda: pick(((1, 2, 4, 8), (2, 4), (4,), ())),
+        "policy": lambda: pick(capabilities.policies),
+        "spare blocks": lambda: integer(0, PARTS - 1),
+    }
+    for name, values in capabilities.options.items():
+        draws[f"option {name}"] = partial(pick, values)
+    return draws
+
+
+def _build(settings: Settings, capabilities: Capabilities) -> Config:
+    """Return the configuration with these settings. A setting that means nothing beside the others has no effect."""
+    mode = settings["mode"]
+    mamba_size, attention_size = settings["block sizes"]
+    mamba_groups, attention_groups = settings["group counts"]
+    layers = settings["layers"]
+    k = 0
+    if mode in capabilities.speculative_modes:
+        k = min(settings["drafts"], capabilities.max_speculative_tokens, mamba_size - 1)
+    groups = [Group("mamba", mamba_size, layers)] * mamba_groups
+    groups += [Group("attention", attention_size, layers)] * attention_groups
+    groups += _extra_attention(settings, capabilities, attention_size, layers, k > 0)
+    unit = max(mamba_size, attention_size)
+    units, more = settings["tokens"]
+    config = Config(
+        num_blocks=4096,
+        groups=tuple(groups),
+        mamba_cache_mode=mode,
+        enable_prefix_caching=mode != "none",
+        num_speculative_tokens=k,
+        eagle_block_drop=bool(k) and capabilities.eagle_block_drop and settings["block drop"],
+        conv_width=settings["conv width"],
+        max_model_len=min(settings["length"] * unit, capabilities.max_model_len),
+        max_num_seqs=settings["seats"],
+        max_num_batched_tokens=max(units * unit + more, k + 1),
+        long_prefill_token_threshold=-(-settings["threshold"] * 2 * unit // PARTS),
+        async_depth=min(settings["depth"], capabilities.max_async_depth),
+        graph_sizes=settings["graphs"],
+        policy=settings["policy"],
+        options={name: settings[f"option {name}"] for name in capabilities.options},
+    )
+    least = config.smallest_pool()
+    if not capabilities.has_pool:
+        return msgspec.structs.replace(config, num_blocks=least)
+    most = 4 + least * min(config.max_num_seqs, SEATS_IN_POOL_MAX) // 2
+    return msgspec.structs.replace(config, num_blocks=least + settings["spare blocks"] * most // PARTS)
+
+
+def _extra_attention(
+    settings: Settings, capabilities: Capabilities, size: int, layers: int, speculative: bool
+) -> list[Group]:
+    """Return additional attention groups, for a window, for chunks and for a drafter, each in some traces only."""
+    extra: list[Group] = []
+    on, window, small = settings["window"]
+    if on and window:
+        extra.append(Group("attention", min(size, 4) if small else size, layers, window=window))
+    on, blocks = settings["chunk"]
+    if on and blocks:
+        extra.append(Group("attention", size, layers, chunk=size * blocks))
+    part, own = settings["drafter's group"]
+    if own and part < PARTS * (40 if speculative else 10) // 100:
+        extra.append(Group("attention", own, draft=True))
+    return extra

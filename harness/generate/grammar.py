@@ -5,8 +5,11 @@ It uses what is known about hybrid caches, and nothing about single bugs:
     swarm       each trace switches whole features off, so that the others meet more often
     sharing     2 to 4 requests share prefixes; prompts repeat, extend and fork earlier ones, and continue with an
                 earlier request's own output (multi-turn)
-    boundaries  lengths cluster at j * block + {-1, 0, 1, k, k + 1, w - 1}
-    idleness    arrivals come in bursts, so that ranks become idle and dummy runs happen
+    boundaries  lengths cluster at j * block + {-1, 0, 1, k, k + 1, w - 1}, and some requests run up to max_model_len
+    company     arrivals come in bursts: most of what can go wrong in a batch needs two rows that differ, and a request
+                that runs alone meets none. Between bursts ranks become idle, and dummy runs happen
+    endings     a trace goes on without arrivals until its requests have ended: the lockstep would end them by plain
+                steps, which are all alike
     turns       sessions are parked while other requests need their blocks, and resume before or after losing them
 """
 
@@ -47,6 +50,8 @@ from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
 
 EVENTS_MAX = 160
+ENDING_MAX = 100
+"""Most events that follow until the requests have ended."""
 SESSIONS_MAX = 6
 DOCUMENTS = ("a", "b", "c")
 
@@ -60,14 +65,16 @@ class Grammar:
         self.choices = choices
         self.capabilities = capabilities
         self.left: dict[str, int] = {}
-        """Estimated number of steps that each request still needs."""
+        """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
+        self.uncomputed: dict[str, int] = {}
+        """Tokens of their prompts that are probably not computed yet."""
         self.history: list[Arrive] = []
         self.sessions: dict[str, int] = {}
         """Sessions that are not closed -> the most tokens that they can have."""
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
         self.rare = self._enabled()
-        self.burst = choices.pick((1, 2, 3, 4, 6))
+        self.burst = choices.pick((2, 3, 4, 6, 8, 1))
         self.short = choices.chance(50)
         self.talks = "resume" in capabilities.events and choices.chance(50)
         self.forks = self.talks and "fork" in capabilities.events and choices.chance(40)
@@ -103,6 +110,15 @@ class Grammar:
         self._last = self._draw()
         return self._last
 
+    def all_events(self) -> tuple[AnyEvent, ...]:
+        """Return the events of a trace: a number of them, then more without arrivals until the requests have ended."""
+        count = self.choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
+        events = [self.next_event() for _ in range(count)]
+        self.burst = 0
+        while self.left and len(events) < count + ENDING_MAX:
+            events.append(self.next_event())
+        return tuple(events)
+
     _last: AnyEvent | None = None
 
     def _draw(self) -> AnyEvent:
@@ -118,7 +134,7 @@ class Grammar:
             if self.sessions and choices.chance(75):
                 return self.turn()
             return self.arrive()
-        if len(self.left) < self.burst and choices.chance(30):
+        if len(self.left) < self.burst and choices.chance(70 if isinstance(self._last, Arrive) else 30):
             return self.arrive()
         if self.parked() and choices.chance(35):
             return self.turn()
@@ -143,6 +159,7 @@ class Grammar:
         """Return an abort of a request or a session."""
         name = self.holder()
         self.sessions.pop(name, None)
+        self.left.pop(name, None)
         return Abort(name)
 
     def park(self) -> Park:
@@ -211,9 +228,23 @@ class Grammar:
         return Resume(name, ((self.choices.pick(DOCUMENTS), prompt),), max_new)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
-        """Estimate the steps that a request or a turn needs."""
-        self.left[name] = prompt // max(self.config.max_num_batched_tokens // 2, 1) + 1 + max_new
+        """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
+        self.left[name] = max_new
+        self.uncomputed[name] = prompt
         self.idle = 0
+
+    def advance(self, budget: int, right: int) -> None:
+        """Estimate what a step computes: the first `max_num_seqs` requests share its budget, the others wait. It
+        ignores the pool and prefix hits."""
+        for name in list(self.left)[: self.config.max_num_seqs]:
+            prompt = self.uncomputed[name]
+            tokens = min(prompt or 1 + self.config.num_speculative_tokens, budget)
+            budget -= tokens
+            self.uncomputed[name] = max(prompt - tokens, 0)
+            if tokens and not self.uncomputed[name]:
+                self.left[name] -= 1 if prompt else 1 + right
+            if self.left[name] <= 0:
+                del self.left[name]
 
     def length(self, most: int) -> int:
         """Return a length in 1..most, clustered around block boundaries."""
@@ -237,9 +268,12 @@ class Grammar:
         if path is None:
             path = ((choices.pick(DOCUMENTS), self.length(room)),)
         priority = choices.integer(0, 2) if config.policy == "priority" else 0
+        total = sum(length for _, length in path)
+        rest = config.max_model_len - total
+        if not session and rest <= 2 * self.unit and choices.chance(30):
+            max_new = rest
         event = Arrive(name, path, max_new, priority, session)
         self.history.append(event)
-        total = sum(length for _, length in path)
         if session:
             self.sessions[name] = total + max_new
         self.expect(name, total, max_new)
@@ -279,10 +313,7 @@ class Grammar:
         if "chunks" in self.capabilities.features and choices.chance(12):
             chunks[self.live_name()] = choices.integer(1, self.unit + 2)
         budget = choices.integer(k + 1, config.max_num_batched_tokens) if choices.chance(20) else None
-        for name in list(self.left):
-            self.left[name] -= 1 + right
-            if self.left[name] <= 0:
-                del self.left[name]
+        self.advance(budget or config.max_num_batched_tokens, right)
         pad_to = choices.integer(1, 8) if choices.chance(10) else 0
         return Step(budget, chunks, drafts, right, per_request, pad_to)
 
@@ -321,6 +352,7 @@ class Grammar:
         times = self.choices.integer(2, 3)
         batch = repeated(list(self.left), times, self.config.max_num_seqs, set())
         self.left |= {name: self.left[source] for name, (source, _) in batch.items()}
+        self.uncomputed |= {name: self.uncomputed[source] for name, (source, _) in batch.items()}
         return Repeat(times)
 
     def dummy_run(self) -> DummyRun:
@@ -370,6 +402,4 @@ def _draw(
 ) -> Trace:
     config = draw_valid_config(configured_by, supports, capabilities, overrides or {})
     grammar = Grammar(config, capabilities, choices)
-    count = choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
-    events: tuple[AnyEvent, ...] = tuple(grammar.next_event() for _ in range(count))
-    return Trace(config, events, origin=origin)
+    return Trace(config, grammar.all_events(), origin=origin)

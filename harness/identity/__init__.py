@@ -4,6 +4,7 @@ investigate  collects the evidence of one failing trace
 variants     traces that differ from another one in one property
 symptom      a violation without the accidents of its trace
 facts        facts about the steps up to a violation
+origins      facts about where a wrong value came from
 spectrum     the place in the engine's code where failing and passing runs part
 compare      decides whether failures have one cause
 evidence     what is known about the cause of a failure: plain data

@@ -1,51 +1,61 @@
 """Decides whether failures have one cause, from their evidence.
 
-The likeness of two failures is a weighted mean of four kinds of evidence:
+The likeness of two failures is the estimated probability that they have one cause: a logistic function of five kinds
+of evidence, each between 0 and 1:
 
     votes     the lines at which their passing neighbours decide otherwise, as cosine of the shares
     now       the facts of the violating step, as overlap (Jaccard index)
+    origins   the facts about where the wrong value came from, as overlap
     switches  the configuration switches that are necessary, as overlap
     symptom   the same signature and the same relation between expected and observed
 
 Two groups of failures are as like as their traces are in the mean (average linkage): one odd trace neither draws others
-to its finding nor joins two findings. Symptoms weigh less where there are votes: one cause breaks several invariants,
-and several causes break the same one. Without votes (a target that names no packages, a lost process, no passing
-neighbour) the symptom counts instead, and a trace is no reason for a further finding behind a signature.
+to its finding nor joins two findings. Two findings that need the same two or more switches join at a lower likeness:
+the victim of a cause may be the request that triggers it or another one, with different facts. Symptoms weigh little:
+one cause breaks several invariants, and several causes break the same one. Without votes (a target that names no
+packages, a lost process, no passing neighbour) a trace is no reason for a further finding behind a signature.
 
-Weights and threshold were chosen from a coarse grid on 190 failing traces of vLLM 0.33.0 (seeds 900 to 913) and 590 of
-18 mixtures of mutants; figures on these and on other traces are in benchmarks/identity.md. Tried and rejected: the
-arcs in which a failing trace and its nearest passing neighbour part, as overlap, and the likeness to the nearest trace
-of a finding (five findings for the commonest cause of vLLM, and links between two causes by a single trace); functions
-instead of lines (a scheduler is one function); the facts of the step before, and what passing neighbours lack
-(`needed`), which split causes.
+The weights are a logistic regression on the pairs of 190 failing traces of vLLM 0.33.0 (seeds 900 to 913) and of 20
+mixtures of mutants, all causes of equal weight; figures on these and on other traces are in benchmarks/identity.md.
+Tried and rejected: a weighted mean with a threshold instead of probabilities (four causes of mutants in three findings
+each); quadratic terms and boosted trees (no better on other traces); facts weighted by their rarity; the arcs in which
+a failing trace and its nearest passing neighbour part, as overlap, and the likeness to the nearest trace of a finding
+(five findings for the commonest cause of vLLM, and links between two causes by a single trace); functions instead of
+lines (a scheduler is one function); the facts of the step before, and what passing neighbours lack (`needed`), which
+split causes; a second, agglomerative pass at the end (more findings, no fewer errors); facts without the distinction
+of own and other rows (no fewer errors); joining findings that need the same single switch (twice the errors on
+mutants).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import hypot
+from math import exp, hypot
 from statistics import fmean
 
 from .evidence import Condition, Evidence, FindingEvidence
 
-VOTES, NOW, SWITCHES, SYMPTOM = 1.0, 1.0, 0.5, 0.5
+VOTES, NOW, ORIGINS, SWITCHES, SYMPTOM = 5.2, 4.3, 2.9, 2.0, 0.9
 """Weights of the kinds of evidence."""
-WITHOUT_VOTES = 0.5
-"""Factor for two failures of different symptoms of which one has no votes: facts and switches alone are weak."""
-SAME = 0.33
+WITHOUT_VOTES = 1.2
+"""Stands in for the votes where one of two failures has none."""
+BIAS = -4.7
+SAME = 0.5
 """Mean likeness from which two groups of failing traces have one cause."""
+SAME_SWITCHES = 0.35
+"""The same for two findings that need the same switches, if these are at least SWITCHES_MIN."""
+SWITCHES_MIN = 2
 EVIDENCE_MAX = 20
 """Traces of a finding whose evidence is kept, the first ones: enough for a mean."""
 
 
 def likeness(one: Evidence, other: Evidence) -> float:
-    """Return how like the causes of two failures are, 0 to 1."""
-    known = NOW * _overlap(_now(one), _now(other)) + SWITCHES * _overlap(one.switches, other.switches)
-    alike = (one.signature, one.relation) == (other.signature, other.relation)
-    if one.votes and other.votes:
-        voted = VOTES * _cosine(one.votes, other.votes) + SYMPTOM * alike
-        return (voted + known) / (VOTES + NOW + SWITCHES + SYMPTOM)
-    return known / (NOW + SWITCHES) * (1.0 if alike else WITHOUT_VOTES)
+    """Return how probable it is that two failures have one cause, 0 to 1."""
+    voted = VOTES * _cosine(one.votes, other.votes) if one.votes and other.votes else WITHOUT_VOTES
+    known = NOW * _overlap(_now(one), _now(other)) + ORIGINS * _overlap(one.origins, other.origins)
+    known += SWITCHES * _overlap(one.switches, other.switches)
+    known += SYMPTOM * ((one.signature, one.relation) == (other.signature, other.relation))
+    return 1 / (1 + exp(-(BIAS + voted + known)))
 
 
 def founds(evidence: Evidence) -> bool:
@@ -77,10 +87,30 @@ def alike(one: Sequence[Evidence], other: Sequence[Evidence]) -> float:
 
 def same_cause(seen: Sequence[Evidence], findings: Mapping[str, FindingEvidence], *, but: str = "") -> str:
     """Return the name of the finding, other than `but`, that has the cause of a group of failures and is most like it,
-    "" for none."""
-    scores = {name: alike(seen, finding.evidence) for name, finding in findings.items() if name != but}
-    best = max(scores, key=lambda name: scores[name], default="")
-    return best if best and scores[best] >= SAME else ""
+    "" for none.
+
+    With `but` the group is a finding, too: two findings that need the same switches join at a lower likeness.
+    """
+    scores = {
+        name: score
+        for name, finding in findings.items()
+        if name != but
+        and (score := alike(seen, finding.evidence))
+        >= (SAME_SWITCHES if but and _need_the_same(seen, finding.evidence) else SAME)
+    }
+    return max(scores, key=lambda name: scores[name], default="")
+
+
+def _need_the_same(one: Sequence[Evidence], other: Sequence[Evidence]) -> bool:
+    """Return True if the switches that all traces of one finding need are those of another one, or some of them."""
+    first, second = _needed_by_all(one), _needed_by_all(other)
+    return min(len(first), len(second)) >= SWITCHES_MIN and (first <= second or second <= first)
+
+
+def _needed_by_all(seen: Sequence[Evidence]) -> set[str]:
+    """Return the switches that every trace with complete evidence needs."""
+    needed = [set(each.switches) for each in seen if each.complete]
+    return set.intersection(*needed) if needed else set()
 
 
 def joined(known: FindingEvidence | None, more: Sequence[Evidence]) -> FindingEvidence:

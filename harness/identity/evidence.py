@@ -63,6 +63,7 @@ class Evidence(Struct, frozen=True):
     switches    configuration switch -> value, of those that are necessary: another value silences the reduced trace
     events      kinds of events in the reduced trace, in order; each is necessary
     facts       facts of the run at the violation and in the step before (`facts`)
+    origins     facts about where the wrong value came from (`origins`)
     needed      facts and traits that some passing neighbour lacks
     traits      what can be told about the trace without running it
     values      configuration switch -> value, of all switches
@@ -77,6 +78,7 @@ class Evidence(Struct, frozen=True):
     switches: Mapping[str, str] = {}
     events: Sequence[str] = ()
     facts: Sequence[str] = ()
+    origins: Sequence[str] = ()
     needed: Sequence[str] = ()
     traits: Sequence[str] = ()
     values: Mapping[str, str] = {}

@@ -27,6 +27,15 @@ class _Run(NamedTuple):
 
 def facts_of(trace: Trace, steps: Sequence[Activity], violation: Violation) -> tuple[str, ...]:
     """Return the facts of a failing run, sorted."""
+    return tuple(sorted(set(_facts(_run(trace, steps), violation))))
+
+
+def row_facts(trace: Trace, steps: Sequence[Activity], at: int, row: ActivityRow) -> tuple[str, ...]:
+    """Return the facts of one request in one step, without its place in the batch."""
+    return tuple(_row_facts(_run(trace, steps), steps, at, row))
+
+
+def _run(trace: Trace, steps: Sequence[Activity]) -> _Run:
     blocks = [group.block_size for group in trace.config.groups if group.kind == "mamba"] or [
         group.block_size for group in trace.config.groups
     ]
@@ -34,8 +43,7 @@ def facts_of(trace: Trace, steps: Sequence[Activity], violation: Violation) -> t
     for event in trace.events:
         if isinstance(event, Arrive | Resume):
             prompts[event.name] = prompts.get(event.name, 0) + sum(length for _, length in event.prompt)
-    run = _Run(trace, steps, min(blocks), prompts)
-    return tuple(sorted(set(_facts(run, violation))))
+    return _Run(trace, steps, min(blocks), prompts)
 
 
 def _facts(run: _Run, violation: Violation) -> Iterator[str]:
@@ -110,14 +118,14 @@ def _row_facts(run: _Run, steps: Sequence[Activity], at: int, row: ActivityRow) 
         (each.start + each.num_tokens - each.drafts for step in ran for each in step.rows if each.name == row.name),
         default=0,
     )
-    again = row.start + known <= reached and bool(ran)
+    again = row.start < reached
     if row.start < prompt:
         yield "prompt"
         yield "whole prompt" if row.start == 0 and known >= prompt else "prompt chunk"
         if known < prompt - row.start:
             yield "unfinished prompt"
     else:
-        yield "recomputes output" if again and (row.admitted or known > 1) else "decode"
+        yield "recomputes output" if again or known > 1 else "decode"
     if row.admitted:
         yield "admitted again" if ran else "admitted"
     if row.hit:
@@ -145,5 +153,17 @@ def _row_facts(run: _Run, steps: Sequence[Activity], at: int, row: ActivityRow) 
         accepted = ran[-1].sampled.get(row.name)
         if accepted is not None and accepted > 1:
             yield "drafts were accepted before"
-    if any(row.name in step.preempted for step in steps[: at + 1]):
+    if any(row.name in step.preempted for step in steps[: at + 1]) or _restarted(steps[: at + 1], row.name):
         yield "was preempted"
+
+
+def _restarted(steps: Sequence[Activity], name: str) -> bool:
+    """Return True if a request lost computed tokens and was admitted again: not every engine reports a preemption."""
+    reached = 0
+    for step in steps:
+        for row in step.rows:
+            if row.name == name:
+                if row.admitted and row.start < reached:
+                    return True
+                reached = max(reached, row.start + row.num_tokens - row.drafts)
+    return False

@@ -4,7 +4,8 @@ Three stages, each within one time limit:
 
     reduce      cut down with the symptom kept (`symptom`), so that the reduction does not end at another cause
     questions   run every variant that differs in one property (`variants`): which switches and numbers are necessary?
-    spectrum    record the lines of the failing trace and of its nearest passing variants (`spectrum`)
+    spectrum    record the steps and lines of the failing trace and of its nearest passing variants (`facts`,
+                `spectrum`), and the history of the blocks of the failing one (`origins`)
 
 Nothing runs twice: results are kept by trace. On vLLM a trace takes 60 to 90 runs.
 """
@@ -22,12 +23,14 @@ from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..explain.activity import Observation
 from ..explain.executed import Executed
+from ..explain.history import History
 from ..generate.avoid import switch_values, traits_of
 from ..traces.outcome import Outcome
 from ..traces.reduce import Reducer, with_events
 from ..traces.violation import Violation
 from .evidence import Evidence
 from .facts import facts_of
+from .origins import origins_of
 from .spectrum import Spectrum
 from .symptom import relation, same_symptom
 from .variants import Neighbour, neighbours, switched
@@ -47,6 +50,10 @@ class Engine(Protocol):
 
     def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
         """Run a trace and record its steps, and its lines in its first `most` events."""
+        ...
+
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
+        """Run a trace and record the history of its blocks."""
         ...
 
 
@@ -109,6 +116,8 @@ class Investigation:
         if violation is None:
             return None
         facts = facts_of(trace, seen.steps, violation)
+        _, history = self._engine.explain(trace)
+        self.runs += 1
         passing, needed = self._neighbours(trace, violation, frozenset(facts), seen.applied)
         spectrum = Spectrum(seen.executed, passing)
         return Evidence(
@@ -117,6 +126,7 @@ class Investigation:
             switches=self._necessary(trace),
             events=tuple(str(event.__struct_config__.tag) for event in trace.events),
             facts=facts,
+            origins=origins_of(trace, seen.steps, history, violation),
             needed=tuple(sorted(needed)),
             traits=tuple(sorted(traits_of(trace))),
             values=switch_values(trace.config),

@@ -222,7 +222,8 @@ class Checkpoint(Oracle):
             # What a slot has of the tokens after the key is that of its writer; EAGLE's drop is about it.
             wanted: Content = SlotContent(truth.slots(start + group.shift, key.depth))
         else:
-            wanted = StateContent(key.tag, truth.window(key.depth, context.layout.conv_width))
+            window = truth.window(key.depth, context.layout.conv_width) if group.conv else ()
+            wanted = StateContent(key.tag if group.recurrent else None, window)
         self._contents[key] = wanted
         return wanted
 

@@ -191,11 +191,18 @@ class Writer(Oracle):
             return violation
         facts = context.facts
         key = facts.published.get(write.block) if facts else None
-        if key is not None and key.group == write.group and write.temporal == key.tag:
+        if key is not None and key.group == write.group and self._last_tag(context, write) == key.tag:
             return None if self._is_own(context, life.name, write.block) else self._shared(context, write)
         if key is not None or (facts and facts.references[write.block] > 1):
             return self._shared(context, write)
         return None
+
+    @staticmethod
+    def _last_tag(context: Context, write: StateWrite) -> int | None:
+        """Return the tag of the tokens in a stored state; without a recurrent state it is the window's last input."""
+        if context.layout.groups[write.group].recurrent:
+            return write.temporal
+        return write.window[-1] if write.window else None
 
     def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
         life = context.lives[write.row]

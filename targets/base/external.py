@@ -23,17 +23,20 @@ def whole_blocks(layout: Layout) -> int:
 
 def computed_elsewhere(layout: Layout, tokens: Sequence[int], states: bool, unit: int) -> Iterator[tuple[Key, Content]]:
     """Yield what another engine stores for these tokens: all attention blocks and, if `states`, the state of each group
-    at the last multiple of `unit` tokens. The content is the same for all layers of a group."""
+    at the last multiple of `unit` tokens. The content is the same for all layers of a group. A block whose last slot
+    depends on the token after it (`Group.shift`) needs that token."""
     length, tags = len(tokens), (EMPTY, *chain(EMPTY, tuple(tokens)))
     boundary = length // unit * unit
     for index, group in enumerate(layout.groups):
         size = group.block_size
         if group.kind == "attention":
-            for depth in range(size, length + 1, size):
-                yield Key(index, depth, tags[depth]), SlotContent(list(tags[depth - size + 1 : depth + 1]))
+            for depth in range(size, length - group.shift + 1, size):
+                end = depth + group.shift + 1
+                yield Key(index, depth, tags[depth]), SlotContent(list(tags[end - size : end]))
         elif states and boundary:
             window = window_of(tags[1 : boundary + 1], layout.conv_width)
-            yield Key(index, boundary, tags[boundary]), StateContent(tags[boundary], window)
+            state = StateContent(tags[boundary] if group.recurrent else None, window if group.conv else ())
+            yield Key(index, boundary, tags[boundary]), state
 
 
 def keys_to_load(layout: Layout, index: int, tags: Sequence[int], local: int, total: int) -> list[Key]:

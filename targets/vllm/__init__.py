@@ -15,8 +15,9 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     peer            the other data-parallel rank, in vLLM's own coordination
     layers          shadow layers: tags in vLLM's own KV tensors, at the places that vLLM's own metadata names
     state_layers    shadow layers with a recurrent state
-    contracts       the metadata of a state layer: gated delta net, Mamba 1 or Mamba 2
+    contracts       the metadata of a state layer: gated delta net, Mamba 1 or 2, short convolution, linear
     all_mode        the same in mode all
+    linear_attention  the same of plain linear attention
     metadata        reads metadata into plain rows (`layer_rows`), as the real kernels do
     bounds          checks that indices in metadata name something
     runner_adapter  the two model runners (V1 and V2) behind one interface

@@ -13,6 +13,9 @@ Follows three kernels, each of which stores by a rule of its own:
                  a block, counted from the first token of the chunk; since then `cu_chunk_seqlen_p` names their ends.
                  Step j stores to the column of the first token + j, the last step to that of the last token
 
+A packaged patch (corpus/vllm/fixes) may correct a rule of the convolution; `compat.window_rules` returns those that the
+source follows.
+
 With drafts (Mamba 2) the state after each token goes to the columns from that of the last token on; the next step reads
 the one of the last accepted token. The window stays in one block: read from the column of the last computed token at
 the offset of the accepted tokens, stored to the column of the last token.
@@ -30,12 +33,21 @@ from .metadata import Columns, in_bounds
 _PROGRAM = 8
 """Tokens of one program of the convolution (`BLOCK_M`)."""
 
+RULES = frozenset({"source", "programs", "computed"})
+"""The rules of the convolution in vLLM as released: `compat.window_rules`."""
+
 Stored = tuple[int, int]
 """Column, and tokens of the row folded in."""
 
 
 def all_rows(
-    metadata: Any, columns: Columns, window: int, block_size: int, chunks: bool, skipped: int
+    metadata: Any,
+    columns: Columns,
+    window: int,
+    block_size: int,
+    chunks: bool,
+    skipped: int,
+    rules: frozenset[str] = RULES,
 ) -> list[StateRow]:
     """Return the rows of a layer: prefills first, as the mixers process them.
 
@@ -44,10 +56,10 @@ def all_rows(
     """
     rows: list[StateRow] = []
     if metadata.num_prefills > 0:
-        rows += _prefills(metadata, columns, window, block_size, chunks)
+        rows += _prefills(metadata, columns, window, block_size, chunks, rules)
     if metadata.num_decode_tokens > 0:
         drafts = getattr(metadata, "query_start_loc_d", None) is not None
-        rows += _speculative(metadata, columns) if drafts else _decodes(metadata)
+        rows += _speculative(metadata, columns, "computed" in rules) if drafts else _decodes(metadata)
     return [row for row in in_bounds(rows, columns.bounds, skipped) if columns.bounds.blocks(row.row, _blocks(row))]
 
 
@@ -64,7 +76,9 @@ def _tables(metadata: Any) -> tuple[list[list[int]], list[list[int]]]:
     return tables[:first], tables[first : first + metadata.num_prefills]
 
 
-def _prefills(metadata: Any, columns: Columns, window: int, block_size: int, chunks: bool) -> list[StateRow]:
+def _prefills(
+    metadata: Any, columns: Columns, window: int, block_size: int, chunks: bool, rules: frozenset[str]
+) -> list[StateRow]:
     first_row, first_token = metadata.num_decodes, metadata.num_decode_tokens
     starts = metadata.query_start_loc_p.tolist()
     prompts = range(first_token, first_token + metadata.num_prefill_tokens)
@@ -80,7 +94,7 @@ def _prefills(metadata: Any, columns: Columns, window: int, block_size: int, chu
         first, last, source = first_columns[index], last_columns[index], computed_columns[index]
         if not tokens or not all(columns.bounds.has(row, "column", one, len(table)) for one in (first, last, source)):
             continue
-        windows = _windows(tokens, computed[index], (first, last, source), window, block_size, first_token)
+        windows = _windows(tokens, computed[index], (first, last, source), window, block_size, first_token, rules)
         ends = _ends(metadata, index, starts, chunks, (first, last), computed[index], block_size)
         states = [*ends, (last, len(tokens))]
         if not all(columns.bounds.has(row, "token", count - 1, len(tokens)) for _, count in states):
@@ -101,14 +115,25 @@ def _prefills(metadata: Any, columns: Columns, window: int, block_size: int, chu
 
 
 def _windows(
-    tokens: Sequence[int], computed: int, at: tuple[int, int, int], window: int, size: int, first_prompt: int
+    tokens: Sequence[int],
+    computed: int,
+    at: tuple[int, int, int],
+    window: int,
+    size: int,
+    first_prompt: int,
+    rules: frozenset[str],
 ) -> list[tuple[int, int, Sequence[int]]]:
-    """Return the windows that the convolution stores: column, tokens of the row, inputs (positions in the batch)."""
+    """Return the windows that the convolution stores: column, tokens of the row, inputs (positions in the batch; those
+    of the row and what it read if empty)."""
     first, last, source = at
     length, boundaries = len(tokens), last - first
     tail = (length - (size - computed % size)) % size
     last_full = length - tail - (size if tail == 0 else 0)
-    stored: list[tuple[int, int, Sequence[int]]] = [(last if length >= window else source, length, ())]
+    at_source = "source" in rules and length < window
+    stored: list[tuple[int, int, Sequence[int]]] = [(source if at_source else last, length, ())]
+    if "programs" not in rules:
+        ends = range(last_full - (boundaries - 1) * size, last_full + 1, size)
+        return [*stored, *[(first + boundary, end, ()) for boundary, end in enumerate(ends)]]
     for program in range(1, cdiv(length, _PROGRAM)):
         if program - 1 < boundaries:
             end = last_full - (boundaries - program) * size
@@ -161,12 +186,13 @@ def _decodes(metadata: Any) -> list[StateRow]:
     return rows
 
 
-def _speculative(metadata: Any, columns: Columns) -> list[StateRow]:
+def _speculative(metadata: Any, columns: Columns, computed: bool) -> list[StateRow]:
     starts, accepted = metadata.query_start_loc_d.tolist(), metadata.num_accepted_tokens.tolist()
     conv_columns = metadata.block_idx_last_computed_token.tolist()
     last_columns = metadata.block_idx_last_scheduled_token.tolist()
     before = getattr(metadata, "block_idx_last_scheduled_token_prev_step", None)
     sources = conv_columns if before is None else before.tolist()
+    conv_columns = conv_columns if computed else sources
     rows = []
     for row, table in enumerate(_tables(metadata)[0]):
         bounds, width = columns.bounds, len(table)

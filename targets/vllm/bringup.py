@@ -32,7 +32,7 @@ from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
 from .layout import layout_of
-from .options import drafts_on_device, has_graphs, has_peer, is_v2, reports_all, stages
+from .options import drafts_on_device, has_graphs, has_peer, is_v2, reports_all, stages, state_parts
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 
 _CPU = torch.device("cpu")
@@ -95,6 +95,7 @@ class Engine:
         self.config = config
         self.is_v2 = is_v2(config)
         self.recorder = Recorder()
+        self.recorder.parts = state_parts(config)
         self._draft_layers: list[Any] = []
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process()

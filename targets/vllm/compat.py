@@ -180,12 +180,32 @@ def speculative_modes() -> tuple[Mode, ...]:
     return ("align", "none") if replaced or "all" not in cache_modes() else ("align", "none", "all")
 
 
-def plain_mixers() -> frozenset[str]:
-    """Return the state layers that do not speculate: Mamba 1 and, up to 0.16, Mamba 2."""
-    from vllm.v1.attention.backends import mamba_attn
+def mixers() -> tuple[str, ...]:
+    """Return the state layers that a trace can have: Mamba 1 where there is mode all, which is mostly about it."""
+    others = ("short_conv", "linear")
+    return ("gdn", "mamba2", "mamba1", *others) if "all" in cache_modes() else ("gdn", "mamba2", *others)
 
-    speculates = "use_spec_decode" in inspect.getsource(mamba_attn)
-    return frozenset({"mamba1"}) if speculates else frozenset({"mamba1", "mamba2"})
+
+def plain_mixers() -> frozenset[str]:
+    """Return the state layers that do not speculate: Mamba 1, up to 0.16 Mamba 2, up to 0.24 plain linear attention and
+    up to 0.28 short convolutions."""
+    from vllm.v1.attention.backends import mamba_attn
+    from vllm.v1.worker import gpu_model_runner
+
+    plain = {"mamba1"}
+    if "use_spec_decode" not in inspect.getsource(mamba_attn):
+        plain.add("mamba2")
+    # The V1 runner passes the accepted counts to the builders that it lists.
+    listed = inspect.getsource(gpu_model_runner)
+    plain |= {
+        mixer
+        for mixer, builder in (
+            ("short_conv", "ShortConvAttentionMetadataBuilder"),
+            ("linear", "BailingLinearAttentionMetadataBuilder"),
+        )
+        if builder not in listed
+    }
+    return frozenset(plain)
 
 
 def has_device_drafter() -> bool:
@@ -223,19 +243,6 @@ def has_v2() -> bool:
     refusals = getattr(VllmConfig, "_get_v2_model_runner_unsupported_features", None)
     refuses = refusals is not None and "hybrid/mamba models" in inspect.getsource(refusals)
     return find_spec("vllm.v1.worker.cpu") is not None and has_prefill_indices() and not refuses
-
-
-def has_v2_speculation() -> bool:
-    """Return True if the target can drive the V2 runner's speculation (0.28 and later).
-
-    Before, the runner looks for communicating layers in the drafter's model, which this target's drafter has not, and
-    its align copies with drafts are not understood: docs/explanation/vllm-releases.md.
-    """
-    if not has_v2():
-        return False
-    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-
-    return "(self.speculator.model)" not in inspect.getsource(GPUModelRunner.load_model)
 
 
 def has_prefill_indices() -> bool:
@@ -284,6 +291,25 @@ def skipped_state() -> int:
     return 0 if hasattr(utils, "NULL_BLOCK_ID") else -1
 
 
+def window_rules() -> frozenset[str]:
+    """Return the rules by which mode all places windows of the convolution, each a cause with a packaged patch.
+
+    source    a chunk shorter than the window stores it to the block that it was read from (#56196)
+    programs  a program stores the window of one boundary at most, from the tokens of the batch
+    computed  a verification reads the window at the column of the last computed token
+    """
+    from vllm.model_executor.layers.mamba import mamba_mixer2
+    from vllm.model_executor.layers.mamba.ops import causal_conv1d
+
+    kernel, mixer = inspect.getsource(causal_conv1d), inspect.getsource(mamba_mixer2)
+    rules = {
+        "source": re.search(r"= \(\s*conv_states_base\s*\+ \(idx_tokens_conv", kernel),
+        "programs": "(chunk_offset - 1) < n_block_to_fill" in kernel,
+        "computed": "initial_state_idx=block_idx_last_computed_token_d," in mixer,
+    }
+    return frozenset(name for name, follows in rules.items() if follows)
+
+
 def state_backend(name: str) -> Any:
     """Return the value of `mamba_type` for a backend: a member of the enumeration, up to 0.20 a string."""
     from vllm.v1.attention.backends import registry
@@ -294,9 +320,28 @@ def state_backend(name: str) -> Any:
     return registry.MambaAttentionBackendEnum[name]
 
 
+def linear_backend() -> Any:
+    """Return the attention backend that layers of plain linear attention name themselves, None for that of their kind.
+
+    Bailing's layers have one of their own since 0.25, with which they speculate.
+    """
+    from vllm.v1.attention.backends import linear_attn
+
+    return getattr(linear_attn, "BailingLinearAttentionBackend", None)
+
+
 def bound_cache(cache: Any) -> Any:
     """Return a layer's cache. Up to 0.18 it is wrapped in a list with one entry per virtual engine."""
     return cache[0] if isinstance(cache, list) and len(cache) == 1 else cache
+
+
+def bound_states(cache: Any) -> Sequence[Any]:
+    """Return the tensors of a state layer's cache, one per state. A release may bind a single one without a tuple."""
+    import torch
+
+    bound = bound_cache(cache)
+    states: Sequence[Any] = (bound,) if isinstance(bound, torch.Tensor) else bound
+    return states
 
 
 def copy_in_one_tile() -> None:

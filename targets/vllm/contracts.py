@@ -1,7 +1,9 @@
 """Contracts between state layers and the metadata that vLLM builds for them.
 
 gdn     gated delta net (`GDNAttentionMetadataBuilder`): read in `metadata`
-short_conv  short convolutions (`ShortConvAttentionMetadataBuilder`): as Mamba 2, a window without a recurrent state
+short_conv  short convolutions (`ShortConvAttentionMetadataBuilder`): as Mamba 2, a window without a recurrent state,
+        after `ShortConv.forward_cuda`
+linear  plain linear attention, a recurrent state without a window: read in `linear_attention`
 mamba1  Mamba 1 (`Mamba1AttentionMetadataBuilder`): as Mamba 2, after `MambaMixer.forward_impl`; its scan is compiled
 mamba2  Mamba 2 (`Mamba2AttentionMetadataBuilder`): read here, after `MambaMixer2.conv_ssm_forward`. Prefills run
         first. Decode rows are speculative wherever k > 0. Since 0.32 a chunk may also leave the state at a boundary
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 from .all_mode import all_rows
 from .bounds import Bounds
 from .layer_rows import Inner, StateRow
+from .linear_attention import SKIPPED, linear_rows
 from .metadata import Columns, in_bounds, speculative_row, state_rows
 
 
@@ -28,6 +31,8 @@ class Contract(NamedTuple):
     skipped  the state index at which kernels skip a row
     exports  True if a chunk may leave a state at a boundary inside it
     mixes    True if another kernel computes decode rows that share a batch with prefills or verifications
+    recurrent, conv  the parts of a state, as in `StateParts`
+    builder  the attention backend, where a layer names it besides `backend`
     """
 
     backend: Any
@@ -35,6 +40,9 @@ class Contract(NamedTuple):
     skipped: int = 0
     exports: bool = False
     mixes: bool = False
+    recurrent: bool = True
+    conv: bool = True
+    builder: Any = None
 
 
 def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 0) -> Contract:
@@ -43,12 +51,21 @@ def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 
 
     skipped = compat.skipped_state()
     if mode == "all":
-        chunks = name == "mamba2"
-        every = partial(all_rows, window=conv_width - 1, block_size=block_size, chunks=chunks, skipped=skipped)
+        every = partial(
+            all_rows,
+            window=conv_width - 1,
+            block_size=block_size,
+            chunks=name == "mamba2",
+            skipped=skipped,
+            rules=compat.window_rules(),
+        )
         return Contract(compat.state_backend(name.upper()), every, skipped)
+    if name == "linear":
+        kind, builder = compat.state_backend("LINEAR"), compat.linear_backend()
+        return Contract(kind, linear_rows, SKIPPED, conv=False, builder=builder)
     if name in ("mamba1", "short_conv"):
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
-        return Contract(compat.state_backend(name.upper()), rows, skipped)
+        return Contract(compat.state_backend(name.upper()), rows, skipped, recurrent=name != "short_conv")
     if name == "mamba2":
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
         return Contract(compat.state_backend("MAMBA2"), rows, skipped, compat.stores_inner_states())

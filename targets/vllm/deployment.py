@@ -10,7 +10,13 @@ from ..base.deployment import Deployment, Implementation
 from ..base.trace import Config, DummyRun, Trace
 from .options import PREFILL_INTERVAL, has_graphs, is_v2, reports_all, schedules_asynchronously, stages
 
-MODELS = {"gdn": "Qwen/Qwen3-Next-80B-A3B-Instruct", "mamba2": "ibm-granite/granite-4.0-h-tiny"}
+MODELS = {
+    "gdn": "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "mamba2": "ibm-granite/granite-4.0-h-tiny",
+    "mamba1": "ai21labs/AI21-Jamba-Mini-1.7",
+    "short_conv": "LiquidAI/LFM2-1.2B",
+    "linear": "inclusionAI/Ring-2.5-1T",
+}
 """A public model for each kind of state layer."""
 CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector"}
 """A connector of vLLM's that is used in the same way as that of a trace."""

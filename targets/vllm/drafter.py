@@ -54,6 +54,8 @@ class Speculator:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.runner: Any = None
+        self.model = torch.nn.Module()
+        """Without layers: 0.25 to 0.27 look for layers that communicate."""
 
     def init_cudagraph_manager(self, *_: Any) -> None:
         """No graphs."""

@@ -35,7 +35,6 @@ class VllmFactory:
     plain_mixers   state layers that do not speculate
     connectors     a KV connector can serve hybrid models
     aligns_tables  block tables are as wide as a multiple of 128 tokens
-    speculating_runners  runners whose speculation the target drives, None for all
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
     shared_metadata  groups of GDN layers can share metadata, as on a GPU
@@ -50,7 +49,7 @@ class VllmFactory:
         name: str,
         runners: tuple[str, ...] = ("v2", "v1"),
         modes: tuple[Mode, ...] = ("align", "none"),
-        mixers: tuple[str, ...] = ("gdn", "mamba2"),
+        mixers: tuple[str, ...] = ("gdn", "mamba2", "short_conv", "linear"),
         speculative_modes: tuple[Mode, ...] = ("align", "none"),
         zeroes: bool = True,
         device_drafts: bool = True,
@@ -59,7 +58,6 @@ class VllmFactory:
         limits_of_a_block: frozenset[str] = frozenset(),
         plain_mixers: frozenset[str] = frozenset({"mamba1"}),
         aligns_tables: bool = False,
-        speculating_runners: tuple[str, ...] | None = None,
         local_groups: bool = False,
         partial_hits: bool = False,
         connectors: bool = True,
@@ -75,7 +73,6 @@ class VllmFactory:
         self._limits_of_a_block = limits_of_a_block
         self._plain_mixers = plain_mixers
         self._aligns_tables = aligns_tables
-        self._speculating_runners = runners if speculating_runners is None else speculating_runners
         self.capabilities = Capabilities(
             events=_EVENTS | ({"external_load"} if connectors else set()) | ({"resume"} if sessions else set()),
             modes=modes,
@@ -158,10 +155,6 @@ class VllmFactory:
         staged = config.options.get("pipeline", "none") != "none"
         if staged and (not config.async_depth or config.num_speculative_tokens):
             return "pipeline stages are driven with steps in flight and without drafts"
-        if config.options.get("connector", "none") != "none" and (beside := self._beside_connector(config)):
-            return f"a KV connector is not driven beside {beside} yet"
-        if config.num_speculative_tokens and config.options.get("runner", "v2") not in self._speculating_runners:
-            return "speculation with this runner is not driven on this release"
         mixer = config.options.get("mixer", "gdn")
         if config.options.get("metadata") == "shared" and not (mixer == "gdn" and is_v2(config)):
             return "only GDN layers on the V2 runner share metadata"
@@ -170,6 +163,8 @@ class VllmFactory:
         if config.mamba_cache_mode == "all":
             if mixer not in ("mamba1", "mamba2"):
                 return "mode all needs mixer=mamba1 or mamba2"
+            if config.num_speculative_tokens and is_v2(config):
+                return "in mode all the mixer asserts columns of verifications, which the V2 runner does not pass"
             if self._aligns_tables and config.options.get("graphs", "none") != "none":
                 return "graphs in mode all need blocks of 128 tokens in this release"
             if any(group.kind == "mamba" and group.block_size % 8 for group in config.groups):
@@ -197,17 +192,6 @@ class VllmFactory:
         states = max(group.block_size for group in config.groups if group.kind == "mamba")
         if any(group.block_size % states for group in config.groups):
             return "the planner makes attention blocks as large as the blocks of states, or a multiple"
-        return ""
-
-    def _beside_connector(self, config: Config) -> str:
-        """Return "", or the property of a configuration with which connectors are not driven: what then shows is not
-        explained, or is the adapter's."""
-        if config.options.get("prefix_match_unit", "0") != "0":
-            return "hits inside blocks"
-        if len({group.block_size for group in config.groups}) > 1:
-            return "unequal blocks"
-        if any(group.draft for group in config.groups):
-            return "a group of the drafter"
         return ""
 
     def _draft(self, config: Config) -> str:
@@ -293,7 +277,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         variant or "vllm",
         runners,
         compat.cache_modes(),
-        ("gdn", "mamba2", "mamba1") if "all" in compat.cache_modes() else ("gdn", "mamba2"),
+        compat.mixers(),
         speculative_modes=compat.speculative_modes(),
         zeroes=compat.zeroes_blocks(),
         device_drafts=compat.has_device_drafter(),
@@ -302,7 +286,6 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         limits_of_a_block=compat.limits_of_a_block(),
         plain_mixers=compat.plain_mixers(),
         aligns_tables=compat.aligns_tables(),
-        speculating_runners=runners if compat.has_v2_speculation() else ("v1",),
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
         coordinates=compat.coordinates_ranks(),

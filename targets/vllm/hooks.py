@@ -8,7 +8,7 @@ are read from the arrays that its kernel reads.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..base.observe import Access, Copied, Forward, ForwardRow, Record, Zeroed
@@ -16,6 +16,7 @@ from . import compat
 from .bounds import Bounds
 from .layer_rows import SlotRow, StateRow
 from .metadata import Batch, Columns, local_rows, slot_rows, writing_order
+from .options import StateParts
 
 
 class Recorder:
@@ -28,6 +29,8 @@ class Recorder:
         self.worker: Any = None
         self.group_layers: Sequence[int] = ()
         self.attention_layers: Sequence[Any] = ()
+        self.parts = StateParts()
+        """The parts of the states of all state layers."""
         self.aligned_block_size: int | None = None
         """Tokens per mamba block in align mode, None in the other modes."""
         self._batch = Batch((), (), ())
@@ -101,7 +104,7 @@ class Recorder:
         """Return the rows of a state layer, read from the metadata once per group and forward."""
         rows = self._states.get(layer.group)
         if rows is None:
-            bounds, batch = self._bounds(layer, len(layer.temporal)), self._batch
+            bounds, batch = self._bounds(layer, layer.num_blocks), self._batch
             tables = self.worker.table(layer.group, batch.names)
             columns = Columns(tables, batch.lengths, self.aligned_block_size, bounds)
             rows = self._states[layer.group] = layer.contract.rows(
@@ -157,13 +160,20 @@ class Recorder:
             return table[column] if 0 <= column < len(table) else -1
 
         for layer in range(self.group_layers[group]):
-            for first, temporal in ((source + offset, True), (source, False)):
+            for first, temporal in self._moved(source, offset):
                 self.records.append(
                     Copied(
                         self.step, name or "", group, first, block(first), destination, block(destination),
                         0 if temporal else offset, temporal, not temporal, layer,
                     )
                 )  # fmt: skip
+
+    def _moved(self, source: int, offset: int) -> Iterator[tuple[int, bool]]:
+        """Yield the column that an align copy reads for each part, and True for the temporal state."""
+        if self.parts.recurrent:
+            yield source + offset, True
+        if self.parts.conv:
+            yield source, False
 
     def on_host(self, call: dict[str, Any]) -> dict[str, Any]:
         """Return a call's arguments where reading them is cheap."""
@@ -195,7 +205,7 @@ class Recorder:
             self.records.append(
                 Copied(
                     self.step, name, group, columns[0], source, columns[1], destination, 0,
-                    not slots, not slots, layer, slots,
+                    not slots and self.parts.recurrent, not slots and self.parts.conv, layer, slots,
                 )
             )  # fmt: skip
 

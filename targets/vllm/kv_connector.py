@@ -9,7 +9,7 @@ freed; the trace decides which tokens are stored (`ExternalLoad`), how long a lo
     failure  reported for the request as a whole: for several KV cache groups vLLM refuses block ids; a second load is
              offered after an odd delay only
     save     `store`: published attention blocks, and the boundary states that the scheduler hands off, of prompts
-    send     `transfer`: the same when a request ends; its blocks are held until then
+    send     `transfer`: published attention blocks when a request ends; its blocks are held until then
 
 Loads are asynchronous, as those of all connectors of 0.33 for hybrid models: vLLM copies a state to the column where a
 request continues before it starts the loads of the step (`UMBPStoreScheduler` names this and the failures).
@@ -19,7 +19,7 @@ drops the output in flight of a preempted request, and a load may complete a loc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -105,6 +105,14 @@ class Store:
         if event.breaks_off:
             self.breaking.add(event.name)
 
+    def matching(self, tags: Sequence[int]) -> Collection[Key]:
+        """Return the keys that a request with these tags can use. The last slot of a drafter's block depends on the
+        token after the block, which is compared here, as vLLM's lookahead hashes would."""
+        shifts = [group.shift for group in self.layout.groups]
+        if not any(shifts):
+            return self.pages.keys()
+        return {key for key, pages in self.pages.items() if _follows(pages[0], tags[key.depth :], shifts[key.group])}
+
     def delay(self, name: str) -> int:
         """Return the steps that loads for a request take."""
         return self.delays.get(name, 0) + 1
@@ -140,13 +148,20 @@ class Store:
                 if isinstance(content, SlotContent):
                     records.append(Loaded(*where, slots=len(content.tags)))
                 else:
-                    records.append(Loaded(*where, temporal=True, conv=True))
+                    records.append(Loaded(*where, temporal=content.temporal is not None, conv=bool(content.window)))
 
     def save(self, save: Save) -> None:
         """Copy a block's pages out of the pool."""
         layers = range(self.layout.groups[save.key.group].layers)
         if save.key not in self.pages:
             self.pages[save.key] = tuple(self.layers[save.key.group, index].read(save.block) for index in layers)
+
+
+def _follows(page: Content, tags: Sequence[int], shift: int) -> bool:
+    """Return True if the last slots of a page hold the tags behind `tags[0]`, which is that of the page's key."""
+    if not shift or not isinstance(page, SlotContent):
+        return True
+    return list(page.tags[-shift:]) == list(tags[1 : shift + 1])
 
 
 class TraceConnector(KVConnectorBase_V1, SupportsHMA):
@@ -197,7 +212,8 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         if self.asked.setdefault(name, store.step) + store.delays.get(name, 0) // 2 > store.step:
             return None, False
         self.local[name] = num_computed_tokens
-        found = longest_load(store.layout, store.pages, self._tags(request), num_computed_tokens, request.num_tokens)
+        tags = self._tags(request)
+        found = longest_load(store.layout, store.matching(tags), tags, num_computed_tokens, request.num_tokens)
         return found, found > 0
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:

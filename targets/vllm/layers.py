@@ -170,6 +170,7 @@ class ShadowModel(nn.Module):
         """`forms` are the groups of the layers, from bottom to top."""
         super().__init__()
         self.recorder = recorder
+        self.contract = contract
         layers: list[ShadowAttention | ShadowMamba] = []
         for index, form in enumerate(forms):
             name = f"model.layers.{index}.mixer"
@@ -182,17 +183,16 @@ class ShadowModel(nn.Module):
         self._in_order = tuple(layers)
         self._one_hot = 10 * np.eye(VOCABULARY, dtype=np.float32)
 
-    @classmethod
-    def get_mamba_state_copy_func(cls) -> Any:
-        """Return vLLM's own functions for moving a state between blocks."""
+    def get_mamba_state_copy_func(self) -> Any:
+        """Return vLLM's own functions for moving a state between blocks, one for each part of the state."""
         from vllm.model_executor.layers.mamba.mamba_utils import MambaStateCopyFuncCalculator
 
-        return MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
+        conv, temporal = MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
+        return (conv,) * self.contract.conv + (temporal,) * self.contract.recurrent
 
-    @classmethod
-    def get_mamba_state_copy_funcs(cls, types: Any) -> dict[Any, Any]:
+    def get_mamba_state_copy_funcs(self, types: Any) -> dict[Any, Any]:
         """Return the same for newer releases, by kind of layer."""
-        return {kind: cls.get_mamba_state_copy_func() for kind in types}
+        return {kind: self.get_mamba_state_copy_func() for kind in types}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
         """Return the hidden states: one tag per token."""

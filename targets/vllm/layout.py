@@ -14,7 +14,7 @@ from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
 from .configuration import drafts_as_eagle, hash_unit
-from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked
+from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked, state_parts
 
 
 def _shape(group: Group) -> tuple[str, int, int, bool, int, int]:
@@ -53,7 +53,7 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
 
     Raises TargetError if vLLM formed other groups than the trace asks for.
     """
-    groups = []
+    groups, parts = [], state_parts(config)
     for one in cache_config.kv_cache_groups:
         spec = one.kv_cache_spec
         kind: Literal["mamba", "attention"] = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
@@ -62,7 +62,16 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         window, chunk = getattr(spec, "sliding_window", 0) or 0, getattr(spec, "attention_chunk_size", 0) or 0
         groups.append(
             Group(
-                kind, spec.block_size, len(one.layer_names), draft, window, inner_states=inner, chunk=chunk, shift=draft
+                kind,
+                spec.block_size,
+                len(one.layer_names),
+                draft,
+                window,
+                inner_states=inner,
+                chunk=chunk,
+                shift=draft,
+                recurrent=parts.recurrent or kind != "mamba",
+                conv=parts.conv or kind != "mamba",
             )
         )
     asked = sorted(_shape(group) for group in config.layout_groups())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..base.trace import Config
 
 DRAFT_LAYER = "draft.layers.100.mixer"
@@ -13,6 +15,24 @@ DROPPED_TOKENS = 1
 PREFILL_INTERVAL = 3
 """Steps from one with prefills to the next, with prefills=spaced."""
 PLAIN_SERVING = {"reports": "none", "reset": "direct", "prefills": "eager", "pipeline": "none"}
+
+
+class StateParts(NamedTuple):
+    """The parts of a state layer's state.
+
+    recurrent  a recurrent (temporal) state
+    conv       the window of a convolution
+    """
+
+    recurrent: bool = True
+    conv: bool = True
+
+
+def state_parts(config: Config) -> StateParts:
+    """Return the parts of the state of the option `mixer`: a short convolution has no recurrent state, plain linear
+    attention has no convolution."""
+    mixer = config.options.get("mixer", "gdn")
+    return StateParts(mixer != "short_conv", mixer != "linear")
 
 
 def is_v2(config: Config) -> bool:

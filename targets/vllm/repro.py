@@ -29,7 +29,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     if has_graphs(trace.config):
         raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
     if trace.config.options.get("mixer", "gdn") != "gdn":
-        raise TargetError("no stand-alone script can show a failure of Mamba 1 or 2 layers: it has gated delta nets")
+        raise TargetError("no stand-alone script can show a failure of state layers other than gated delta nets")
     if trace.config.options.get("connector", "none") != "none":
         raise TargetError("no stand-alone script can show a failure that needs a KV connector: it has none")
     if drafts_on_device(trace.config):

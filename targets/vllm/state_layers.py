@@ -2,7 +2,8 @@
 
 One class serves every contract between a model's state layers and their metadata builder (`contracts`): a contract
 names the builder and turns its metadata into rows. Layout of a page in 64-bit words: a convolution buffer of
-width - 1 + k tags, then the temporal state, one tag.
+width - 1 + k tags, then the temporal state, one tag; a layer may have only one of the two. A layer without a temporal
+state starts from the last input of its window, which is a tag, too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _prefill = attrgetter("prefill")
 
 
 class ShadowMamba(nn.Module, MambaBase):
-    """A state layer: one convolution buffer and one recurrent state per block."""
+    """A state layer: one convolution buffer and one recurrent state per block, as far as the contract has them."""
 
     def __init__(self, name: str, config: Any, recorder: Recorder, conv_width: int, contract: Contract) -> None:
         super().__init__()
@@ -46,16 +47,20 @@ class ShadowMamba(nn.Module, MambaBase):
 
     def get_state_shape(self) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of convolution buffer and temporal state."""
-        return (self.buffer, 1), (1,)
+        return ((self.buffer, 1),) * self.contract.conv + ((1,),) * self.contract.recurrent
 
     def get_state_dtype(self) -> tuple[torch.dtype, ...]:
         """Return the dtypes of both: 64-bit tags."""
-        return torch.int64, torch.int64
+        return (torch.int64,) * (self.contract.conv + self.contract.recurrent)
 
     @property
     def mamba_type(self) -> Any:
         """The name by which vLLM selects the real metadata builder."""
         return self.contract.backend
+
+    def get_attn_backend(self) -> Any:
+        """Return the backend whose metadata builder vLLM uses for this layer."""
+        return self.contract.builder or super().get_attn_backend()
 
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
         """Return the spec of the state's blocks, including the one for a state at a boundary inside a chunk."""
@@ -67,8 +72,16 @@ class ShadowMamba(nn.Module, MambaBase):
     def attach(self, group: int, index: int) -> None:
         """Note that the caches are allocated and that this is layer `index` of `group`."""
         self.group, self.index = group, index
-        conv, temporal = compat.bound_cache(self.kv_cache)
-        self.conv, self.temporal = conv.numpy()[..., 0], temporal.numpy()[..., 0]
+        states = [state.numpy()[..., 0] for state in compat.bound_states(self.kv_cache)]
+        if self.contract.conv:
+            self.conv = states.pop(0)
+        if self.contract.recurrent:
+            self.temporal = states.pop(0)
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks in the pool."""
+        return len(self.temporal if self.contract.recurrent else self.conv)
 
     def run(self, ids: Sequence[int]) -> Tags:
         """Run all rows in the order of the kernels. Prefills load their initial states before any state is stored."""
@@ -109,6 +122,9 @@ class ShadowMamba(nn.Module, MambaBase):
 
     def _initial(self, row: StateRow) -> int | None:
         """Return the initial temporal state, None if the kernel skips the row."""
+        if not self.contract.recurrent:
+            window = self._window(row)
+            return None if window is None else window[-1] if row.has_conv else EMPTY
         if not row.has_temporal:
             return EMPTY
         if row.temporal == self.skipped and not row.prefill:
@@ -117,7 +133,9 @@ class ShadowMamba(nn.Module, MambaBase):
         return tag
 
     def _window(self, row: StateRow) -> Tags | None:
-        """Return the last inputs of the convolution, None if the kernel skips the row."""
+        """Return the last inputs of the convolution, None if the kernel skips the row, () without a convolution."""
+        if not self.contract.conv:
+            return ()
         if row.conv == self.skipped:
             return None
         if not row.has_conv:
@@ -126,8 +144,8 @@ class ShadowMamba(nn.Module, MambaBase):
 
     def _starts_from(self, row: StateRow, start: int | None, window: Tags | None) -> None:
         """Record the reads of both: one record if they lie in one page."""
-        temporal = start if row.has_temporal else None
-        inputs = window if row.has_conv else None
+        temporal = start if row.has_temporal and self.contract.recurrent else None
+        inputs = window if row.has_conv and self.contract.conv else None
         log, where = self.recorder.log, (row.row, self.group, self.index)
         in_one_page = (row.conv, row.conv_column) == (row.temporal, row.temporal_column)
         shared = temporal is not None and in_one_page
@@ -145,12 +163,14 @@ class ShadowMamba(nn.Module, MambaBase):
             if start is not None and window is not None:
                 self._cache(row, row.cached, window + tags, tags, out)
         else:
-            stored = None if window is None else self._convolve(row, window + tags)
+            stored = self._convolve(row, window + tags) if window else None
         if start is not None:
-            if row.cached is None:
+            if row.cached is None and self.contract.recurrent:
                 self._recur(row, tags, stored)
+            elif stored is not None:
+                self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)
             # The window identifies the prefix, too: its last input is the tag of the last state.
-            if window is not None and window[-1] != (NO_INPUT if start == EMPTY else start):
+            if window and window[-1] != (NO_INPUT if start == EMPTY else start):
                 tags = chain(combine(window[-1], start), tokens)
             for token, tag in zip(row.tokens, tags, strict=True):
                 out[token] = tag
@@ -204,8 +224,13 @@ class ShadowMamba(nn.Module, MambaBase):
 
     def write(self, block: int, content: StateContent) -> None:
         """Store the content of a page, as a load from outside the pool does."""
-        self.temporal[block], self.conv[block, : self.window] = content.temporal, content.window
+        if self.contract.recurrent:
+            self.temporal[block] = content.temporal
+        if self.contract.conv:
+            self.conv[block, : self.window] = content.window
 
     def read(self, block: int) -> Content:
         """Return the content of a page."""
-        return StateContent(self.temporal.item(block), tuple(self.conv[block, : self.window].tolist()))
+        temporal = self.temporal.item(block) if self.contract.recurrent else None
+        window = tuple(self.conv[block, : self.window].tolist()) if self.contract.conv else ()
+        return StateContent(temporal, window)

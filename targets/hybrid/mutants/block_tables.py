@@ -86,6 +86,23 @@ class AllGroupsEagleInsertsNothing(MambaGroup):
             super().publish_column(block, column, tags)
 
 
+class StatesBehindAGap(MambaGroup):
+    """States before a null column stay allocated.
+
+    vLLM 0.14 to 0.28, no public issue known: the search for columns to release goes back from the last one and ends at
+    the first null one. A chunk of several blocks leaves null columns between two states.
+    """
+
+    def give_back_columns(self, name: str, stop: int) -> None:
+        table = self.tables[name]
+        first = stop
+        while first and table[first - 1] != NULL_BLOCK:
+            first -= 1
+        for column in range(first, stop):
+            self.pool.release([table[column]])
+            table[column] = NULL_BLOCK
+
+
 PARTS: dict[str, type] = {
     "lookahead-page-missing": LookaheadPageMissing,
     "required-below-allocated": RequiredBelowAllocated,
@@ -93,4 +110,5 @@ PARTS: dict[str, type] = {
     "hit-before-commit": HitBeforeCommit,
     "commit-at-wrong-semantic-position": CommitAtWrongSemanticPosition,
     "all-groups-eagle-inserts-nothing": AllGroupsEagleInsertsNothing,
+    "states-behind-a-gap": StatesBehindAGap,
 }

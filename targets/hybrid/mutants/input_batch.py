@@ -68,9 +68,26 @@ class AllSpecTableWidth(InputBatch):
         return cdiv(max_tokens, self.layout.groups[group].block_size)
 
 
+class VacatedRowNotCleared(InputBatch):
+    """A request that moves to another row leaves its blocks in the former one.
+
+    vLLM 0.22 to 0.26, kin: #37728. The row of a request that ended was cleared, but by moving the last one there; a
+    dummy run writes to the blocks in the vacated row.
+    """
+
+    def remove(self, name: str) -> None:
+        last = len(self.names) - 1
+        moves = name in self.names and self.names[last] != name
+        left = [self.row_blocks(group, last, width) for group, width in enumerate(self.widths)] if moves else []
+        super().remove(name)
+        for table, blocks in zip(self.tables, left, strict=False):
+            table[last * len(blocks) : (last + 1) * len(blocks)] = blocks
+
+
 PARTS: dict[str, type] = {
     "finished-row-not-cleared": FinishedRowNotCleared,
     "metadata-buffer-aliased-to-first-group": MetadataBufferAliased,
     "req-to-token-row-recycled-under-chunked-req": RowRecycledUnderChunkedRequest,
     "all-spec-table-width": AllSpecTableWidth,
+    "vacated-row-not-cleared": VacatedRowNotCleared,
 }

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from ...base.observe import Record
 from ..plan import Plan, ScheduledRow
+from ..worker.input_batch import StateIndices
 from ..worker.model_runner import ModelRunner
 from ..worker.tag_kernels import RowInput
 
@@ -95,6 +98,76 @@ class StaleFp32BytesNan(ModelRunner):
         pass
 
 
+class UnscheduledRow(ModelRunner):
+    """A running request that is left out of one step loses its accepted count.
+
+    vLLM 0.18 to 0.33 (V1 runner), no public issue known (#31944 repaired drafts only): a request without tokens in a
+    step leaves the batch, and starts with the count of a new one when it returns.
+    """
+
+    def update_batch(self, plan: Plan) -> None:
+        super().update_batch(plan)
+        counts = self.batch.accepted
+        for row, name in enumerate(counts.names):
+            if name not in plan.rows:
+                for host in counts.host:
+                    host[row] = 0
+
+
+class ReplayedAsDrafts(ModelRunner):
+    """Output tokens that a preempted request computes again run as drafts.
+
+    vLLM 0.32 and 0.33 (V1 runner), no public issue known: a row behind its prompt, of at most 1 + k tokens, counts as
+    a verification; the next step reads the state after its first token.
+    """
+
+    def forward(
+        self,
+        plan: Plan,
+        inputs: list[RowInput],
+        indices: dict[int, list[StateIndices]],
+        padded: int,
+        graph: bool,
+    ) -> list[tuple[int, ...]]:
+        seen = []
+        for one in inputs:
+            prompt = self.requests[self.batch.names[one.table_row]].prompt_length
+            again = one.position >= prompt and len(one.tokens) <= 1 + self.config.num_speculative_tokens
+            seen.append(structs.replace(one, drafts=len(one.tokens) - 1) if again else one)
+        return super().forward(plan, seen, indices, padded, graph)
+
+
+class MixedDecodes(ModelRunner):
+    """A batch has either decodes with drafts or decodes without; a mixed one ends the engine.
+
+    vLLM 0.17, no public issue known: the builder of gated delta nets asserted that a batch with verifications has no
+    other decodes, which a drafter with nothing to propose breaks.
+    """
+
+    def forward(
+        self,
+        plan: Plan,
+        inputs: list[RowInput],
+        indices: dict[int, list[StateIndices]],
+        padded: int,
+        graph: bool,
+    ) -> list[tuple[int, ...]]:
+        plain = any(not one.drafts and len(one.tokens) == 1 and one.position for one in inputs)
+        assert not (plain and any(one.drafts for one in inputs)), "decodes with and without drafts in one batch"
+        return super().forward(plan, inputs, indices, padded, graph)
+
+
+class DummyRunAsPrompt(ModelRunner):
+    """The rows of a dummy run count as prompts, so the graph replays the rows of the step before.
+
+    vLLM 0.16 to 0.18, and 0.31 to 0.33 on the V1 runner, kin: #49757. The builder saw rows without drafts where every
+    decode has some, and left the buffers of the graph as they were.
+    """
+
+    def prefilling_dummies(self, rows: int) -> list[bool]:
+        return [self.config.num_speculative_tokens > 0] * rows
+
+
 PARTS: dict[str, type] = {
     "zeroing-wipes-loaded-kv": ZeroingWipesLoadedKv,
     "padded-row-fake-prefill": PaddedRowFakePrefill,
@@ -103,4 +176,8 @@ PARTS: dict[str, type] = {
     "padding-skipped-at-batch-1": PaddingSkippedAtBatchOne,
     "stale-dummy-mask": StaleDummyMask,
     "stale-fp32-bytes-nan": StaleFp32BytesNan,
+    "unscheduled-row": UnscheduledRow,
+    "replayed-as-drafts": ReplayedAsDrafts,
+    "mixed-decodes": MixedDecodes,
+    "dummy-run-as-prompt": DummyRunAsPrompt,
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..host.cache_manager import Allocation, Hit
 from ..host.scheduler import Scheduler
-from ..plan import Load, Request
+from ..plan import Load, Request, ScheduledRow
 
 
 class LoadBackAbortPublishesSlotEarly(Scheduler):
@@ -56,9 +58,39 @@ class AlignStarvation(Scheduler):
         return super().align_chunk(request, count)
 
 
+class ResetWithResultsInFlight(Scheduler):
+    """The first token after a preemption is dropped, as if it had been in flight then.
+
+    vLLM 0.14 to 0.21, no public issue known: `reset_prefix_cache` marked every running request to discard its next
+    output, although none of it may have been in flight; a request with one token left never ended.
+    """
+
+    def settle(self, row: ScheduledRow, sampled: Sequence[int]) -> tuple[list[int], bool]:
+        request = self.requests.get(row.name)
+        resumed = request is not None and row.epoch == request.epoch and row.epoch > 0 and row.fresh is not None
+        return super().settle(row, () if resumed and self.config.async_depth else sampled)
+
+
+class RejectionAfterReset(Scheduler):
+    """Drafts that were rejected before a preemption are subtracted from the progress of the resumed request.
+
+    vLLM 0.18 to 0.24, no public issue known: after `reset_prefix_cache` the results of the step in flight still lowered
+    `num_computed_tokens`, and the worker computed a token twice. Here the scheduler's own check notices it.
+    """
+
+    def settle(self, row: ScheduledRow, sampled: Sequence[int]) -> tuple[list[int], bool]:
+        request = self.requests.get(row.name)
+        if request is not None and request in self.running and request.epoch != row.epoch:
+            rejected = row.drafts - max(len(sampled) - 1, 0)
+            request.low, request.high = request.low - rejected, request.high - rejected
+        return super().settle(row, sampled)
+
+
 PARTS: dict[str, type] = {
     "load-back-abort-publishes-slot-early": LoadBackAbortPublishesSlotEarly,
     "split-on-wrong-grid": SplitOnWrongGrid,
     "resumed-request-not-aligned": ResumedRequestNotAligned,
     "align-starvation": AlignStarvation,
+    "reset-with-results-in-flight": ResetWithResultsInFlight,
+    "rejection-after-reset": RejectionAfterReset,
 }

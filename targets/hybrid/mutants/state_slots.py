@@ -10,7 +10,7 @@ from ...base.observe import Record
 from ..host.partial_hits import OF_THE_CACHE
 from ..plan import PageCopy, Plan
 from ..worker.input_batch import StateIndices
-from ..worker.state_slots import StateSlots
+from ..worker.state_slots import DeviceRequest, StateSlots
 from ..worker.tag_kernels import RowInput
 
 
@@ -175,6 +175,49 @@ class AllModePartialBlock(StateSlots):
         return tuple((tokens, column, self.batch.block(group, inputs.table_row, column)) for tokens, column in columns)
 
 
+class AcceptedOnlyWithDrafts(StateSlots):
+    """A row without drafts keeps the accepted count of its last verification.
+
+    vLLM 0.14, no public issue known: the sampler returned before the counts were updated if no row had drafts; the
+    next verification read the column of an older count.
+    """
+
+    def settle(
+        self, step: int, name: str, request: DeviceRequest, inputs: RowInput, sampled: int, records: list[Record]
+    ) -> None:
+        counts, row = self.batch.accepted, inputs.table_row
+        before = [device[row] for device in counts.device]
+        super().settle(step, name, request, inputs, sampled, records)
+        for device, count in zip(counts.device, before, strict=True):
+            device[row] = device[row] if inputs.drafts else count
+
+
+class AllSpecBoundaryState(StateSlots):
+    """In mode all, the state of a boundary that accepted drafts cross is never stored in the boundary's column.
+
+    vLLM 0.22 to 0.28, no public issue known: the states after the tokens of a verification go to the columns from that
+    of the last scheduled token on, and the boundary's column, which is published, is none of them.
+    """
+
+    def crossed_boundary(self, group: int, inputs: RowInput, computed: int) -> int | None:
+        return None if self.layout.mode == "all" else super().crossed_boundary(group, inputs, computed)
+
+
+class AllSpecWindowColumn(StateSlots):
+    """In mode all, a verification reads its window in the column of the last computed token, not where it was stored.
+
+    vLLM 0.22 to 0.31, no public issue known: the window was stored in the column of the last scheduled token. If
+    drafts beyond a boundary are rejected, these differ.
+    """
+
+    def state_indices(self, group: int, inputs: RowInput, source: int, offset: int, run: int) -> StateIndices:
+        at = super().state_indices(group, inputs, source, offset, run)
+        if self.layout.mode != "all" or not inputs.drafts:
+            return at
+        column = max(inputs.position - 1, 0) // self.layout.groups[group].block_size
+        return structs.replace(at, conv_column=column, conv=self.batch.block(group, inputs.table_row, column))
+
+
 PARTS: dict[str, type] = {
     "conv-not-moved-across-block": ConvNotMovedAcrossBlock,
     "ds-conv-layout-slice": DsConvLayoutSlice,
@@ -188,4 +231,7 @@ PARTS: dict[str, type] = {
     "deferred-cow-clear-dropped-on-slot-replacement": DeferredCopyDropped,
     "stale-state-idx-after-reset": StaleStateIdxAfterReset,
     "all-mode-partial-block": AllModePartialBlock,
+    "accepted-only-with-drafts": AcceptedOnlyWithDrafts,
+    "all-spec-boundary-state": AllSpecBoundaryState,
+    "all-spec-window-column": AllSpecWindowColumn,
 }

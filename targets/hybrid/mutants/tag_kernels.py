@@ -115,6 +115,17 @@ class NullAsStateSlot(TagKernels):
         return False
 
 
+class VerificationAsPrefill(TagKernels):
+    """A verification runs as a prefill: it stores one state, after all of its drafts.
+
+    vLLM 0.25 to 0.33 (plain linear attention on the V2 runner), no public issue known: the builder got no accepted
+    counts and took rows of drafts for prompts; what was rejected stayed in the state.
+    """
+
+    def stops(self, inputs: RowInput, at: StateIndices) -> list[tuple[int, int, int]]:
+        return [*at.boundaries, (len(inputs.tokens), at.run_column, at.outputs[0])]
+
+
 PARTS: dict[str, type] = {
     "new-one-token-request-as-decode": NewOneTokenRequestAsDecode,
     "chunk-continuation-stale-for-new": ChunkContinuationStaleForNew,
@@ -125,4 +136,5 @@ PARTS: dict[str, type] = {
     "boundary-window-not-stored": BoundaryWindowNotStored,
     "snapshot-race-chunked-stash-before-copy-done": SnapshotRaceChunkedStash,
     "null-as-state-slot": NullAsStateSlot,
+    "verification-as-prefill": VerificationAsPrefill,
 }

@@ -253,13 +253,17 @@ class ModelRunner:
         inputs = [RowInput(row, row, 0, (), 0) for row in range(rows)]
         for group in self.states.groups:
             at = [self.dead_indices(group, row) for row in range(rows)]
-            seen = self.batch.capture(group, at, [False] * rows)
+            seen = self.batch.capture(group, at, self.prefilling_dummies(rows))
             for layer in range(self.layout.groups[group].layers):
                 for one, indices in zip(inputs, seen, strict=True):
                     self.run_dead_row(group, layer, one, indices)
         self.drafter.dummy_run(rows, self.config.num_speculative_tokens - 1)
         log, self.kernels.log = self.kernels.log, []
         records.append(Forward(step, [ForwardRow(None, 0, (), 0, ())] * rows, log, dummy=True, graph=True))
+
+    def prefilling_dummies(self, rows: int) -> list[bool]:
+        """Return False for each row of a dummy run: none computes a prompt."""
+        return [False] * rows
 
     def dead_indices(self, group: int, row: int) -> StateIndices:
         """Return the indices of a padding or dummy row: column 0 of its table row, since it has at most one token."""

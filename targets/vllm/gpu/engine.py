@@ -29,7 +29,7 @@ from .. import compat, graphs, hooks
 from ..contracts import contract
 from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from ..layout import layout_of
-from ..options import drafts_on_device, has_graphs, is_v2
+from ..options import drafts_on_device, has_graphs, is_v2, state_parts
 from . import memories, replay
 from .configuration import configure, is_piecewise
 from .devices import BATCH_INVARIANT
@@ -128,6 +128,7 @@ class RealEngine:
         self.is_interpreted = device == "interpreter"
         self.device = torch.device("cpu" if self.is_interpreted else "cuda:0")
         self.recorder = MirrorRecorder()
+        self.recorder.parts = state_parts(config)
         self._cached_pages: list[torch.Tensor] = []
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process(device)

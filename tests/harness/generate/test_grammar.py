@@ -6,14 +6,15 @@ from itertools import pairwise
 import msgspec
 import pytest
 from hybridfuzz.harness.generate.choices import RandomChoices
-from hybridfuzz.harness.generate.configurations import draw_config
+from hybridfuzz.harness.generate.configurations import draw_config, draw_valid_config
 from hybridfuzz.harness.generate.grammar import Grammar, draw_trace
 from hybridfuzz.harness.generate.overrides import apply_overrides
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.lockstep.state_catalogue import missing_states
+from hybridfuzz.targets.base.observe import Planned
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.trace import Arrive, Config, Step, Trace, TraceError, check_config, fits
-from support import CLEAN, drawn
+from support import CLEAN, drawn, watch
 
 TRACES = range(150)
 POOR = Capabilities(
@@ -160,6 +161,31 @@ def test_all_required_states_are_reached_within_a_campaign() -> None:
     for index in TRACES:
         reached.update(run_trace(CLEAN, drawn(1, index)).reached)
     assert missing_states(CLEAN.capabilities, reached) == []
+
+
+def test_a_setting_that_excludes_a_frequent_one_stays_frequent() -> None:
+    """A refused configuration is repaired. Drawn again as a whole, 29 % of all traces would have priorities."""
+
+    def refuse(config: Config) -> str:
+        return "they exclude each other" if config.policy == "priority" and not config.async_depth else ""
+
+    configs = [draw_valid_config(RandomChoices(4, index), refuse, CLEAN.capabilities, {}) for index in range(2000)]
+    assert not any(map(refuse, configs))
+    assert sum(config.policy == "priority" for config in configs) > 0.31 * len(configs)
+
+
+def test_requests_run_together_and_end_by_drawn_steps() -> None:
+    """Most batches have several rows, and few steps are the plain ones that drain what is left."""
+    steps = drawn_steps = rows = batches = 0
+    for index in TRACES:
+        watching = watch(drawn(1, index))
+        sizes = [len(planned.rows) for planned in watching.of(Planned)]
+        steps += len(sizes)
+        rows += sum(sizes)
+        batches += sum(map(bool, sizes))
+        drawn_steps += sum(isinstance(event, Step) for event in drawn(1, index).events)
+    assert rows > 1.5 * batches
+    assert drawn_steps > 0.7 * steps
 
 
 def test_overrides_are_fixed_and_converted() -> None:

@@ -94,7 +94,7 @@ def test_kept_traces_come_back(tmp_path: Path) -> None:
 
 
 def test_circumstances_of_known_bugs_are_mostly_avoided(tmp_path: Path, first_round: list[Trace]) -> None:
-    budgets = Circumstances(traits=["a step with a smaller budget"])
+    budgets = Circumstances(traits=["accepted drafts"])
     traces = source(tmp_path, avoid=[budgets])
     drawn = [traces.trace(index, CLEAN.supports) for index in range(ROUND)]
     assert 0 < sum(map(budgets.apply_to, drawn)) < sum(map(budgets.apply_to, first_round)) / 2

@@ -1,13 +1,25 @@
 """Failures with one cause are like each other, whatever invariant broke first."""
 
 import pytest
-from hybridfuzz.harness.identity.compare import EVIDENCE_MAX, SAME, alike, founds, joined, learned, likeness, same_cause
+from hybridfuzz.harness.identity.compare import (
+    EVIDENCE_MAX,
+    SAME,
+    SAME_SWITCHES,
+    alike,
+    founds,
+    joined,
+    learned,
+    likeness,
+    same_cause,
+)
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
+from msgspec import structs
 
 PADDED = Evidence(
     "S3-step-mamba-temporal",
     switches={"num_speculative_tokens": "1"},
     facts=("own now one known token", "own now prompt"),
+    origins=("own stores several", "found write by other"),
     needed=("own now one known token",),
     votes={"a.py:f:1": 0.5, "a.py:f:2": 0.5},
 )
@@ -18,7 +30,7 @@ def variant(**fields: object) -> Evidence:
 
 
 def test_another_signature_is_no_other_cause() -> None:
-    assert likeness(PADDED, PADDED) == pytest.approx(1.0)
+    assert likeness(PADDED, PADDED) > 0.99
     assert likeness(PADDED, variant(signature="S4-step-mamba-temporal")) > 0.8
 
 
@@ -27,26 +39,45 @@ def test_the_same_signature_is_not_the_same_cause() -> None:
     assert likeness(PADDED, other) < SAME
 
 
-def test_without_votes_the_symptom_counts() -> None:
+def test_votes_count_most() -> None:
+    elsewhere = variant(votes={"b.py:g:7": 1.0})
+    assert likeness(PADDED, elsewhere) < likeness(PADDED, variant(facts=("now graph",)))
+    assert likeness(PADDED, variant(facts=("now graph",))) < likeness(PADDED, variant(origins=("found zeroed",)))
+
+
+def test_without_votes_the_rest_has_to_agree() -> None:
     bare = variant(votes={})
-    assert likeness(bare, bare) == 1.0
-    assert likeness(bare, variant(votes={}, signature="M4-step")) == 0.5
-    assert likeness(PADDED, variant(votes={}, relation="another")) == 0.5
+    assert SAME < likeness(bare, bare) < likeness(PADDED, PADDED)
+    assert likeness(PADDED, variant(votes={}, facts=("now graph",), origins=("found zeroed",))) < SAME
     assert founds(PADDED) and not founds(bare) and not founds(variant(complete=False))
 
 
 def test_a_finding_is_as_like_as_its_traces_are_in_the_mean() -> None:
     """With the nearest trace instead, a single odd one draws others to its finding and joins two causes."""
-    foreign = variant(signature="M1-step", facts=("now x",), switches={"y": "1"}, votes={"c.py:h:1": 1.0})
+    foreign = variant(signature="M1-step", facts=("now x",), origins=(), switches={"y": "1"}, votes={"c.py:h:1": 1.0})
     own, mixed = FindingEvidence([PADDED] * 3), FindingEvidence([foreign] * 3 + [PADDED])
     assert same_cause([PADDED], {"mixed": mixed, "own": own}) == "own"
     assert same_cause([PADDED], {"mixed": mixed}) == "" and likeness(PADDED, mixed.evidence[3]) > SAME
     assert same_cause([PADDED, PADDED], {}) == same_cause([], {"own": own}) == ""
 
 
+def test_findings_that_need_the_same_switches_join_earlier() -> None:
+    """The victim of a cause may be the request that triggers it or another one: other facts, the same switches."""
+    switches = {"runner": "v1", "graphs": "decode"}
+    own = variant(switches=switches, votes={"a.py:f:1": 1.0})
+    victim = variant(switches=switches | {"policy": "priority"}, facts=("now graph",), votes={"a.py:f:2": 1.0})
+    victim = structs.replace(victim, signature="S4-step-mamba-temporal")
+    assert SAME_SWITCHES < likeness(own, victim) < SAME
+    findings = {"own": FindingEvidence([own]), "victim": FindingEvidence([victim])}
+    assert same_cause([victim], findings, but="victim") == "own"
+    assert same_cause([victim], {"own": findings["own"]}) == ""
+    single = structs.replace(own, switches={"runner": "v1"})
+    assert same_cause([single], {"victim": findings["victim"]}, but="x") == ""
+
+
 def test_groups_are_compared_as_a_whole() -> None:
     other = variant(votes={"a.py:f:2": 1.0})
-    assert alike([PADDED, other], [PADDED]) == pytest.approx((1.0 + likeness(PADDED, other)) / 2)
+    assert alike([PADDED, other], [PADDED]) == pytest.approx((likeness(PADDED, PADDED) + likeness(PADDED, other)) / 2)
     assert alike([], [PADDED]) == 0.0
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 from hybridfuzz.harness.explain.activity import Observation, record_activity
+from hybridfuzz.harness.explain.history import History
+from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.identity.compare import SAME, likeness
 from hybridfuzz.harness.identity.evidence import Evidence
@@ -28,6 +30,9 @@ class InProcess:
 
     def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
         return record_activity(self.factory, trace, lines=lines, most=most)
+
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
+        return record_history(self.factory, trace)
 
 
 def failing(factory: TargetFactory, most: int) -> list[tuple[Trace, Violation]]:

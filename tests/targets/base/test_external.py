@@ -37,3 +37,11 @@ def test_a_load_brings_what_the_hit_lacks() -> None:
 def test_content_of_another_prefix_is_not_loaded() -> None:
     other = Truth((("b", 60),))
     assert longest_load(LAYOUT, STORED, other.tags, 0, 41) == 0
+
+
+def test_a_drafters_block_is_stored_with_the_token_after_it() -> None:
+    """The last slot of a drafter's block depends on that token, so the last whole block of 24 tokens is left out."""
+    layout = Layout((Group("mamba", 8), Group("attention", 8, draft=True, shift=1)), 20, 4, "align", True)
+    stored = dict(computed_elsewhere(layout, TRUTH.tokens[:24], True, 8))
+    assert [key.depth for key in stored if key.group == 1] == [8, 16]
+    assert stored[Key(1, 16, TRUTH.tag(16))] == SlotContent(TRUTH.slots(9, 17))

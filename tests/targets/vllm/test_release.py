@@ -84,7 +84,9 @@ def test_a_step_smaller_than_a_block_is_refused_where_vllm_refuses_it(workers: d
     [{}, {"num_speculative_tokens": 2}, {"async_depth": 1}, {"num_speculative_tokens": 2, "async_depth": 1}],
 )
 @pytest.mark.parametrize("mode", ["align", "none"])
-@pytest.mark.parametrize(("graphs", "mixer"), [("none", "gdn"), ("decode", "gdn"), ("decode", "mamba2")])
+@pytest.mark.parametrize(
+    ("graphs", "mixer"), [("none", "gdn"), ("decode", "gdn"), ("decode", "mamba2"), ("decode", "short_conv")]
+)
 def test_a_plain_trace_is_silent(
     workers: dict[str, WorkerClient], runner: str, changes: dict[str, int], mode: str, graphs: str, mixer: str
 ) -> None:
@@ -117,10 +119,11 @@ def test_a_plain_trace_is_silent(
 
 @pytest.mark.parametrize("runner", ["v2", "v1"])
 def test_random_traces_without_speculation_are_silent(workers: dict[str, WorkerClient], runner: str) -> None:
-    overrides = {**SOUND, "runner": runner, **({"graphs": "none"} if runner == "v1" else {})}
     exercised: Counter[str] = Counter()
-    for ran in worker_of(workers, "0.33.0").fuzz(Fuzz(7, 0, TRACES, overrides, twice_every=4)):
-        assert ran.outcome.violation is None, ran.outcome.violation.message
-        exercised.update(ran.outcome.exercised)
+    for mixer in ("gdn", "mamba2", "short_conv"):  # plain linear attention has bugs of its own: test_state_kinds.py
+        overrides = {**SOUND, "runner": runner, "mixer": mixer, **({"graphs": "none"} if runner == "v1" else {})}
+        for ran in worker_of(workers, "0.33.0").fuzz(Fuzz(7, 0, -(-TRACES // 3), overrides, twice_every=4)):
+            assert ran.outcome.violation is None, ran.outcome.violation.message
+            exercised.update(ran.outcome.exercised)
     silent = {oracle for oracle, times in exercised.items() if not times}
     assert not silent, "an oracle that judged nothing proves nothing"
