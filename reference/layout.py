@@ -97,6 +97,7 @@ class Layout:
     publish_unit blocks are published when a multiple of this many tokens is computed, of local attention those that a
                  hit can use; 0 for each block as soon as it is computed
     eagle        the groups that `eagle_drop` is about, None for `eagle_groups`' rule
+    resume_drops number of tokens at the end of a session's turn that the next turn leaves out
     keeps_every_state  the state at each boundary is published; False where an engine keeps a selection of its own
     """
 
@@ -120,6 +121,7 @@ class Layout:
     eagle: frozenset[int] | None = None
     eagle_unit: int = 0
     publish_unit: int = 0
+    resume_drops: int = 0
 
     def __post_init__(self) -> None:
         assert self.groups, "a layout needs at least one group"

@@ -85,10 +85,12 @@ class Life:
         assert self.session and not self.parked
         self.parked = True
 
-    def resume(self, path: Sequence[tuple[str, int]], max_new_tokens: int) -> None:
-        """Start the next turn; its prompt is what the client knows, then `path`."""
+    def resume(self, path: Sequence[tuple[str, int]], max_new_tokens: int, dropped: int = 0) -> None:
+        """Start the next turn; its prompt is what the client knows, less the last `dropped` tokens, then `path`."""
         assert self.parked
-        self.truth = self.truth.continued(self.known, path)
+        kept = self.known - dropped
+        self.truth = self.truth.continued(kept, path)
+        self.settled = min(self.settled, kept)
         self.max_new_tokens = max_new_tokens
         self.delivered = 0
         self.parked = False

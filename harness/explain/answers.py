@@ -199,7 +199,7 @@ class _Run:
             before = self.live[event.name]
             known = before.truth.prompt_length + len(before.received)
             if fits(self.config, event, known):
-                truth = before.truth.continued(known, event.prompt)
+                truth = before.truth.continued(known - self.target.layout.resume_drops, event.prompt)
                 self.begin(_Turn(event.name, truth, event.max_new_tokens, session=True))
         elif isinstance(event, Abort) and event.name in self.live and self.live[event.name].end:
             self.live[event.name].end = "aborted"

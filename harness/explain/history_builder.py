@@ -93,7 +93,7 @@ class HistoryBuilder:
         if before is None or before == view:
             return
         if self._resuming and self._resuming.name in set(before.parked) - set(view.parked):
-            self._names.resume(self._resuming)
+            self._names.resume(self._resuming, self.layout.resume_drops)
         null, step = self.layout.null_block, self._step
         old, new = _places(before, null), _places(view, null)
         entered, left = [place for place in new if place not in old], [place for place in old if place not in new]

@@ -55,9 +55,9 @@ class Names:
         """Remove a session's tokens from `length` on."""
         self._known[request] = min(self._known[request], length) or self._known[request]
 
-    def resume(self, event: Resume) -> None:
-        """Start a session's next turn: everything that its client has seen, then the new prompt."""
-        truth = self._truths[event.name].continued(self._known[event.name], event.prompt)
+    def resume(self, event: Resume, dropped: int = 0) -> None:
+        """Start a session's next turn: what its client has seen, less `dropped` tokens at its end, then the prompt."""
+        truth = self._truths[event.name].continued(self._known[event.name] - dropped, event.prompt)
         truth.reach(truth.prompt_length + event.max_new_tokens)
         self._hold(event.name, truth)
 

@@ -196,7 +196,8 @@ class Park(Event, frozen=True, tag="park"):
 
 
 class Resume(Event, frozen=True, tag="resume"):
-    """The next turn of a parked session: everything that its client has seen, then `prompt`."""
+    """The next turn of a parked session: everything that its client has seen, then `prompt`. An engine may drop tokens
+    at the end of what the client has seen (`reference.layout.Layout.resume_drops`)."""
 
     name: Name
     prompt: Prompt

@@ -23,6 +23,8 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     runner_adapter  the two model runners (V1 and V2) behind one interface
     drafter         proposes the drafts that the trace specifies
     hooks           record zeroing, copies and the forward
+    sessions        clients that send input in turns: streaming input sessions
+    cache_events    a subscriber to KV events
     kv_connector    a KV connector whose hits, delays and failures the trace chooses
     interpreter     a fast interpreter for the runner's Triton kernels
     views           the host's metadata as a `View`

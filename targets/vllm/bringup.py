@@ -32,7 +32,7 @@ from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
 from .layout import layout_of
-from .options import drafts_on_device, has_graphs, has_peer, is_v2, state_parts
+from .options import drafts_on_device, has_graphs, has_peer, is_v2, reports_all, stages, state_parts
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 
 _CPU = torch.device("cpu")
@@ -127,14 +127,7 @@ class Engine:
                 graphs.capture(self.runner, self.recorder, self.is_v2)
                 if not has_peer(config):
                     graphs.widen(self.runner, self.is_v2, padding)
-            self.scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
-                vllm_config=vllm_config,
-                kv_cache_config=plan.scheduler,
-                structured_output_manager=StructuredOutputManager(vllm_config),
-                block_size=plan.block_size,
-                log_stats=False,
-                **compat.scheduler_arguments(plan),
-            )
+            self.scheduler = self._build_scheduler(plan)
             caching = config.enable_prefix_caching
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
@@ -152,6 +145,21 @@ class Engine:
         ]
         if config.mamba_cache_mode == "align":
             self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
+
+    def _build_scheduler(self, plan: Any) -> Any:
+        config, vllm_config = self.config, self.vllm_config
+        # The one worker here is the last stage of a pipeline; the others would only pass activations on.
+        parallel = vllm_config.parallel_config
+        with compat.replaced((parallel, "pipeline_parallel_size", stages(config))):
+            return vllm_config.scheduler_config.get_scheduler_cls()(
+                vllm_config=vllm_config,
+                kv_cache_config=plan.scheduler,
+                structured_output_manager=StructuredOutputManager(vllm_config),
+                block_size=plan.block_size,
+                log_stats=reports_all(config),
+                **({"include_finished_set": True} if reports_all(config) else {}),
+                **compat.scheduler_arguments(plan),
+            )
 
     def _connect(self) -> Any:
         return kv_connector().connect(self.vllm_config, self.config, self.recorder) if compat.has_connectors() else None

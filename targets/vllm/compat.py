@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple, get_args
 
-from vllm.config import SpeculativeConfig, VllmConfig
+from vllm.config import SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
 from ...reference.layout import Mode
@@ -117,6 +117,24 @@ def has_connectors() -> bool:
 
     names = "bind_kv_cache_manager", "get_transfer_results", "get_loaded_kv_cache_group_ids"
     return all(hasattr(base.KVConnectorBase_V1, name) for name in names)
+
+
+def has_sessions() -> bool:
+    """Return True if streaming input sessions can be driven: those whose waiting turns keep a queue and a place in the
+    batch of their own (0.33 and later)."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    names = "_update_request_as_session", "_holds_kv_blocks"
+    return all(hasattr(Scheduler, name) for name in names)
+
+
+def has_serving_options() -> bool:
+    """Return True if prefills can be spaced, the scheduler be paused, and each removal of a key is reported (0.33)."""
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.sched import interface
+
+    spaced = "prefill_schedule_interval" in SchedulerConfig.__dataclass_fields__
+    return spaced and hasattr(interface, "PauseState") and hasattr(BlockPool, "_emit_block_removed_events")
 
 
 def blocks_to_free(scheduler: Any) -> Iterator[int]:

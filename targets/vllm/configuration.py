@@ -23,7 +23,7 @@ from vllm.config import (
 from ...reference.layout import cdiv
 from ..base.trace import Config, Group
 from . import compat
-from .options import drafts_on_device, has_graphs
+from .options import PREFILL_INTERVAL, drafts_on_device, has_graphs, reports_all, schedules_asynchronously
 
 MODEL = Path(__file__).parent / "model"
 """The `config.json` of a hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the
@@ -72,26 +72,41 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
         vllm_config.scheduler_config.long_prefill_token_threshold = threshold
     # The CPU platform has disabled asynchronous scheduling and graphs and chosen block sizes of its own: restore what a
     # hybrid model has on a GPU.
-    vllm_config.scheduler_config.async_scheduling = config.async_depth > 0
+    vllm_config.scheduler_config.async_scheduling = schedules_asynchronously(config)
     _set_block_sizes(config, vllm_config.cache_config)
     if has_graphs(config):
         set_graph_sizes(config, vllm_config.compilation_config)
+    if reports_all(config):
+        _report_all(vllm_config)
     return vllm_config
+
+
+def _report_all(vllm_config: Any) -> None:
+    from . import cache_events
+
+    cache_events.switch_on(vllm_config)
+    observed = vllm_config.observability_config
+    observed.kv_cache_metrics, observed.kv_cache_metrics_sample = True, 1.0
+    observed.per_request_spec_decode_metrics = "detailed"
 
 
 def scheduler_config(config: Config) -> SchedulerConfig:
     """Return the scheduler's part of the configuration."""
     # The size of the buffers. The budget of a step is set before each schedule().
     tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (config.num_speculative_tokens + 1))
+    spaced: dict[str, Any] = {}
+    if config.options.get("prefills", "eager") == "spaced":
+        spaced = {"prefill_schedule_interval": PREFILL_INTERVAL, "long_prefill_token_threshold_adaptive": True}
     return SchedulerConfig(
         max_num_batched_tokens=tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=config.max_model_len,
         enable_chunked_prefill=True,
         is_encoder_decoder=False,
-        async_scheduling=config.async_depth > 0,
+        async_scheduling=schedules_asynchronously(config),
         policy=config.policy,
         long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
+        **spaced,
     )
 
 

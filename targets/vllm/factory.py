@@ -13,6 +13,12 @@ from .options import drafts_on_device, has_peer, is_v2
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
+_SERVING = {
+    "reports": ("none", "all"),
+    "reset": ("direct", "direct", "paused"),
+    "prefills": ("eager", "eager", "spaced"),
+    "pipeline": ("none", "none", "sync", "async"),
+}
 _TRANSFERS = {"stores", "async-loads", "failing-loads", "held-for-transfer"}
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
@@ -32,6 +38,8 @@ class VllmFactory:
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
     shared_metadata  groups of GDN layers can share metadata, as on a GPU
+    serving_options  options of `_SERVING` exist
+    sessions       requests may be streaming input sessions
     coordinates    data-parallel ranks are coordinated by vLLM's own code
     draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
@@ -55,6 +63,8 @@ class VllmFactory:
         connectors: bool = True,
         draft_groups: bool = False,
         shared_metadata: bool = False,
+        sessions: bool = False,
+        serving_options: bool = False,
         coordinates: bool = False,
     ) -> None:
         self.name = name
@@ -64,7 +74,7 @@ class VllmFactory:
         self._plain_mixers = plain_mixers
         self._aligns_tables = aligns_tables
         self.capabilities = Capabilities(
-            events=_EVENTS | {"external_load"} if connectors else _EVENTS,
+            events=_EVENTS | ({"external_load"} if connectors else set()) | ({"resume"} if sessions else set()),
             modes=modes,
             observes=_OBSERVES,
             # The platform gives both kinds the same block size in align mode; the planner then enlarges attention
@@ -86,6 +96,10 @@ class VllmFactory:
             # retention: the state of every boundary is published, or of those that vLLM chooses by default.
             # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
             # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
+            # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
+            # reset: between two steps, or once the scheduler was paused and the steps in flight have run.
+            # prefills: as the budget allows, or every third step only, while others decode.
+            # pipeline: the steps in flight are those of two pipeline stages, with or without asynchronous scheduling.
             # data_parallel: rows of other ranks pad a batch by our rule, or by vLLM's coordination of two ranks.
             # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
@@ -98,6 +112,7 @@ class VllmFactory:
                 **({"data_parallel": ("1", "2")} if coordinates else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
                 **(_CONNECTOR if connectors else {}),
+                **(_SERVING if serving_options else {}),
             },
             features=frozenset(
                 {"block-tables", "padding"}
@@ -137,6 +152,9 @@ class VllmFactory:
             return "the V1 runner of this release does not schedule ahead of its drafts"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
+        staged = config.options.get("pipeline", "none") != "none"
+        if staged and (not config.async_depth or config.num_speculative_tokens):
+            return "pipeline stages are driven with steps in flight and without drafts"
         mixer = config.options.get("mixer", "gdn")
         if config.options.get("metadata") == "shared" and not (mixer == "gdn" and is_v2(config)):
             return "only GDN layers on the V2 runner share metadata"
@@ -274,6 +292,8 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         shared_metadata=compat.has_v2() and compat.shares_state_indices(),
         connectors=compat.has_connectors(),
         draft_groups=compat.has_v2() and compat.has_draft_layers(),
+        sessions=compat.has_sessions(),
+        serving_options=compat.has_serving_options(),
     )
     trial = Config(
         num_blocks=40,

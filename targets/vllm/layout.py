@@ -14,7 +14,7 @@ from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
 from .configuration import drafts_as_eagle, hash_unit
-from .options import DRAFT_LAYER, multiplies_masked, state_parts
+from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked, state_parts
 
 
 def _shape(group: Group) -> tuple[str, int, int, bool, int, int]:
@@ -104,4 +104,5 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         eagle_unit=units.eagle,
         publish_unit=units.published,
         keeps_every_state=config.options.get("retention", "dense") == "dense",
+        resume_drops=DROPPED_TOKENS,
     )

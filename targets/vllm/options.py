@@ -9,6 +9,13 @@ from ..base.trace import Config
 DRAFT_LAYER = "draft.layers.100.mixer"
 """Name of the drafter's own layer. vLLM orders caches by the number in it."""
 
+DROPPED_TOKENS = 1
+"""Tokens at the end of a session's turn that vLLM drops when the next one begins: the one that was sampled last."""
+
+PREFILL_INTERVAL = 3
+"""Steps from one with prefills to the next, with prefills=spaced."""
+PLAIN_SERVING = {"reports": "none", "reset": "direct", "prefills": "eager", "pipeline": "none"}
+
 
 class StateParts(NamedTuple):
     """The parts of a state layer's state.
@@ -31,6 +38,31 @@ def state_parts(config: Config) -> StateParts:
 def is_v2(config: Config) -> bool:
     """Return True if the V2 model runner runs, vLLM's default."""
     return config.options.get("runner", "v2") == "v2"
+
+
+def reports_all(config: Config) -> bool:
+    """Return True if the engine reports statistics and KV events."""
+    return config.options.get("reports", "none") == "all"
+
+
+def stages(config: Config) -> int:
+    """Return the number of pipeline stages that the scheduler plans for."""
+    return 1 if config.options.get("pipeline", "none") == "none" else 2
+
+
+def serving_option(config: Config) -> str:
+    """Return "", or the first option of serving that is not at its first value, with this value."""
+    for name, plain in PLAIN_SERVING.items():
+        value = config.options.get(name, plain)
+        if value != plain:
+            return f"{name}={value}"
+    return ""
+
+
+def schedules_asynchronously(config: Config) -> bool:
+    """Return True if a request's next step is planned before its last one has run. Pipeline stages can also be filled
+    with the steps of other requests."""
+    return config.async_depth > 0 and config.options.get("pipeline", "none") != "sync"
 
 
 def has_graphs(config: Config) -> bool:

@@ -14,7 +14,7 @@ from ...reference.tokens import Truth
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script, python_comment, python_format
 from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Group, Preempt, ResetPrefixCache, Step, Trace
-from .options import drafts_on_device, has_graphs
+from .options import drafts_on_device, has_graphs, serving_option
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
 ENVIRONMENT = """\
@@ -40,6 +40,10 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         raise TargetError("no stand-alone script can show a failure that needs local attention or unequal blocks yet")
     if trace.config.options.get("prefix_match_unit", "0") != "0":
         raise TargetError("no stand-alone script can show a failure that needs prefix_match_unit yet")
+    if any(isinstance(event, Arrive) and event.session for event in failure.events):
+        raise TargetError("no stand-alone script can show a failure that needs streaming input sessions yet")
+    if needed := serving_option(trace.config):
+        raise TargetError(f"no stand-alone script can show a failure that needs {needed}")
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]
     sources = ["layers", "config", "engine"]

@@ -59,6 +59,9 @@ class RunnerAdapter:
         """Return the sizes of the worker's per-request state, by name."""
         raise NotImplementedError
 
+    def forget(self, name: str) -> None:
+        """Forget a request that ended, whose name is given to another one: vLLM's front end makes ids unique."""
+
     def planned_tables(self) -> Mapping[str, Rows]:
         """Return the scheduler's tables."""
         tables: Mapping[str, Rows] = self.manager.tables()
@@ -152,6 +155,10 @@ class RunnerV1(RunnerAdapter):
         table = self.runner.input_batch.block_table[group]
         columns: list[int] = table.get_device_tensor(batch_row + 1)[batch_row].tolist()
         return columns
+
+    def forget(self, name: str) -> None:
+        """Drop the running column, which V1 keeps until the next step with tokens."""
+        self.runner.mamba_state_idx.pop(name, None)
 
     def leftovers(self) -> dict[str, int]:
         """Return the numbers of rows and requests kept. (Running columns are dropped in the next step with tokens.)"""

@@ -28,10 +28,12 @@ from ..base.trace import (
     ExternalLoad,
     Preempt,
     ResetPrefixCache,
+    Resume,
     Step,
     fits,
 )
 from . import compat, hooks
+from .options import reports_all
 from .views import Admissions, Host, KeyBook, free_labelled
 
 
@@ -57,10 +59,16 @@ class VllmTarget:
         self.store = engine.store
         if self.store:
             self.host.stored = self.store.pages
+        self.sessions = self._sessions()
+        if reports_all(config):
+            from .cache_events import Subscriber
+
+            self.host.subscriber = Subscriber(engine.scheduler)
         self.step = 0
         self.in_flight: deque[tuple[int, Any, Any, int]] = deque()
         """Step, its plan, the worker's copy of the plan, and the number of rows on the other ranks."""
         self._arrivals = 0
+        self._priorities: dict[str, int] = {}
         self._scheduling = False
         self._preempted: list[str] = []
         self._watch_preemption()
@@ -74,8 +82,19 @@ class VllmTarget:
             ResetPrefixCache: self.reset_prefix_cache,
             Evict: self.evict,
             ExternalLoad: self.external_load,
+            Resume: self.resume,
         }
         hooks.activate(engine.recorder)
+
+    def _sessions(self) -> Any:
+        """Return None for a release whose streaming sessions are not driven."""
+        if not compat.has_sessions():
+            return None
+        from .sessions import Sessions
+
+        sessions = Sessions(self.config, self.scheduler, self.host)
+        self.host.idle = sessions.idle
+        return sessions
 
     def _watch_preemption(self) -> None:
         preempt = self.scheduler._preempt_request
@@ -98,17 +117,43 @@ class VllmTarget:
         if event.name in truths or not fits(self.config, event):
             return []
         truth = truths[event.name] = Truth(event.prompt)
-        self._arrivals += 1
-        parameters = SamplingParams(max_tokens=event.max_new_tokens, temperature=0.0, ignore_eos=True)
-        self.scheduler.add_request(
-            Request(
-                event.name,
-                truth.tokens[: truth.prompt_length],
-                parameters,
-                **compat.request_arguments(self.hasher, event.priority, float(self._arrivals)),
-            )
-        )
+        self._priorities[event.name] = event.priority
+        self._add(event.name, truth.tokens[: truth.prompt_length], event.max_new_tokens, event.session)
         return []
+
+    def _add(self, name: str, tokens: list[int], max_new_tokens: int, session: bool) -> None:
+        self._arrivals += 1
+        parameters = SamplingParams(max_tokens=max_new_tokens, temperature=0.0, ignore_eos=True)
+        # vLLM hashes a new turn's tokens alone, too, and never uses that.
+        hasher = self.engine.hasher if name in self.scheduler.requests else self.hasher
+        arguments = compat.request_arguments(hasher, self._priorities[name], float(self._arrivals))
+        if session and self.sessions:
+            arguments["resumable"] = True
+        self.scheduler.add_request(Request(name, tokens, parameters, **arguments))
+
+    def resume(self, event: Resume) -> list[Record]:
+        """Send the next turn of an idle session; no-op for others."""
+        known = self.sessions.idle.get(event.name) if self.sessions else None
+        if known is None or not fits(self.config, event, known):
+            return []
+        records: list[Record] = []
+        if not self.sessions.is_open(event.name):
+            self._let_go(event.name, records)
+        kept, again = self.sessions.begin_turn(event.name)
+        if again:
+            self.engine.worker.forget(event.name)
+        truths = self.engine.drafter.truths
+        truth = truths[event.name] = truths[event.name].continued(kept, event.prompt)
+        self.keys.forget(event.name, kept)
+        self._add(event.name, truth.tokens[kept - again : truth.prompt_length], event.max_new_tokens, session=True)
+        return records
+
+    def _let_go(self, name: str, records: list[Record]) -> None:
+        """Run what is left of a session that timed out: vLLM's front end makes ids unique, a trace's names are not."""
+        while name in self.scheduler.requests:  # its blocks are sent elsewhere
+            records += self._run_step(Step())
+        while any(name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
+            self._complete(records)
 
     def has_work(self) -> bool:
         """Return True if there are requests, ended ones that the worker has not dropped yet, or results in flight."""
@@ -118,7 +163,8 @@ class VllmTarget:
         """Schedule and execute one step, and process the results that are due. As the engine's loop, go on until the
         transfers of requests that ended are over if there is nothing else to do."""
         records = self._run_step(event)
-        while not self.scheduler.has_unfinished_requests() and self.scheduler.requests and self.store:
+        scheduler = self.scheduler
+        while self.store and not scheduler.has_unfinished_requests() and scheduler.has_finished_requests():
             records += self._run_step(event)
         return records
 
@@ -143,6 +189,7 @@ class VllmTarget:
 
     def _schedule(self) -> Any:
         self._preempted, self.admissions.counts = [], {}
+        self._resuming = {one.request_id for one in getattr(self.scheduler, "kv_holding_waiting", ())}
         self._scheduling = True
         if self.store:
             self.store.begin_planning(self.step)
@@ -161,7 +208,9 @@ class VllmTarget:
             waited = self.store.waiting.pop(name, None) if self.store else None
             admitted = name in fresh and not waited
             counts = self.admissions.counts.get(name, (-1, -1))
-            rows.append(PlannedRow(name, start, count, drafts, admitted, start if admitted else 0, *counts))
+            kept = start if admitted and name in self._resuming else 0
+            hit = start if admitted and not kept else 0
+            rows.append(PlannedRow(name, start, count, drafts, admitted, hit, *counts, kept=kept))
         for row in self.store.started if self.store else ():
             estimated, taken = self.admissions.counts[row.name]
             rows.append(structs.replace(row, estimated=estimated, taken=taken))
@@ -183,11 +232,14 @@ class VllmTarget:
             sampled[name] = tuple(tokens)
         recorder.end_step(drafts, sampled)
         outputs = compat.client_outputs(self.scheduler.update_from_output(plan, output))
+        finished = [one.request_id for one in outputs if one.finish_reason is not None and not compat.failed(one)]
+        if self.sessions:
+            self.sessions.note_ends(finished)
         records.append(
             Delivered(
                 step,
                 [(one.request_id, list(one.new_token_ids)) for one in outputs if one.new_token_ids],
-                [one.request_id for one in outputs if one.finish_reason is not None and not compat.failed(one)],
+                finished,
                 [one.request_id for one in outputs if compat.failed(one)],
             )
         )
@@ -207,7 +259,9 @@ class VllmTarget:
         return []
 
     def abort(self, event: Abort) -> list[Record]:
-        """Abort a request; its results in flight are dropped."""
+        """Abort a request; its results in flight are dropped. Close a session."""
+        if self.sessions:
+            self.sessions.idle.pop(event.name, None)
         if event.name in self.scheduler.requests:
             self.scheduler.finish_requests([event.name], RequestStatus.FINISHED_ABORTED)
         return []
@@ -228,12 +282,28 @@ class VllmTarget:
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
         """Reset the prefix cache; vLLM refuses while requests hold blocks, unless they are preempted first."""
+        if self.config.options.get("reset", "direct") == "direct":
+            return self._reset(event)
+        # As `EngineCore.pause_scheduler`, mode "keep" or "wait": requests stop where they are, or no further ones are
+        # admitted; once nothing is left to do the cache is cleared.
+        from vllm.v1.core.sched.interface import PauseState
+
+        records: list[Record] = []
+        self.scheduler.set_pause_state(PauseState.PAUSED_ALL if event.preempt_running else PauseState.PAUSED_NEW)
+        while self.has_work():
+            records += self._run_step(Step())
+        records += self._reset(event)
+        self.scheduler.set_pause_state(PauseState.UNPAUSED)
+        return records
+
+    def _reset(self, event: ResetPrefixCache) -> list[Record]:
         arguments = {"reset_connector": True} if self.store else {}
         try:
             self.scheduler.reset_prefix_cache(reset_running_requests=event.preempt_running, **arguments)
         except RuntimeError as error:
-            # The running requests are preempted. vLLM names the reason: "requests waiting for remote KV transfer".
-            if not self.store or "Failed to reset KV cache even" not in str(error):
+            # The running requests are preempted. vLLM names one reason, "requests waiting for remote KV transfer";
+            # sessions that hold blocks without running are another.
+            if not (self.store or self.sessions) or "Failed to reset KV cache even" not in str(error):
                 raise
             self.refused = str(error)
         return []

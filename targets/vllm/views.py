@@ -40,6 +40,10 @@ class KeyBook:
 
         return hash_blocks
 
+    def forget(self, name: str, length: int) -> None:
+        """Forget the tokens of a request from `length` on."""
+        del self._tags.get(name, [])[length + 1 :]
+
     def _tags_of(self, request: Any, length: int) -> list[int]:
         tags = self._tags.setdefault(request.request_id, [EMPTY])
         for token in request.all_token_ids[len(tags) - 1 : length]:
@@ -77,6 +81,10 @@ class Host:
         """What a group keeps per request: title, group, attribute."""
         self.stored: Mapping[Key, Sequence[Content]] = {}
         """Content outside the pool."""
+        self.idle: Mapping[str, int] = {}
+        """Sessions between two turns."""
+        self.subscriber: Any = None
+        """Of KV events, if there are any."""
         worker.manager = self
 
     def tables(self) -> dict[str, Table]:
@@ -127,13 +135,25 @@ class Host:
             aliases=aliases,
             labels={block: known(label) or self._learn(label) for block, label in labels},
             tables=tables,
-            waiting=[one.request_id for queue in self._queues for one in getattr(scheduler, queue)],
+            waiting=[
+                one.request_id
+                for queue in self._queues
+                for one in getattr(scheduler, queue)
+                if one.request_id not in self.idle
+            ],
+            parked=list(self.idle),
             running=[one.request_id for one in scheduler.running],
             pins=pins,
             leftovers={} if scheduler.requests else self.leftovers(),
-            drained={"blocks to zero": sum([len(group.new_block_ids) for group in self._zero_lists])},
+            drained=self._drained(),
             stored=dict(self.stored),
         )
+
+    def _drained(self) -> dict[str, int]:
+        lists = {"blocks to zero": sum([len(group.new_block_ids) for group in self._zero_lists])}
+        if self.subscriber:
+            lists["keys that KV events misreport"] = self.subscriber.contradictions()
+        return lists
 
     def leftovers(self) -> Mapping[str, int]:
         """Return the sizes of per-request state, by holder."""

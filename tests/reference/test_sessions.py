@@ -204,3 +204,11 @@ def test_a_session_may_be_forked_before_any_step() -> None:
     reference.end("r0")
     reference.fork("r1", "r0", {"r0": TABLE, "r1": ((3,), (4,))})
     assert [reference.ledger.facts[block].step for block in (3, 4)] == [-1, -1]
+
+
+def test_a_turn_goes_on_without_the_tokens_that_the_engine_dropped(parked: Reference) -> None:
+    """Of 5 tokens and a sampled one the next turn keeps 4, of which no more can be in memory."""
+    life = parked.lives["r0"]
+    tokens = life.truth.tokens[:4]
+    life.resume([("b", 3)], 2, dropped=2)
+    assert (life.truth.prompt_length, life.truth.tokens[:4], life.settled) == (7, tokens, 4)

@@ -1,0 +1,54 @@
+"""Options of the scheduler on the released vLLM: resets while it pauses, spaced prefills, pipeline stages, KV events.
+Each runs random traces, which must be silent with the fixes of all known causes."""
+
+import datetime
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, ResetPrefixCache, Step, Trace
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+TARGET = "vllm@0.33.0"
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[WorkerClient]:
+    """A worker with the fixes of all known causes."""
+    fixes = apply_fixes(prepare(TARGET, print), read_fixes(BUILTIN, TARGET), TARGET, datetime.date.today())
+    with WorkerClient(TARGET, fixes.launch, 300.0) as worker:
+        worker.start()
+        yield worker
+
+
+@pytest.mark.parametrize(
+    ("overrides", "state"),
+    [
+        ({"reset": "paused", "enable_prefix_caching": "true"}, "prefix cache reset"),
+        ({"prefills": "spaced"}, "prompts and decodes in one step"),
+        ({"pipeline": "sync", "async_depth": "1", "num_speculative_tokens": "0"}, "planned ahead of execution"),
+        ({"pipeline": "async", "async_depth": "1", "num_speculative_tokens": "0"}, "planned ahead of execution"),
+        ({"reports": "all", "enable_prefix_caching": "true"}, "cached block evicted"),
+    ],
+)
+@pytest.mark.parametrize("runner", ["v2", "v1"])
+def test_random_traces_are_silent(worker: WorkerClient, runner: str, overrides: dict[str, str], state: str) -> None:
+    reached: Counter[str] = Counter()
+    for ran in worker.fuzz(Fuzz(5, 0, 10, {"runner": runner, **overrides})):
+        assert ran.outcome.violation is None, ran.outcome.violation.message
+        reached.update(ran.outcome.reached)
+    assert reached[state]
+
+
+@pytest.mark.parametrize(("preempt_running", "served"), [(True, False), (False, True)])
+def test_a_pause_lets_requests_finish_or_stops_them(worker: WorkerClient, preempt_running: bool, served: bool) -> None:
+    options = {"runner": "v2", "reset": "paused"}
+    config = Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)), options=options, max_model_len=64)
+    events = (Arrive("x", (("d", 20),), 4), Step(), ResetPrefixCache(preempt_running))
+    outcome = worker.run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert bool(outcome.reached.get("preempted")) is not served
