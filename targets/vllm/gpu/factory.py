@@ -7,7 +7,7 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target, TargetError
 from ...base.trace import Config
-from .models import NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
+from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _OBSERVES = frozenset(
@@ -83,6 +83,8 @@ class GpuFactory:
 
     @staticmethod
     def _model_supports(config: Config, mixer: str) -> str:
+        if mixer not in KEY_VALUE:
+            return f"there is no real model with mixer={mixer}"
         if not has_layers(mixer, layer_kinds(config)):
             return "Jamba's layers have a period: as many state layers before each attention layer"
         if mixer in NO_DRAFTS and config.num_speculative_tokens:

@@ -4,12 +4,14 @@ are held until they are sent. The connector is ours (`targets/vllm/kv_connector.
 import datetime
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.findings.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.coverage_tool import with_coverage
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, ExternalLoad, Group, ResetPrefixCache, Step
 from hybridfuzz.targets.base.trace import Trace as Made
@@ -20,10 +22,14 @@ STEPS = (Step(),) * 12
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[WorkerClient]:
-    """A worker with the fixes of all known causes."""
-    fixes = apply_fixes(prepare(TARGET, print), read_fixes(BUILTIN, TARGET), TARGET, datetime.date.today())
-    with WorkerClient(TARGET, fixes.launch, 300.0) as worker:
+def fixes() -> Fixes:
+    """The release with the fixes of all known causes."""
+    return apply_fixes(prepare(TARGET, print), read_fixes(BUILTIN, TARGET), TARGET, datetime.date.today())
+
+
+@pytest.fixture(scope="module")
+def worker(fixes: Fixes) -> Iterator[WorkerClient]:
+    with WorkerClient(TARGET, with_coverage(fixes.launch, print), 300.0) as worker:
         worker.start()
         yield worker
 
@@ -78,6 +84,36 @@ def test_loads_beside_unequal_blocks_hits_inside_blocks_and_a_drafters_group(
         assert ran.outcome.violation is None, ran.outcome.violation.message
         reached.update(ran.outcome.reached)
     assert [state for state in states if not reached[state]] == []
+
+
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+PATHS = (
+    "self.deferred_frees.append((self.sched_step_seq, blocks))",
+    "self.deferred_frees.append((fence_seq, blocks[::-1]))",
+    "self.kv_cache_manager.block_pool.free_blocks(reversed(blocks))",
+    "# computed blocks so it is not adopted from the cache.",
+    "# clearing avoids the `load_kv_async` assert below.",
+    "# Reconcile to the boundary every group agrees on.",
+    "self.failed_recving_kv_req_ids.add(req_id)",
+    "# reallocated, so the skipped blocks need no handling.)",
+)
+"""Statements of the scheduler, or comments above them: frees that wait for a step in flight, of requests and of copies;
+a local hit inside a block that gives way to a load or is kept; a hit of attention alone without a load; a load that
+failed. (A load that ends after its request is a reached state.)"""
+
+
+def test_random_traces_run_the_schedulers_paths_for_connectors(fixes: Fixes, worker: WorkerClient) -> None:
+    ran: set[int] = set()
+    fixed = {"mamba_cache_mode": "align", "prefix_match_unit": "4", "load_failure": "recompute"}
+    for connector, ahead in (("store", "1"), ("transfer", "1"), ("store", "0")):
+        overrides = {**fixed, "connector": connector, "async_depth": ahead}
+        for done in worker.fuzz(Fuzz(6, 0, 8, overrides, modules=(SCHEDULER,))):
+            assert done.outcome.violation is None, done.outcome.violation.message
+            ran.update(done.lines.get(SCHEDULER, ()))
+    source = Path(fixes.launch.tree, SCHEDULER).read_text(encoding="utf-8").splitlines()
+    places = {path: [number for number, line in enumerate(source, 1) if line.strip() == path] for path in PATHS}
+    assert [path for path, found in places.items() if len(found) != 1] == []
+    assert [path for path, found in places.items() if found[0] + path.startswith("#") not in ran] == []
 
 
 @pytest.mark.parametrize("delay", [0, 1, 4])
