@@ -5,9 +5,9 @@
     python benchmarks/vllm_releases.py --steps 20000          random traces: signatures and how often each was seen
     python benchmarks/vllm_releases.py --steps 20000 --fixes --releases 0.16.0 --config mamba_cache_mode=align
 
-A trace is one of corpus/vllm of a release before 0.28, or of the V1 runner. --out keeps all cells: a later run adds to
-them or replaces them. A cell is the signature, "-" for a silent release, or "refused" where the release cannot be
-configured so.
+A trace is one of corpus/vllm of a release before 0.28, or of the V1 runner; not of the V2 runner, which starts at 0.25.
+--out keeps all cells: a later run adds to them or replaces them. A cell is the signature, "-" for a silent release, or
+"refused" where the release cannot be configured so.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ Cells = dict[str, dict[str, str]]
 
 
 def historical(pattern: str) -> list[Path]:
-    """Return the packaged traces of releases before 0.28 and those of the V1 runner whose names match."""
+    """Return the packaged traces of releases before 0.28 and those of the V1 runner whose names match, none of V2."""
     found = []
     for path in sorted(CORPUS.glob("*--*--*.json")):
         release, cause, _ = path.stem.split("--")
-        if path.match(pattern) and (version_numbers(release) < version_numbers("0.28.0") or cause.endswith("-v1")):
+        old = version_numbers(release) < version_numbers("0.28.0") and not cause.endswith("-v2")
+        if path.match(pattern) and (old or cause.endswith("-v1")):
             found.append(path)
     return found
 
