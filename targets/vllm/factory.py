@@ -154,6 +154,8 @@ class VllmFactory:
             return "the V1 runner would load a real drafter for eagle_block_drop"
         if config.options.get("connector", "none") != "none" and config.options.get("reset") == "paused":
             return "resets while the scheduler is paused are not driven beside a KV connector yet"
+        if config.options.get("connector") == "transfer" and any(group.window or group.chunk for group in config.groups):
+            return "connector=transfer is not driven beside local attention yet"
         staged = config.options.get("pipeline", "none") != "none"
         if staged and (not config.async_depth or config.num_speculative_tokens):
             return "pipeline stages are driven with steps in flight and without drafts"
