@@ -154,7 +154,8 @@ class VllmFactory:
             return "the V1 runner would load a real drafter for eagle_block_drop"
         if config.options.get("connector", "none") != "none" and config.options.get("reset") == "paused":
             return "resets while the scheduler is paused are not driven beside a KV connector yet"
-        if config.options.get("connector") == "transfer" and any(group.window or group.chunk for group in config.groups):
+        is_local = any(group.window or group.chunk for group in config.groups)
+        if is_local and config.options.get("connector") == "transfer":
             return "connector=transfer is not driven beside local attention yet"
         staged = config.options.get("pipeline", "none") != "none"
         if staged and (not config.async_depth or config.num_speculative_tokens):
