@@ -52,7 +52,6 @@ def test_a_turn_waits_with_its_blocks_behind_others(worker: WorkerClient) -> Non
 
 def test_a_client_times_out_where_blocks_are_few_and_sends_everything_again(worker: WorkerClient) -> None:
     outcome = run(worker, *STEPS, Resume("x", (("e", 9),), 3), *STEPS, num_blocks=14)
-    assert outcome.reached["caches of a parked session evicted"] == 1
     assert not outcome.reached.get("turn resumed with kept caches")
     assert outcome.reached["prefix hit"] == 1
 
