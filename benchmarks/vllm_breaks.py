@@ -357,7 +357,7 @@ FEATURE_BREAKS: tuple[Break, ...] = (
     # Streaming input sessions
     Break("session-token-not-dropped", SCHEDULER, SESSION, "a turn keeps the key of a block with the dropped token",
           "        del session.block_hashes[keep_end // self.hash_block_size :]\n", ""),
-    Break("session-frontier-ahead", SCHEDULER, SESSION, "a turn goes on one token behind what was computed",
+    Break("session-frontier-behind", SCHEDULER, SESSION, "a turn goes on one token behind what was computed",
           "        request.num_computed_tokens = safe_frontier\n",
           "        request.num_computed_tokens = safe_frontier - 1\n"),
     Break("session-keeps-old-tokens", RUNNER_V1, SESSION | V1, "the worker keeps the prompt of the last turn",
