@@ -279,9 +279,9 @@ def behind_page(ran: list[Behind]) -> str:
         "",
         "`python benchmarks/behind_known.py --conditions FOLDER`: as above, but one known cause with the signature of",
         "the break is not fixed and goes by its condition (entries as `hybridfuzz known add` writes them, from the",
-        f"traces of seeds 900 to 913). {CONDITION_STEPS} steps. {len(right)} of {len(ran)} campaigns end with exit",
-        "status 1 and a new finding that is the break's: its trace does not fail on the tree without the break. Strays",
-        "are new findings that are the known cause's.",
+        f"traces of seeds 900 to 913), {CONDITION_STEPS} steps each. {len(right)} of {len(ran)} campaigns end with",
+        "exit status 1 and a new finding that is the break's: its trace does not fail the same way on the tree without",
+        "the break. Strays are new findings that are the known cause's: when in doubt a finding is new.",
         "",
         "| break | live cause | entries | exit | the break's finding | strays | recognized as known | failing traces |",
         "| --- | --- | ---: | ---: | --- | ---: | ---: | ---: |",
@@ -291,6 +291,8 @@ def behind_page(ran: list[Behind]) -> str:
         f"| {one.known} | {one.failing} |"
         for one in ran
     ]
+    if left := [slug for slug in LIVE if slug not in {one.slug for one in ran}]:
+        lines += ["", f"Not run yet: {', '.join(left)}."]
     return "\n".join(lines) + "\n"
 
 

@@ -55,6 +55,8 @@ def groups(mamba: int, attention: int, **local: int) -> dict[str, object]:
 
 
 WINDOW, CHUNK = groups(4, 4, window=8), groups(4, 4, chunk=8)
+SESSION, PAUSED = ALIGN | NO_SPEC | {"connector": "none"}, ALIGN | {"reset": "paused", "connector": "none"}
+STAGES, EVENTS = NO_SPEC | ASYNC | {"pipeline": "sync"}, ALIGN | {"reports": "all"}
 UNEQUAL, UNEQUAL_WINDOW = groups(4, 8), groups(4, 8, window=8)
 
 # fmt: off
@@ -352,6 +354,31 @@ FEATURE_BREAKS: tuple[Break, ...] = (
           "                            block.block_hash_num_tokens,\n",
           "                            self.kv_cache_group_id,\n                            block,\n"
           "                            block.block_hash_num_tokens - self.block_size,\n"),
+    # Streaming input sessions
+    Break("session-token-not-dropped", SCHEDULER, SESSION, "a turn keeps the key of a block with the dropped token",
+          "        del session.block_hashes[keep_end // self.hash_block_size :]\n", ""),
+    Break("session-frontier-ahead", SCHEDULER, SESSION, "a turn goes on one token behind what was computed",
+          "        request.num_computed_tokens = safe_frontier\n",
+          "        request.num_computed_tokens = safe_frontier - 1\n"),
+    Break("session-keeps-old-tokens", RUNNER_V1, SESSION | V1, "the worker keeps the prompt of the last turn",
+          "        req_state.prompt_token_ids = new_req_data.prompt_token_ids\n        req_state.mm_features",
+          "        req_state.mm_features"),
+    # Pauses, pipeline stages, spaced prefills
+    Break("pause-admits", SCHEDULER, PAUSED, "a pause that lets requests finish admits new ones",
+          "                if not request_queue and self._pause_state == PauseState.UNPAUSED:",
+          "                if not request_queue:",
+          "Harmless: the pause only lasts longer."),
+    Break("pause-schedules", SCHEDULER, PAUSED, "running requests are scheduled during a pause",
+          "            # Do not schedule any requests when paused.\n            token_budget = 0",
+          "            pass"),
+    Break("stage-runs-ahead", SCHEDULER, STAGES, "tokens in flight count once more",
+          "            request.num_in_flight_tokens += num_scheduled_token\n",
+          "            request.num_in_flight_tokens += 2 * num_scheduled_token\n"),
+    # KV events
+    Break("removal-not-reported", POOL, EVENTS, "the removal of a key is not reported",
+          "        self._emit_block_removed_events(evicted_hashes)\n        return True", "        return True"),
+    Break("reset-not-reported", POOL, EVENTS, "a reset of the cache is not reported",
+          "            self.kv_event_queue.append(AllBlocksCleared())", "            pass"),
 )
 # fmt: on
 

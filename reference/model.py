@@ -242,6 +242,11 @@ class Reference:
             if name not in self.batch:
                 self.forget(name)
 
+    def resume(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int) -> None:
+        """Start the next turn of a parked session. Steps in flight keep the life of the last turn."""
+        life = self.lives[name] = copy(self.lives[name])
+        life.resume(path, max_new_tokens, self.layout.resume_drops)
+
     def reorder(self, rows: Sequence[str], sources: Mapping[str, str]) -> None:
         """Give each row the tokens of its source."""
         self._copy_rows(reordered(rows, sources))

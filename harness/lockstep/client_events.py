@@ -35,7 +35,7 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
     elif isinstance(event, Resume):
         life = reference.lives.get(event.name)
         if life is not None and life.parked and fits(config, event, life.known):
-            life.resume(event.prompt, event.max_new_tokens, reference.layout.resume_drops)
+            reference.resume(event.name, event.prompt, event.max_new_tokens)
     elif isinstance(event, ExternalLoad) and event.breaks_off and event.name in reference.lives:
         reference.lives[event.name].load_breaks_off = True
 

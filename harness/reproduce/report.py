@@ -127,7 +127,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
 
 OWNER = """\
 > **Reported by:** (your name) — I have run the reproduction below, read the code that it points to, and searched the
-> issues. hybridfuzz wrote this text; a report without a person who answers for it should not be filed.
+> issues today. hybridfuzz wrote this text; a report without a person who answers for it should not be filed.
 """
 
 
@@ -149,6 +149,8 @@ def _implementations(case: ReproCase) -> Iterator[str]:
     for run in sorted(case.runs, key=lambda run: not run.default):
         result = "**fails** (this report)" if run.current else markdown_text(run.result)
         yield f"| {markdown_text(run.title)} | {'yes' if run.default else 'no'} | {result} |"
+    if case.deployment.unusual:
+        yield f"\nOff by default, and on here: {', '.join(map(markdown_code, case.deployment.unusual))}."
     yield ""
 
 
@@ -164,6 +166,7 @@ def _scenario(case: ReproCase) -> Iterator[str]:
         prompt = f"{row.prompt} (document {row.parts[0][0]})" if len(row.parts) == 1 else f"{row.prompt} ({parts})"
         shared = f"{row.shared} with {row.shares_with}" if row.shared else "none"
         chunks = " + ".join(map(str, row.chunks)) or "not admitted"
+        chunks += " + …" if row.chunks and max(row.hit, 0) + sum(row.chunks) < row.prompt else ""
         cells = [row.name, f"step {row.arrives}", prompt, shared, max(row.hit, 0), chunks, row.new]
         yield f"| {' | '.join(markdown_text(str(cell)) for cell in cells)} |"
     yield ""

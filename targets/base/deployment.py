@@ -36,6 +36,7 @@ class Deployment(Struct, frozen=True):
     own, replaced    code that runs as released, and stand-ins, one clause each
     packages   further packages whose versions a report lists
     tracker    search page of the engine's issues, "" if there is none
+    unusual    names of flags that a server does not have by default and that choose other code
     """
 
     title: str
@@ -48,3 +49,4 @@ class Deployment(Struct, frozen=True):
     replaced: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     tracker: str = ""
+    unusual: tuple[str, ...] = ()

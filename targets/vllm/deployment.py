@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from ..base.deployment import Deployment, Implementation
-from ..base.trace import Config, DummyRun, Trace
-from .options import PREFILL_INTERVAL, has_graphs, is_v2, reports_all, schedules_asynchronously, stages
+from ..base.trace import Config, DummyRun, ExternalLoad, Trace
+from .options import PREFILL_INTERVAL, has_graphs, has_peer, is_v2, reports_all, schedules_asynchronously, stages
 
 MODELS = {
     "gdn": "Qwen/Qwen3-Next-80B-A3B-Instruct",
@@ -20,6 +20,25 @@ MODELS = {
 """A public model for each kind of state layer."""
 CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector"}
 """A connector of vLLM's that is used in the same way as that of a trace."""
+FAILING = "MooncakeStoreConnector"
+"""The same for a store whose loads fail: OffloadingConnector asserts that they do not."""
+UNUSUAL = frozenset(
+    {
+        "--prefix-match-unit",
+        "--speculative-config",
+        "--kv-transfer-config",
+        "--kv-events-config",
+        "--pipeline-parallel-size",
+        "--data-parallel-size",
+        "--prefill-schedule-interval",
+        "--prefix-cache-retention-interval",
+    }
+)
+"""Flags that choose other code of the cache and the scheduler than a server has by default."""
+CONNECTOR = (
+    "the KV connector: made by vLLM's factory and called through vLLM's connector API; the scenario states what its "
+    "store holds, how long a load takes and whether it fails"
+)
 V2_DEFAULT_SINCE = (0, 28)
 """vLLM #53183."""
 OWN = (
@@ -53,18 +72,23 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     v2_is_default = _release(version) >= V2_DEFAULT_SINCE
     stood_in = version.partition("stood in: ")[2]
     graphs = GRAPHS if has_graphs(config) and not device else ()
+    connector = (CONNECTOR,) if config.options.get("connector", "none") != "none" else ()
+    flags = tuple(_flags(trace))
     return Deployment(
         title="vLLM",
         command=("vllm", "serve", MODELS[config.options.get("mixer", "gdn")]),
-        flags=tuple(_flags(trace)),
+        flags=flags,
         variables={"VLLM_USE_V2_MODEL_RUNNER": "1" if is_v2(config) else "0"},
         scaled=tuple(_scaled(config)),
         implementations=(
             Implementation("V2 model runner", {"runner": "v2"}, v2_is_default),
             Implementation("V1 model runner", {"runner": "v1"}, not v2_is_default),
         ),
+        unusual=tuple(flag for flag in flags if flag in UNUSUAL),
         own=DEVICE_OWN if device else OWN,
-        replaced=(*DEVICE_REPLACED, *(stood_in.split("; ") if stood_in else ())) if device else (*REPLACED, *graphs),
+        replaced=(*DEVICE_REPLACED, *(stood_in.split("; ") if stood_in else ()))
+        if device
+        else (*REPLACED, *connector, *graphs),
         packages=("torch", "triton", "transformers", "numpy"),
         tracker="https://github.com/vllm-project/vllm/issues",
     )
@@ -83,6 +107,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--enable-prefix-caching", "--mamba-cache-mode", config.mamba_cache_mode)
         if config.options.get("retention", "dense") == "dense":
             yield from ("--prefix-cache-retention-interval", "None")
+        if config.options.get("prefix_match_unit", "0") != "0":
+            yield from ("--prefix-match-unit", config.options["prefix_match_unit"])
     else:
         yield "--no-enable-prefix-caching"
     if k:
@@ -114,9 +140,11 @@ def _flags(trace: Trace) -> Iterator[str]:
     connector = config.options.get("connector", "none")
     if connector != "none":
         policy = config.options.get("load_failure", "recompute")
-        transfer = {"kv_connector": CONNECTORS[connector], "kv_role": "kv_both", "kv_load_failure_policy": policy}
+        fails = any(isinstance(event, ExternalLoad) and event.breaks_off for event in trace.events)
+        name = FAILING if fails and connector == "store" else CONNECTORS[connector]
+        transfer = {"kv_connector": name, "kv_role": "kv_both", "kv_load_failure_policy": policy}
         yield from ("--kv-transfer-config", json.dumps(transfer))
-    if any(isinstance(event, DummyRun) for event in trace.events):
+    if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
         yield from ("--data-parallel-size", "2")
 
 

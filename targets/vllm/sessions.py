@@ -35,15 +35,12 @@ class Sessions:
 
     def holding(self) -> list[str]:
         """Return the idle sessions that did not time out."""
-        return [name for name in self.idle if self._is_open(name)]
+        return [name for name in self.idle if self.is_open(name)]
 
-    def _is_open(self, name: str) -> bool:
+    def is_open(self, name: str) -> bool:
+        """Return True if an idle session did not time out."""
         request = self.scheduler.requests.get(name)
         return request is not None and not request.is_finished()
-
-    def is_closing(self, name: str) -> bool:
-        """Return True if a session that timed out still has a request, since its blocks are sent elsewhere."""
-        return name in self.scheduler.requests and not self._is_open(name)
 
     def note_ends(self, names: list[str]) -> None:
         """Add the sessions among requests whose turns ended; then close idle ones, if there is no room for them."""
@@ -57,7 +54,7 @@ class Sessions:
         """Start the next turn of an idle session. Return how many of its tokens are kept, and how many of these its
         client must send again."""
         kept = self.idle.pop(name) - DROPPED_TOKENS
-        return kept, 0 if self._is_open(name) else kept
+        return kept, 0 if self.is_open(name) else kept
 
     def _time_out(self) -> None:
         for name in self.holding():

@@ -137,8 +137,8 @@ class VllmTarget:
         if known is None or not fits(self.config, event, known):
             return []
         records: list[Record] = []
-        while self.sessions.is_closing(event.name):  # vLLM's front end makes ids unique; names are not
-            records += self._run_step(Step())
+        if not self.sessions.is_open(event.name):
+            self._let_go(event.name, records)
         kept, again = self.sessions.begin_turn(event.name)
         if again:
             self.engine.worker.forget(event.name)
@@ -147,6 +147,13 @@ class VllmTarget:
         self.keys.forget(event.name, kept)
         self._add(event.name, truth.tokens[kept - again : truth.prompt_length], event.max_new_tokens, session=True)
         return records
+
+    def _let_go(self, name: str, records: list[Record]) -> None:
+        """Run what is left of a session that timed out: vLLM's front end makes ids unique, a trace's names are not."""
+        while name in self.scheduler.requests:  # its blocks are sent elsewhere
+            records += self._run_step(Step())
+        while any(name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
+            self._complete(records)
 
     def has_work(self) -> bool:
         """Return True if there are requests, ended ones that the worker has not dropped yet, or results in flight."""
@@ -182,7 +189,9 @@ class VllmTarget:
 
     def _schedule(self) -> Any:
         self._preempted, self.admissions.counts = [], {}
-        self._resuming = {one.request_id for one in getattr(self.scheduler, "kv_holding_waiting", ())}
+        # Sessions; requests that hold blocks for a load lose them if it breaks off, and are then admitted anew.
+        holding = getattr(self.scheduler, "kv_holding_waiting", ())
+        self._resuming = {one.request_id for one in holding if one.status != RequestStatus.WAITING_FOR_REMOTE_KVS}
         self._scheduling = True
         if self.store:
             self.store.begin_planning(self.step)

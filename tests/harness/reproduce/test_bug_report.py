@@ -198,6 +198,14 @@ def test_the_default_implementation_is_named_first() -> None:
     assert "**Reproduced on the default: V1 runner.**" in other
 
 
+def test_what_is_off_by_default_is_named_beside_the_implementations() -> None:
+    case = case_of("accepted-count-zero")
+    runs = (OtherRun("V2 runner", True, True, "fails (S3)"),)
+    unusual = Deployment("E", unusual=("--speculative-config",))
+    text = report(structs.replace(case, runs=runs, deployment=unusual))
+    assert "Off by default, and on here: `--speculative-config`." in text
+
+
 def test_places_are_shown_with_their_scores_and_never_guessed() -> None:
     case = case_of("accepted-count-zero")
     assert "Where to look" not in report(case)
@@ -245,7 +253,9 @@ def test_hostile_text_changes_neither_report_nor_drawing(tmp_path: Path, text: s
         case,
         spec=f"python:{text}",
         launch=Launch("python", {}, text),
-        deployment=Deployment(text, (text,), (text, text), {"X": text}, (text,), (), (text,), (text,), (), text),
+        deployment=Deployment(
+            text, (text,), (text, text), {"X": text}, (text,), (), (text,), (text,), (), text, (text,)
+        ),
         history=history,
         violation=violation,
         answers=Answers((Answer(text, 1, (1,), (2,), end=text), Answer(text, 1, (1,), (1,), end=text)), text),

@@ -8,7 +8,7 @@ import pytest
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.registry import describe, prepare
-from hybridfuzz.targets.base.trace import DummyRun, Trace
+from hybridfuzz.targets.base.trace import DummyRun, ExternalLoad, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory
 from hybridfuzz.targets.vllm.factory import VllmFactory
 from msgspec import structs
@@ -43,7 +43,9 @@ print("parsed")
 
 
 def drawn(target: str) -> list[Trace]:
-    factory = VllmFactory("vllm") if target.startswith("vllm") else SglangFactory("sglang", sessions=True)
+    features = dict.fromkeys(("local_groups", "partial_hits", "draft_groups", "serving_options", "coordinates"), True)
+    is_vllm = target.startswith("vllm")
+    factory = VllmFactory("vllm", sessions=True, **features) if is_vllm else SglangFactory("sglang", sessions=True)  # type: ignore[arg-type]
     return [draw_trace(factory.capabilities, 5, index, {}, factory.supports) for index in range(COUNT)]
 
 
@@ -104,6 +106,18 @@ def test_a_connector_is_configured_with_its_policy(connector: str, name: str) ->
     if name:
         chosen = json.loads(flags[flags.index("--kv-transfer-config") + 1])
         assert (chosen["kv_connector"], chosen["kv_load_failure_policy"]) == (name, "fail")
+
+
+def test_what_the_trace_needs_is_configured_and_named() -> None:
+    """A store whose loads fail is not OffloadingConnector, which asserts that they do not."""
+    options = {"connector": "store", "data_parallel": "2", "prefix_match_unit": "2"}
+    found = vllm(make_trace(arrive("r0", 5), ExternalLoad("r0", 4, breaks_off=True), options=options))
+    named = {"--kv-transfer-config", "--data-parallel-size", "--prefix-match-unit"}
+    assert named <= set(found.unusual) <= set(found.flags)
+    assert found.flags[found.flags.index("--prefix-match-unit") + 1] == "2"
+    chosen = json.loads(found.flags[found.flags.index("--kv-transfer-config") + 1])
+    assert chosen["kv_connector"] == "MooncakeStoreConnector"
+    assert any("KV connector" in clause for clause in found.replaced)
 
 
 def test_a_real_model_has_other_stand_ins() -> None:

@@ -32,8 +32,8 @@ def worker(fixes: Fixes) -> Iterator[WorkerClient]:
 
 
 def test_all_apply_together(fixes: Fixes) -> None:
-    assert fixes.problems == {} and len(fixes.in_effect) == 19
-    assert fixes.launch.version == "0.33.0 + 19 fixes"
+    assert fixes.problems == {} and len(fixes.in_effect) == 20
+    assert fixes.launch.version == "0.33.0 + 20 fixes"
 
 
 def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient) -> None:
