@@ -129,7 +129,7 @@ def has_sessions() -> bool:
 
 
 def has_serving_options() -> bool:
-    """Return True if prefills can be spaced, the scheduler be paused, and removals of keys are reported (since 0.31)."""
+    """Return True if prefills can be spaced, the scheduler paused, and removals of keys are reported (since 0.31)."""
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.sched import interface
 
