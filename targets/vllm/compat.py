@@ -129,11 +129,12 @@ def has_sessions() -> bool:
 
 
 def has_serving_options() -> bool:
-    """Return True if prefills can be spaced, the scheduler be paused, and each removal of a key is reported (0.33)."""
+    """Return True if prefills can be spaced, the scheduler paused, and removals of keys are reported (since 0.31)."""
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.sched import interface
 
-    spaced = "prefill_schedule_interval" in SchedulerConfig.__dataclass_fields__
+    names = {"prefill_schedule_interval", "long_prefill_token_threshold_adaptive"}  # the second since 0.31
+    spaced = names <= SchedulerConfig.__dataclass_fields__.keys()
     return spaced and hasattr(interface, "PauseState") and hasattr(BlockPool, "_emit_block_removed_events")
 
 
