@@ -98,7 +98,8 @@ class Publication(Oracle):
 
     def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
         for name in context.facts.lives if context.facts else ():
-            if name in context.reference.lives:
+            # A request that waits for a load has a new life, which the reference enters with its first step.
+            if name in context.reference.lives and name not in context.reference.loading:
                 self._known[name] = context.reference.certain(name)
         return None
 

@@ -189,9 +189,9 @@ class VllmTarget:
 
     def _schedule(self) -> Any:
         self._preempted, self.admissions.counts = [], {}
-        # Sessions; requests that hold blocks for a load lose them if it breaks off, and are then admitted anew.
+        # Sessions only: requests whose load broke off are admitted anew.
         holding = getattr(self.scheduler, "kv_holding_waiting", ())
-        self._resuming = {one.request_id for one in holding if one.status != RequestStatus.WAITING_FOR_REMOTE_KVS}
+        self._resuming = {one.request_id for one in holding if one.resumable}
         self._scheduling = True
         if self.store:
             self.store.begin_planning(self.step)

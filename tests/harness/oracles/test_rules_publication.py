@@ -168,3 +168,18 @@ def test_of_a_window_only_the_blocks_that_a_hit_attends_to_are_due() -> None:
     layout = Layout(groups, 20, 4, "align", True, publish_unit=8)
     assert missing(layout, 16, STATES | {6: PAGES[6], 8: PAGES[8]}) == ""
     assert missing(layout, 16, STATES | {6: PAGES[6], 7: PAGES[7]}) == "unpublished 8"
+
+
+def test_what_a_former_life_computed_is_not_asked_of_a_request_that_waits_for_a_load() -> None:
+    """Preempted after 16 tokens, it gets two blocks for a load, and results of other requests arrive meanwhile."""
+    context, oracle = context_of(ALL, r0=life_of("r0", 20)), Publication()
+    enter(context, first := plan(context, PlannedRow("r0", 0, 16, 0, True, 0), tables={"r0": R0}))
+    oracle.on_planned(context, first)
+    compute(context, oracle, 0, 16)
+    short: Table = ((3,), (5,))
+    loading = plan(context, PlannedRow("r0", 4, 0, 0, True, 4), step=1, tables={"r0": short})
+    oracle.on_planned(context, loading)
+    context.reference.plan_load(1, ("r0", 4, 4), loading.view.tables, loading.view.references, {})
+    oracle.on_delivered(context, DELIVERED)
+    again = plan(context, PlannedRow("r0", 4, 1, 0, False, 0), step=2, tables={"r0": short}, published=only(5))
+    assert oracle.on_planned(context, again) is None
