@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from handmade import context_of, enter, life_of, plan
+from handmade import context_of, enter, life_of, plan, view_of
 from hybridfuzz.harness.oracles.base import Context
 from hybridfuzz.harness.oracles.liveness import Publication
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.tokens import Truth
-from hybridfuzz.targets.base.observe import Delivered, ForwardRow, PlannedRow, Table
+from hybridfuzz.targets.base.observe import Delivered, ForwardRow, Planned, PlannedRow, Table
 
 ALIGN = Layout((Group("mamba", 8), Group("attention", 4)), 20, 4, "align", True)
 ALL = replace(ALIGN, mode="all")
@@ -177,9 +177,9 @@ def test_what_a_former_life_computed_is_not_asked_of_a_request_that_waits_for_a_
     oracle.on_planned(context, first)
     compute(context, oracle, 0, 16)
     short: Table = ((3,), (5,))
-    loading = plan(context, PlannedRow("r0", 4, 0, 0, True, 4), step=1, tables={"r0": short})
-    oracle.on_planned(context, loading)
-    context.reference.plan_load(1, ("r0", 4, 4), loading.view.tables, loading.view.references, {})
+    now = view_of(ALL, {"r0": short})
+    oracle.on_planned(context, Planned(1, (PlannedRow("r0", 4, 0, 0, True, 4),), (), 99, now))
+    context.reference.plan_load(1, ("r0", 4, 4), now.tables, now.references, {})
     oracle.on_delivered(context, DELIVERED)
     again = plan(context, PlannedRow("r0", 4, 1, 0, False, 0), step=2, tables={"r0": short}, published=only(5))
     assert oracle.on_planned(context, again) is None
