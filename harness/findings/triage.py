@@ -103,6 +103,17 @@ def merge(history: BugHistory, summary: Summary, known: Sequence[Known], now: st
     return merged
 
 
+def without(history: BugHistory, summary: Summary, name: str) -> BugHistory:
+    """Return the history without what a campaign counted for a finding that turned out to be part of another one."""
+    key, run = bug_key(summary.target, name), run_name(summary)
+    bug = history.get(key)
+    if bug is None or run not in bug.counts:
+        return history
+    counts = {one: count for one, count in bug.counts.items() if one != run}
+    rest = {one: each for one, each in history.items() if one != key}
+    return {**rest, key: structs.replace(bug, counts=counts)} if counts else rest
+
+
 def _seen(bug: Bug | None, finding: Finding, summary: Summary, now: str) -> Bug:
     run = run_name(summary)
     fresh = Bug(

@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ..events import CampaignEnded, CampaignEvent, Finding, Retested, Summary, Tick
+from ..events import CampaignEnded, CampaignEvent, Finding, Merged, Retested, Summary, Tick
 from ..findings.store import OutputError, read_state
-from ..findings.triage import BugHistory, bug_key, load_bug_history, merge, retried, save_bug_history
+from ..findings.triage import BugHistory, bug_key, load_bug_history, merge, retried, save_bug_history, without
 from .handler import CampaignInfo
 
 COUNTS_SECONDS = 5.0
@@ -34,6 +34,7 @@ class BugHistoryFile:
     def __init__(self) -> None:
         self._campaign: CampaignInfo | None = None
         self._history: BugHistory = {}
+        self._summary: Summary | None = None
         self._written: Sequence[Finding] = ()
         self._written_at = float("-inf")
 
@@ -48,6 +49,8 @@ class BugHistoryFile:
         """Merge new findings soon, changed counts now and then, and everything at the end."""
         if isinstance(event, Retested):
             self._retested(event)
+        elif isinstance(event, Merged) and self._summary:
+            self._save(without(self._history, self._summary, event.name))
         elif isinstance(event, CampaignEnded) or (isinstance(event, Tick) and self._is_due(event.summary)):
             self._merge(event.summary)
 
@@ -61,6 +64,7 @@ class BugHistoryFile:
         assert self._campaign
         now = datetime.now(UTC).isoformat(timespec="seconds")
         merged = merge(self._history, summary, self._campaign.known, now)
+        self._summary = summary
         self._written, self._written_at = summary.findings, time.monotonic()
         self._save(merged)
 

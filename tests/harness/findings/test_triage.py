@@ -17,6 +17,7 @@ from hybridfuzz.harness.findings.triage import (
     merge,
     retried,
     save_bug_history,
+    without,
 )
 from hybridfuzz.targets.base.trace import TraceError
 
@@ -46,6 +47,16 @@ def test_the_same_run_counts_once_and_two_runs_add_up() -> None:
     bug = only(book)
     assert bug.count == 7
     assert (bug.first_seen, bug.last_seen) == ("day 1", "day 2")
+
+
+def test_a_finding_that_joined_another_one_is_counted_there_only() -> None:
+    joined, other = finding("M4-step-x", count=1), finding("M4-open-x", count=5)
+    book = merge({}, summary(joined, other), [], "day 1")
+    assert without(book, summary(), "M4-step-x") == merge({}, summary(other), [], "day 1")
+    again = merge(book, summary(joined, seed=2), [], "day 2")
+    rest = without(again, summary(seed=2), "M4-step-x")
+    assert rest[bug_key("vllm@1", "M4-step-x")].counts == {"vllm@1#1": 1}, "an earlier run's stays"
+    assert without(rest, summary(), "M8-step-x") == rest
 
 
 def test_the_shortest_trace_stays(tmp_path: Path) -> None:

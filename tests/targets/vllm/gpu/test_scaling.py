@@ -60,11 +60,14 @@ def test_a_trace_with_such_blocks_is_kept() -> None:
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_the_corpus_scales_to_configurations_that_can_be_had(path: Path) -> None:
-    features = {name: load_trace(path).config.options.get(name) for name in ("connector", "prefix_match_unit")}
+    options = load_trace(path).config.options
+    features = {options.get(name) for name in ("connector", "prefix_match_unit", "data_parallel")}
     for trace in candidates(load_trace(path), 16):
         check_config(trace.config)
-        if set(features.values()) - {None, "none", "0"}:
-            assert "shadow layers" in FACTORY.supports(trace.config)
+        if features - {None, "none", "0", "1"} or options.get("mixer") == "linear":
+            assert "shadow layers" in FACTORY.supports(trace.config) or "no real model" in FACTORY.supports(
+                trace.config
+            )
             continue
         mamba2 = trace.config.options.get("mixer") == "mamba2"
         assert not FACTORY.supports(trace.config) or (mamba2 and "spare" not in FACTORY.supports(trace.config))
