@@ -377,6 +377,12 @@ def is_v2_drafting_as_eagle() -> bool:
     return make is not None and "req_states" not in parameters(make)
 
 
+def v2_drafts_ahead() -> bool:
+    """Return True if the V2 runner can schedule ahead of this target's drafter: 0.32 refuses the n-gram method there."""
+    refuses = "async scheduling is only supported" in inspect.getsource(VllmConfig.__post_init__)
+    return is_v2_drafting_as_eagle() or not refuses
+
+
 def has_lookahead_hashes() -> bool:
     """Return True if lookahead block hashes can take the place of EAGLE's block drop, and can be disabled."""
     return "disable_lookahead_block_hashes" in SpeculativeConfig.__dataclass_fields__

@@ -40,6 +40,7 @@ class VllmFactory:
     shared_metadata  groups of GDN layers can share metadata, as on a GPU
     serving_options  options of `_SERVING` exist
     sessions       requests may be streaming input sessions
+    v2_drafts_ahead  the V2 runner can schedule ahead of drafts without EAGLE's rules
     coordinates    data-parallel ranks are coordinated by vLLM's own code
     draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
     """
@@ -66,9 +67,11 @@ class VllmFactory:
         sessions: bool = False,
         serving_options: bool = False,
         coordinates: bool = False,
+        v2_drafts_ahead: bool = True,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
+        self._v2_drafts_ahead = v2_drafts_ahead
         self._caches_asynchronously = caches_asynchronously
         self._limits_of_a_block = limits_of_a_block
         self._plain_mixers = plain_mixers
@@ -150,6 +153,10 @@ class VllmFactory:
             return "this release does not schedule ahead with a prefix cache"
         if drafts_on_device(config) and not self._device_drafts:
             return "the V1 runner of this release does not schedule ahead of its drafts"
+        is_plain = not config.eagle_block_drop and not any(group.draft for group in config.groups)
+        ahead = config.async_depth > 0 and config.num_speculative_tokens > 0 and is_v2(config)
+        if ahead and is_plain and not self._v2_drafts_ahead:
+            return "the V2 runner of this release does not schedule ahead of drafts without EAGLE's rules"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
         if config.options.get("connector", "none") != "none" and config.options.get("reset") == "paused":
@@ -294,6 +301,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         local_groups=compat.has_local_groups(),
         partial_hits=compat.has_partial_hits(),
         coordinates=compat.coordinates_ranks(),
+        v2_drafts_ahead=compat.v2_drafts_ahead(),
         shared_metadata=compat.has_v2() and compat.shares_state_indices(),
         connectors=compat.has_connectors(),
         draft_groups=compat.has_v2() and compat.has_draft_layers(),

@@ -51,6 +51,8 @@ def test_combinations_that_no_engine_offers_are_refused_with_a_reason(wanted: Co
             {"mamba_cache_mode": "all", "num_speculative_tokens": 1},
             "V2 runner does not pass",
         ),
+        ({"v2_drafts_ahead": False}, {"async_depth": 1, "num_speculative_tokens": 1}, "ahead of drafts"),
+        ({"v2_drafts_ahead": False}, {"async_depth": 1, "num_speculative_tokens": 1, "eagle_block_drop": True}, ""),
         ({"modes": ("none", "all"), "aligns_tables": True}, {"mamba_cache_mode": "all"}, "128 tokens"),
         ({"modes": ("none", "all")}, {"mamba_cache_mode": "all"}, ""),
     ],
