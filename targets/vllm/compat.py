@@ -378,7 +378,7 @@ def is_v2_drafting_as_eagle() -> bool:
 
 
 def v2_drafts_ahead() -> bool:
-    """Return True if the V2 runner can schedule ahead of this target's drafter: 0.32 refuses the n-gram method there."""
+    """Return True if the V2 runner can schedule ahead of this target's drafter: 0.32 refuses n-gram drafts there."""
     refuses = "async scheduling is only supported" in inspect.getsource(VllmConfig.__post_init__)
     return is_v2_drafting_as_eagle() or not refuses
 
