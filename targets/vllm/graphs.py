@@ -93,7 +93,8 @@ def _capture_v2(runner: Any, recorder: Recorder) -> None:
 
     def capture_all(manager: Any, create_forward: Callable[..., Any], *_: Any, **__: Any) -> None:
         for descriptor in manager._capture_descs.get(CUDAGraphMode.FULL, ()):
-            forward = create_forward(descriptor, warmup=False)
+            made = create_forward(descriptor, warmup=False)
+            forward = made[0] if isinstance(made, tuple) else made  # 0.25 returns the backends' states with it
             forward(CUDAGraphMode.NONE)
             manager.graphs[descriptor] = _Graph(forward, recorder)
         manager._graphs_captured = True
