@@ -80,6 +80,14 @@ class Life:
         self.resumed = True
         self.speculated = False
 
+    def __copy__(self) -> Life:
+        """Return a life with the same values. (The default takes no class that is compiled.)"""
+        life = Life(self.name, (), self.max_new_tokens, self.session)
+        life.parked, life.truth, life.settled, life.delivered = self.parked, self.truth, self.settled, self.delivered
+        life.resumed, life.speculated, life.aborted = self.resumed, self.speculated, self.aborted
+        life.load_breaks_off = self.load_breaks_off
+        return life
+
     def park(self) -> None:
         """End the turn of a session."""
         assert self.session and not self.parked

@@ -1,9 +1,12 @@
 """Sessions: a turn that ends leaves request and blocks where they are, and the next one goes on with them."""
 
+from copy import copy
+
 import pytest
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.model import Reference
 from hybridfuzz.reference.prefix_cache import Key
+from hybridfuzz.reference.request import Life
 
 LAYOUT = Layout((Group("mamba", 8), Group("attention", 8)), 20, 4, "align", True)
 TABLE = ((1,), (2,))
@@ -212,3 +215,15 @@ def test_a_turn_goes_on_without_the_tokens_that_the_engine_dropped(parked: Refer
     tokens = life.truth.tokens[:4]
     life.resume([("b", 3)], 2, dropped=2)
     assert (life.truth.prompt_length, life.truth.tokens[:4], life.settled) == (7, tokens, 4)
+
+
+def test_a_copy_of_a_life_has_all_of_its_values() -> None:
+    life = Life("r0", [("a", 3)], 5, session=True)
+    for number, field in enumerate(Life.__slots__):
+        if field not in ("name", "truth"):
+            setattr(life, field, number)
+    twin = copy(life)
+    assert twin is not life
+    assert {field: getattr(twin, field) for field in Life.__slots__} == {
+        field: getattr(life, field) for field in Life.__slots__
+    }
