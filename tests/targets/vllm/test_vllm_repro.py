@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
 NEEDS_MORE: tuple[dict[str, Any], ...] = (
     {"options": {"graphs": "decode"}},
     {"options": {"mixer": "mamba2"}},
+    {"options": {"mixer": "linear"}},
     {"options": {"connector": "store"}},
     {"options": {"prefix_match_unit": "4"}},
     {"groups": (Group("mamba", 8), Group("attention", 16))},
@@ -29,7 +30,7 @@ def needs_more(name: str) -> bool:
     """Return True if no stand-alone script can show a trace of the corpus."""
     config = load_trace(FOLDER / name).config
     drafter_on_device = config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens
-    unknown = config.options.get("graphs") == "decode" or config.options.get("mixer") == "mamba2"
+    unknown = config.options.get("graphs") == "decode" or config.options.get("mixer", "gdn") != "gdn"
     no_assertion = any(f"--{oracle}-" in name for oracle in ("S6", "M9"))
     unknown |= config.options.get("connector", "none") != "none" or config.options.get("prefix_match_unit", "0") != "0"
     unknown |= len({group.block_size for group in config.groups}) > 1
@@ -37,7 +38,7 @@ def needs_more(name: str) -> bool:
 
 
 # The stand-alone engine is that of 0.28 and later.
-NEW = [path.name for path in FOLDER.glob("*.json") if not path.name.startswith("0.1")]
+NEW = [path.name for path in FOLDER.glob("*.json") if int(path.name.split(".")[1]) >= 28]
 FILES = sorted(name for name in NEW if not needs_more(name))
 EVENTS = (Arrive("r0", (("a", 3),), 2), Step(budget=2))
 TRACE = Trace(Config(20, (Group("mamba", 8), Group("attention", 8)), max_model_len=16), EVENTS)
