@@ -248,22 +248,27 @@ class Grammar:
             if self.left[name] <= 0:
                 del self.left[name]
 
-    def length(self, most: int) -> int:
-        """Return a length in 1..most, clustered around block boundaries."""
+    def length(self, most: int, before: int = 0) -> int:
+        """Return a length in 1..most. Behind `before` tokens it ends near a block boundary: what meets a boundary is a
+        sequence, not the last part of it."""
         choices, config = self.choices, self.config
         if choices.chance(25):
             return choices.integer(1, most)
         size = choices.pick(config.groups).block_size
         k = config.num_speculative_tokens
         near = choices.pick((0, -1, 1, k, k + 1, config.conv_width - 1))
-        return min(max(choices.integer(0, most // size) * size + near, 1), most)
+        length = choices.integer(before // size, (before + most) // size) * size + near - before
+        if before and not 1 <= length <= most:  # no boundary is within reach
+            return choices.integer(1, most)
+        return min(max(length, 1), most)
 
     def arrive(self) -> Arrive:
         """Return an arrival with a new prompt, or with one that shares a prefix with earlier ones."""
         choices, config = self.choices, self.config
         name = f"r{len(self.history)}"
         new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
-        max_new = self.length(new_max) if choices.chance(70) else choices.integer(1, min(4, new_max))
+        near = choices.chance(70)
+        max_new = self.length(new_max) if near else choices.integer(1, min(4, new_max))
         session = self.talks and choices.chance(60)
         room = (config.max_model_len - max_new) // (2 if session else 1)
         path = self._shared_path(room) if self.history and choices.chance(75) else None
@@ -274,6 +279,8 @@ class Grammar:
         rest = config.max_model_len - total
         if not session and rest <= 2 * self.unit and choices.chance(30):
             max_new = rest
+        elif near:
+            max_new = self.length(max_new if session else min(new_max, rest), total)
         event = Arrive(name, path, max_new, priority, session)
         self.history.append(event)
         if session:
@@ -290,12 +297,14 @@ class Grammar:
         kind = choices.integer(0, 3)
         if kind == 1:
             document, length = path[-1]
-            path = (*path[:-1], (document, self.length(max(length + self.unit, 1))))
+            before = sum(length for _, length in path[:-1])
+            path = (*path[:-1], (document, self.length(max(length + self.unit, 1), before)))
         elif kind >= 2:
-            output = min(choices.integer(1, earlier.max_new_tokens), earlier.max_new_tokens)
-            path = (*path, ("~", output))
+            before = sum(length for _, length in path)
+            path = (*path, ("~", self.length(earlier.max_new_tokens, before)))
             if kind == 3:
-                path = (*path, (choices.pick(DOCUMENTS), self.length(self.unit)))
+                before += path[-1][1]
+                path = (*path, (choices.pick(DOCUMENTS), self.length(self.unit, before)))
         used = sum(length for _, length in path)
         return path if used <= room and len(path) <= 16 else None
 
@@ -314,10 +323,19 @@ class Grammar:
         chunks = {}
         if "chunks" in self.capabilities.features and choices.chance(12):
             chunks[self.live_name()] = choices.integer(1, self.unit + 2)
-        budget = choices.integer(k + 1, config.max_num_batched_tokens) if choices.chance(20) else None
+        budget = self.budget() if choices.chance(20) else None
         self.advance(budget or config.max_num_batched_tokens, right)
         pad_to = choices.integer(1, 8) if choices.chance(10) else 0
         return Step(budget, chunks, drafts, right, per_request, pad_to)
+
+    def budget(self) -> int:
+        """Return a token budget. Half of them end among rows that decode, or right behind them: a budget leaves rows
+        out, or cuts a prompt short, only if it is smaller than what the batch wants."""
+        choices, most = self.choices, self.config.max_num_batched_tokens
+        decode = 1 + self.config.num_speculative_tokens
+        if choices.chance(50):
+            return choices.integer(decode, most)
+        return min(choices.integer(1, max(len(self.left), 1)) * decode + choices.pick((0, 1, decode)), most)
 
     def external_load(self) -> ExternalLoad:
         """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""
