@@ -4,11 +4,11 @@ Each trace has its own, with whole features switched off (swarm testing). Pools 
 room for one request of `max_model_len` and for at most half of the others that may run, so that blocks are reused
 within some twenty steps. (If all pools held barely one request, few requests would run together.)
 
-Settings are drawn independently of each other. If the target refuses the result, extras that it refuses beside the rest
-are left out (`_extras`): an extra often excludes much, and what each configuration has (the kind of state layer, drafts,
-asynchronous scheduling) would otherwise give way to it, and most rarely meet. If that does not help, as few settings as
-possible are drawn again and the others stay. Drawing everything again would make each setting rare that excludes many
-others, and rarer still the combinations of such settings.
+Settings are drawn independently of each other. If the target refuses the result, extras that do not fit are left out
+(`_plain`). An extra often excludes much: if what every configuration has (the kind of state layer, drafts, asynchronous
+scheduling) gave way to it, combinations of these would become rare. If that does not help, as few settings as possible
+are drawn again and the others stay. Drawing everything again would make each setting rare that excludes many others,
+and rarer still the combinations of such settings.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from .overrides import apply_overrides
 CONFIG_TRIES_MAX = 400
 TRIES_PER_SIZE = 40
 """Attempts that draw one setting again. As many draw two again, then four, and so on; the last ones draw all."""
+VALUES_TRIED = 3
+"""Values of an extra that are tried before a configuration does without it."""
 SEATS_IN_POOL_MAX = 6
 """Running requests that the size of a pool accounts for."""
 PARTS = 1 << 10
@@ -80,7 +82,7 @@ def _without_extras(
 ) -> Config | None:
     """Return the configuration without some of its extras, as few as possible, None if it is refused without any.
 
-    They are added again one by one, in any order, each with its value or with one that is drawn again.
+    They are added again one by one, in any order, each with its value or with another one that fits.
     """
     plain = _plain(settings, capabilities)
     names = list(plain)
@@ -89,10 +91,12 @@ def _without_extras(
     while found and names:
         name = choices.pick(names)
         names.remove(name)
-        for value in (settings[name], draws[name]()):
+        value = settings[name]
+        for _ in range(VALUES_TRIED):
             if more := fitting(fewer | {name: value}):
                 found, fewer = more, fewer | {name: value}
                 break
+            value = draws[name]()
     return found
 
 
@@ -140,7 +144,8 @@ def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[
         "depth": lambda: integer(1, max(capabilities.max_async_depth, 1)) if chance(50) else 0,
         "block drop": lambda: chance(30),
         "conv width": lambda: pick(capabilities.conv_widths),
-        "length": lambda: integer(3, 8),
+        # A few blocks: what happens at a boundary or at the limit happens more often in short requests.
+        "length": lambda: pick((3, 4, 5, 3, 4, 6, 8)),
         "seats": lambda: pick((3, 4, 2, 6, 4, 3, 2, 4, 8, 1)),
         "tokens": lambda: pick(((2, 0), (3, 0), (1, 3), (1, -1), (6, 0))),
         "threshold": lambda: integer(1, PARTS) if chance(15) else 0,

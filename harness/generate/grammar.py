@@ -49,7 +49,7 @@ from .avoid import AVOID_PERCENT, REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
 
-EVENTS_MAX = 160
+EVENTS_MAX = 100
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
 SESSIONS_MAX = 6
@@ -75,7 +75,7 @@ class Grammar:
         self.unit = max(group.block_size for group in config.groups)
         self.rare = self._enabled()
         self.burst = choices.pick((2, 3, 4, 6, 8, 1))
-        self.short = choices.chance(50)
+        self.short = choices.chance(35)
         # Beside a KV connector of vLLM sessions are not driven yet (docs/explanation/vllm.md).
         connected = config.options.get("connector", "none") != "none"
         self.talks = "resume" in capabilities.events and choices.chance(50) and not connected
@@ -114,7 +114,7 @@ class Grammar:
 
     def all_events(self) -> tuple[AnyEvent, ...]:
         """Return the events of a trace: a number of them, then more without arrivals until the requests have ended."""
-        count = self.choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
+        count = self.choices.pick((12, 25, 25, 50, 50, EVENTS_MAX))
         events = [self.next_event() for _ in range(count)]
         self.burst = 0
         while self.left and len(events) < count + ENDING_MAX:
@@ -125,7 +125,8 @@ class Grammar:
 
     def _draw(self) -> AnyEvent:
         choices = self.choices
-        if self.waits and isinstance(self._last, Arrive) and choices.chance(25):
+        arriving = isinstance(self._last, Arrive | ExternalLoad)
+        if self.waits and isinstance(self._last, Arrive) and choices.chance(45):
             return self.external_load()
         if not self.left:
             self.idle += 1
@@ -136,7 +137,7 @@ class Grammar:
             if self.sessions and choices.chance(75):
                 return self.turn()
             return self.arrive()
-        if len(self.left) < self.burst and choices.chance(70 if isinstance(self._last, Arrive) else 30):
+        if len(self.left) < self.burst and choices.chance(70 if arriving else 30):
             return self.arrive()
         if self.parked() and choices.chance(35):
             return self.turn()
@@ -277,7 +278,7 @@ class Grammar:
         priority = choices.integer(0, 2) if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
-        if not session and rest <= 2 * self.unit and choices.chance(30):
+        if not session and rest <= 2 * self.unit and choices.chance(45):
             max_new = rest
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)
