@@ -18,7 +18,7 @@ from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked, state_parts
 
 
 def _shape(group: Group) -> tuple[str, int, int, bool, int, int]:
-    """Return what identifies a group: the block size only of attention, since vLLM chooses that of states."""
+    """Return what identifies a group; without the block size of states, which vLLM chooses."""
     size = group.block_size if group.kind == "attention" else 0
     return group.kind, size, group.layers, group.draft, group.window, group.chunk
 
