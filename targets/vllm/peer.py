@@ -20,7 +20,6 @@ from vllm.v1.worker.gpu import dp_utils as dp_utils_v2
 from vllm.v1.worker.gpu import model_runner
 
 from .compat import replaced
-from .graphs import Padding
 
 
 class _Experts:
@@ -37,7 +36,7 @@ def one_of_two(vllm_config: VllmConfig) -> Iterator[None]:
         yield
 
 
-class Peer(Padding):
+class Peer:
     """The other rank. It takes part in all collectives of this rank's runner from `begin` on."""
 
     def __init__(self, runner: Any, is_v2: bool, query: int) -> None:

@@ -157,7 +157,7 @@ class RealEngine:
         watch_sampling(self.runner, self.real, self.is_v2)
         kind = RealV2 if self.is_v2 else RealV1
         self.worker: RealV1 | RealV2 = kind(self.runner, self.recorder)
-        self.worker.padding = padding
+        self.worker.ranks = padding
         self.recorder.worker = self.worker
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         if config.mamba_cache_mode == "align":
