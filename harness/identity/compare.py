@@ -109,7 +109,7 @@ def _needs_what_is_unneeded(one: Evidence, other: Evidence) -> bool:
 def _overlap(one: Collection[str], other: Collection[str], weights: Mapping[str, float] | None = None) -> float:
     """Return the Jaccard index, of weighted members if there are weights (1 where none is listed).
 
-    0.5 for two empty sets, which tell nothing.
+    0.5 for two empty sets, which are no evidence.
     """
     first, second, each = set(one), set(other), weights or {}
     union = sum(each.get(member, 1.0) for member in first | second)

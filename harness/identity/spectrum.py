@@ -5,8 +5,8 @@ that only one of them reaches is a consequence of a decision before it. Returned
 another number) count only between runs that part nowhere else, since they travel through callers that decide nothing.
 
 Each passing neighbour has one vote, shared by the functions in which it decides otherwise: a neighbour that differs in
-two functions tells more than one that differs in sixty (nearest-neighbour queries, Renieris and Reiss 2003). A
-function of many lines is more likely to hold a defect than an accessor, so shares grow with the number of pairs of
+two functions is stronger evidence than one that differs in sixty (nearest-neighbour queries, Renieris and Reiss 2003).
+A function of many lines is more likely to hold a defect than an accessor, so shares grow with the number of pairs of
 lines that the failing run executed in it. The score of a function is its share of all votes; its place is the line at
 which most of them fall, the earliest if there are several.
 

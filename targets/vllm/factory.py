@@ -13,6 +13,8 @@ from .options import drafts_on_device, has_peer, is_v2
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
+_EXCLUDES = {"connector": dict.fromkeys(("store", "transfer"), frozenset({"resume"}))}
+"""Violations of sessions beside a KV connector are not explained yet (docs/explanation/vllm.md)."""
 _SERVING = {
     "reports": ("none", "all"),
     "reset": ("direct", "direct", "paused"),
@@ -122,6 +124,7 @@ class VllmFactory:
                 | ({"partial-hits"} if partial_hits else set())
                 | (_TRANSFERS if connectors else set())
             ),
+            excludes=_EXCLUDES if connectors and sessions else {},
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )

@@ -46,11 +46,11 @@ class ShadowMamba(nn.Module, MambaBase):
         config.compilation_config.static_forward_context[name] = self
 
     def get_state_shape(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of convolution buffer and temporal state."""
+        """Return the shapes of convolution buffer and temporal state, as far as the contract has them."""
         return ((self.buffer, 1),) * self.contract.conv + ((1,),) * self.contract.recurrent
 
     def get_state_dtype(self) -> tuple[torch.dtype, ...]:
-        """Return the dtypes of both: 64-bit tags."""
+        """Return the dtype of each part: 64-bit tags."""
         return (torch.int64,) * (self.contract.conv + self.contract.recurrent)
 
     @property
@@ -143,7 +143,7 @@ class ShadowMamba(nn.Module, MambaBase):
         return tuple(self.conv[row.conv, row.offset : row.offset + self.window].tolist())
 
     def _starts_from(self, row: StateRow, start: int | None, window: Tags | None) -> None:
-        """Record the reads of both: one record if they lie in one page."""
+        """Record the reads of temporal state and window: one record if they lie in one page."""
         temporal = start if row.has_temporal and self.contract.recurrent else None
         inputs = window if row.has_conv and self.contract.conv else None
         log, where = self.recorder.log, (row.row, self.group, self.index)
