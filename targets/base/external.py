@@ -2,8 +2,8 @@
 
 A hit of L tokens in the pool is extended by a load to L + E tokens if the store has every attention block after L and
 every state at exactly L + E; with `Layout.loads_complete_hits` also every block of local attention that the request
-still attends to, since its groups may lack blocks of the hit. A state cannot be assembled from parts: in a model with states, attention content alone is
-no hit.
+still attends to, since its groups may lack blocks of the hit. A state cannot be assembled from parts: in a model with
+states, attention content alone is no hit.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ freed; the trace decides which tokens are stored (`ExternalLoad`), how long a lo
 Loads are asynchronous, as those of all connectors of 0.33 for hybrid models: vLLM copies a state to the column where a
 request continues before it starts the loads of the step (`UMBPStoreScheduler` names this and the failures).
 `store` is a best-effort cache (as OffloadingConnector), `transfer` hands content over (as NixlConnector): there vLLM
-drops the output in flight of a preempted request, and a load may complete a local hit of full attention alone: it brings
-the blocks without a key (`get_unhashed_block_ids_all_groups`), in groups of local attention also those inside the hit.
+drops the output in flight of a preempted request, and a load may complete a local hit of full attention alone. It
+brings the blocks without a key (`get_unhashed_block_ids_all_groups`), of local attention also those inside the hit.
 """
 
 from __future__ import annotations
