@@ -13,8 +13,6 @@ from .options import drafts_on_device, has_peer, is_v2
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
-_EXCLUDES = {"connector": dict.fromkeys(("store", "transfer"), frozenset({"resume"}))}
-"""Violations of sessions beside a KV connector are not explained yet (docs/explanation/vllm.md)."""
 _SERVING = {
     "reports": ("none", "all"),
     "reset": ("direct", "direct", "paused"),
@@ -124,7 +122,6 @@ class VllmFactory:
                 | ({"partial-hits"} if partial_hits else set())
                 | (_TRANSFERS if connectors else set())
             ),
-            excludes=_EXCLUDES if connectors and sessions else {},
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
@@ -162,11 +159,6 @@ class VllmFactory:
             return "the V2 runner of this release does not schedule ahead of drafts without EAGLE's rules"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
-        if config.options.get("connector", "none") != "none" and config.options.get("reset") == "paused":
-            return "resets while the scheduler is paused are not driven beside a KV connector yet"
-        is_local = any(group.window or group.chunk for group in config.groups)
-        if is_local and config.options.get("connector") == "transfer":
-            return "connector=transfer is not driven beside local attention yet"
         staged = config.options.get("pipeline", "none") != "none"
         if staged and (not config.async_depth or config.num_speculative_tokens):
             return "pipeline stages are driven with steps in flight and without drafts"
