@@ -28,6 +28,7 @@ from ...targets.base.trace import (
     TraceError,
     check_config,
     needed_events,
+    needed_kinds,
 )
 from ..generate.overrides import RANKS, foreign_option
 
@@ -47,6 +48,8 @@ def refusal(trace: Trace, factory: TargetFactory) -> str:
         return f"configuration: {factory.name}: {reason}"
     if foreign := needed_events(trace.events) - factory.capabilities.events:
         return f"events: {factory.name} has no {', '.join(sorted(foreign))}"
+    if foreign := needed_kinds(trace.events) - factory.capabilities.features:
+        return f"documents: {factory.name} has no {', '.join(sorted(foreign))}"
     return ""
 
 

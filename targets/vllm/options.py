@@ -14,7 +14,15 @@ DROPPED_TOKENS = 1
 
 PREFILL_INTERVAL = 3
 """Steps from one with prefills to the next, with prefills=spaced."""
-PLAIN_SERVING = {"reports": "none", "reset": "direct", "prefills": "eager", "pipeline": "none"}
+PLAIN_SERVING = {
+    "reports": "none",
+    "reset": "direct",
+    "prefills": "eager",
+    "pipeline": "none",
+    "inputs": "tokens",
+    "replay": "0",
+    "conv_layout": "SD",
+}
 
 
 class StateParts(NamedTuple):
@@ -40,6 +48,22 @@ def is_v2(config: Config) -> bool:
     return config.options.get("runner", "v2") == "v2"
 
 
+def ring_entries(config: Config) -> int:
+    """Return the inputs that the ring of ReplaySSM holds, 0 without it."""
+    return int(config.options.get("replay", "0"))
+
+
+def has_adapters(config: Config) -> bool:
+    """Return True if requests may have LoRA adapters."""
+    return config.options.get("inputs", "tokens") == "adapters"
+
+
+def windows_are_last(config: Config) -> bool:
+    """Return True if the inputs of a convolution lie next to each other for each channel (vLLM's layout DS), False if
+    the channels of each input do (SD)."""
+    return config.options.get("conv_layout", "SD") == "DS"
+
+
 def reports_all(config: Config) -> bool:
     """Return True if the engine reports statistics and KV events."""
     return config.options.get("reports", "none") == "all"
@@ -51,7 +75,7 @@ def stages(config: Config) -> int:
 
 
 def serving_option(config: Config) -> str:
-    """Return "", or the first option of serving that is not at its first value, with this value."""
+    """Return "", or the first option that reproducers lack and that is not at its first value, with this value."""
     for name, plain in PLAIN_SERVING.items():
         value = config.options.get(name, plain)
         if value != plain:

@@ -52,11 +52,12 @@ class VllmTarget:
         self.engine = engine = engine or _shadow_engine(config)
         self.layout = engine.layout
         self.scheduler = engine.scheduler
-        self.keys = KeyBook(engine.hash_block_size)
+        self.keys = KeyBook(engine.hash_block_size, engine.drafter.truths)
         self.hasher = self.keys.recording(engine.hasher) if engine.hasher else None
         self.host = Host(engine.scheduler, engine.worker, self.keys)
         self.admissions = Admissions(engine.scheduler.kv_cache_manager)
         self.store = engine.store
+        self.inputs = getattr(engine, "inputs", None)
         if self.store:
             self.host.stored = self.store.pages
         self.sessions = self._sessions()
@@ -118,10 +119,11 @@ class VllmTarget:
             return []
         truth = truths[event.name] = Truth(event.prompt)
         self._priorities[event.name] = event.priority
-        self._add(event.name, truth.tokens[: truth.prompt_length], event.max_new_tokens, event.session)
+        self._add(event.name, truth, 0, event.max_new_tokens, event.session)
         return []
 
-    def _add(self, name: str, tokens: list[int], max_new_tokens: int, session: bool) -> None:
+    def _add(self, name: str, truth: Truth, first: int, max_new_tokens: int, session: bool) -> None:
+        """Add a request, or the next turn of a session, with the prompt of `truth` from position `first` on."""
         self._arrivals += 1
         parameters = SamplingParams(max_tokens=max_new_tokens, temperature=0.0, ignore_eos=True)
         # vLLM hashes a new turn's tokens alone, too, and never uses that.
@@ -129,6 +131,9 @@ class VllmTarget:
         arguments = compat.request_arguments(hasher, self._priorities[name], float(self._arrivals))
         if session and self.sessions:
             arguments["resumable"] = True
+        if self.inputs:
+            arguments |= self.inputs.arguments(truth, first)
+        tokens = truth.tokens[first : truth.prompt_length]
         self.scheduler.add_request(Request(name, tokens, parameters, **arguments))
 
     def resume(self, event: Resume) -> list[Record]:
@@ -145,7 +150,7 @@ class VllmTarget:
         truths = self.engine.drafter.truths
         truth = truths[event.name] = truths[event.name].continued(kept, event.prompt)
         self.keys.forget(event.name, kept)
-        self._add(event.name, truth.tokens[kept - again : truth.prompt_length], event.max_new_tokens, session=True)
+        self._add(event.name, truth, kept - again, event.max_new_tokens, session=True)
         return records
 
     def _let_go(self, name: str, records: list[Record]) -> None:
