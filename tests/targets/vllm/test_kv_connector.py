@@ -1,30 +1,22 @@
 """KV connectors on the released vLLM: loads that requests wait for, that break off or that are never used; blocks that
 are held until they are sent. The connector is ours (`targets/vllm/kv_connector.py`), everything that uses it vLLM's."""
 
-import datetime
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.findings.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
+from hybridfuzz.harness.findings.fixes import Fixes
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.coverage_tool import with_coverage
-from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, ExternalLoad, Group, ResetPrefixCache, Step
 from hybridfuzz.targets.base.trace import Trace as Made
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 TARGET = "vllm@0.33.0"
 STEPS = (Step(),) * 12
-
-
-@pytest.fixture(scope="module")
-def fixes() -> Fixes:
-    """The release with the fixes of all known causes."""
-    return apply_fixes(prepare(TARGET, print), read_fixes(BUILTIN, TARGET), TARGET, datetime.date.today())
 
 
 @pytest.fixture(scope="module")
