@@ -79,6 +79,7 @@ def prepare_process() -> None:
     graphs.prepare_process()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.
     compat.copy_in_one_tile()
+    compat.sample_in_torch()
     # The only compiled operator on the greedy path of the V1 runner.
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
     # The rendezvous has one participant. Its file is deleted now, since a worker may be killed at any time.

@@ -406,6 +406,24 @@ def adapter(name: str, number: int) -> Any:
     return LoRARequest(lora_name=name, lora_int_id=number, lora_path=f"/{name}")
 
 
+def has_movable_parameters() -> bool:
+    """Return True if the V1 runner's rows have sampling parameters as since 0.33: a mask of allowed tokens moves with
+    its request."""
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    return "allowed_token_ids_mask_cpu_tensor[last_req_index].fill_" in inspect.getsource(InputBatch)
+
+
+def sample_in_torch() -> None:
+    """Let the V1 sampler draw in PyTorch: its other kernels are compiled, and are not the cache's."""
+    with contextlib.suppress(ImportError):
+        from vllm.v1.sample.ops import topk_topp_sampler
+
+        if hasattr(topk_topp_sampler, "HAS_TRITON"):
+            topk_topp_sampler.HAS_TRITON = False
+            topk_topp_sampler.TopKTopPSampler.forward_cpu = topk_topp_sampler.TopKTopPSampler.forward_native
+
+
 def has_junctions() -> bool:
     """Return True if states can also be published where prompts fork beside EAGLE (0.33 and later)."""
     from vllm.config import CacheConfig

@@ -8,7 +8,7 @@ from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .options import drafts_on_device, has_adapters, has_peer, is_v2, ring_entries
+from .options import drafts_on_device, has_adapters, has_peer, is_v2
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
@@ -47,6 +47,7 @@ class VllmFactory:
     conv_layouts   the layout of convolution windows can be chosen
     junctions      states can be published where prompts fork, beside EAGLE
     inputs         requests may have images, adapters and salts
+    sampling       requests on the V1 runner may have sampling parameters
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class VllmFactory:
         conv_layouts: bool = False,
         junctions: bool = False,
         inputs: bool = False,
+        sampling: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -114,7 +116,8 @@ class VllmFactory:
             # pipeline: the steps in flight are those of two pipeline stages, with or without asynchronous scheduling.
             # data_parallel: rows of other ranks pad a batch by our rule, or by vLLM's coordination of two ranks.
             # inputs: prompts are token ids alone, or have images or LoRA adapters and salts (`inputs`).
-            # replay: entries of the ring with which Mamba 2 decodes replay inputs (ReplaySSM), 0 without it.
+            # sampling: greedy without parameters, or with parameters of each request's own (`sampling`).
+            # replay: entries of the ring with which Mamba 2 decodes replay inputs (ReplaySSM) where vLLM takes it.
             # conv_layout: of a window the channels of each input lie together (SD), or the inputs of each channel (DS).
             # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
@@ -128,9 +131,10 @@ class VllmFactory:
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
                 **(_CONNECTOR if connectors else {}),
                 **(_SERVING if serving_options else {}),
-                **({"replay": ("0", "0", "3", "6")} if replays else {}),
+                **({"replay": ("0", "3", "6")} if replays else {}),
                 **({"conv_layout": ("SD", "SD", "DS")} if conv_layouts else {}),
-                **({"inputs": ("tokens", "tokens", "images", "adapters")} if inputs else {}),
+                **({"sampling": ("greedy", "varied")} if sampling else {}),
+                **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
             },
             features=frozenset(
                 {"block-tables", "padding"}
@@ -199,12 +203,6 @@ class VllmFactory:
                 return "graphs in mode all need blocks of 128 tokens in this release"
             if any(group.kind == "mamba" and group.block_size % 8 for group in config.groups):
                 return "the convolution's kernel needs blocks of a multiple of 8 tokens in mode all"
-        if ring_entries(config) and (is_v2(config) or mixer != "mamba2" or config.num_speculative_tokens):
-            return "vLLM replays inputs of Mamba 2 on the V1 runner without drafts"
-        if ring_entries(config) and config.options.get("connector", "none") != "none":
-            return "vLLM refuses to replay inputs beside a KV connector"
-        if ring_entries(config) and config.mamba_cache_mode == "all":
-            return "in mode all the kernel that replays inputs takes only one of the two columns"
         if mixer == "mamba2":
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:
@@ -347,6 +345,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         conv_layouts=compat.has_conv_layouts(),
         junctions=compat.has_junctions(),
         inputs=compat.has_inputs(),
+        sampling=compat.has_movable_parameters(),
     )
     trial = Config(
         num_blocks=40,

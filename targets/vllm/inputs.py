@@ -1,10 +1,10 @@
 """What a request's token ids stand for: images, LoRA adapters, and stand-ins for the encoder and for LoRA.
 
 A document with a kind (`reference.tokens.KINDS`) becomes what a client of vLLM would send: an image with its hash and
-its placeholder tokens, a LoRA request, a cache salt. vLLM schedules the encoder, keeps its own cache of encoder outputs,
-limits the adapters of a step and moves their rows; here an encoder output is a name, and an adapter a number that is
-added to the content of a token. The layers compute with what the worker's own metadata says: a token of an image whose
-output the worker does not hold, or computed with the adapter of another row, has another content.
+its placeholder tokens, a LoRA request, a cache salt. vLLM schedules the encoder, keeps its own account of encoder
+outputs, limits the adapters of a step and moves their rows; here an encoder output is a name, and an adapter a number
+that is added to the content of a token. The layers compute with what the worker's own metadata says: a token of an
+image whose output the worker does not hold, or computed with the adapter of another row, has another content.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ PLAIN_SERVING = {
     "prefills": "eager",
     "pipeline": "none",
     "inputs": "tokens",
+    "sampling": "greedy",
     "replay": "0",
     "conv_layout": "SD",
 }
@@ -49,13 +50,27 @@ def is_v2(config: Config) -> bool:
 
 
 def ring_entries(config: Config) -> int:
-    """Return the inputs that the ring of ReplaySSM holds, 0 without it."""
-    return int(config.options.get("replay", "0"))
+    """Return the inputs that the ring of ReplaySSM holds, 0 without it.
+
+    The option has an effect only where vLLM takes it: Mamba 2 on the V1 runner, without drafts and KV connectors. In
+    mode all, which vLLM does not refuse, the kernel would write to the first of the two columns.
+    """
+    option = config.options.get
+    takes = not is_v2(config) and option("mixer") == "mamba2" and option("connector", "none") == "none"
+    if not takes or config.num_speculative_tokens or config.mamba_cache_mode == "all":
+        return 0
+    return int(option("replay", "0"))
 
 
 def has_adapters(config: Config) -> bool:
     """Return True if requests may have LoRA adapters."""
     return config.options.get("inputs", "tokens") == "adapters"
+
+
+def varies_sampling(config: Config) -> bool:
+    """Return True if requests have sampling parameters of their own: on the V1 runner without drafts, whose acceptance
+    depends on them."""
+    return config.options.get("sampling", "greedy") == "varied" and not (is_v2(config) or config.num_speculative_tokens)
 
 
 def windows_are_last(config: Config) -> bool:

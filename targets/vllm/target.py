@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import structs
-from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from ...reference.tokens import Truth
@@ -34,6 +33,7 @@ from ..base.trace import (
 )
 from . import compat, hooks
 from .options import reports_all
+from .sampling import parameters
 from .views import Admissions, Host, KeyBook, free_labelled
 
 
@@ -125,7 +125,6 @@ class VllmTarget:
     def _add(self, name: str, truth: Truth, first: int, max_new_tokens: int, session: bool) -> None:
         """Add a request, or the next turn of a session, with the prompt of `truth` from position `first` on."""
         self._arrivals += 1
-        parameters = SamplingParams(max_tokens=max_new_tokens, temperature=0.0, ignore_eos=True)
         # vLLM hashes a new turn's tokens alone, too, and never uses that.
         hasher = self.engine.hasher if name in self.scheduler.requests else self.hasher
         arguments = compat.request_arguments(hasher, self._priorities[name], float(self._arrivals))
@@ -133,8 +132,8 @@ class VllmTarget:
             arguments["resumable"] = True
         if self.inputs:
             arguments |= self.inputs.arguments(truth, first)
-        tokens = truth.tokens[first : truth.prompt_length]
-        self.scheduler.add_request(Request(name, tokens, parameters, **arguments))
+        tokens, chosen = truth.tokens[first : truth.prompt_length], parameters(self.config, name, truth, max_new_tokens)
+        self.scheduler.add_request(Request(name, tokens, chosen, **arguments))
 
     def resume(self, event: Resume) -> list[Record]:
         """Send the next turn of an idle session; no-op for others."""
