@@ -13,7 +13,7 @@ request is known in advance whatever the batching, caching, preemption and specu
 Content does not always follow from token ids alone. A document whose name begins with one of `KINDS` has tokens that
 others have, too, and content of its own:
 
-    image.NAME    an image: all its tokens are `PLACEHOLDER`, its content is that of the image of this name and length
+    image.NAME    images of up to `IMAGE_TOKENS` tokens, which are all `PLACEHOLDER`
     adapter.NAME  at the beginning of a prompt: the tokens of document `SHARED`, computed with a LoRA adapter, as are
                   all tokens after them
     salt.NAME     the same, but the content only counts as different: caches of different salts must not be shared
@@ -40,6 +40,7 @@ NO_INPUT = 0
 """Convolution input before the first token, and zeroed memory."""
 PLACEHOLDER = 1
 """The token that an engine sees at each position of an image."""
+IMAGE_TOKENS = 7
 SHARED = "a"
 KINDS = ("image", "adapter", "salt")
 CONTINUATION = "~"
@@ -155,7 +156,9 @@ class Truth:
             if document == CONTINUATION:
                 self.reach(len(self.tokens) + length)
             elif kind == "image":
-                self._show(f"{document}-{length}", length)
+                for first in range(0, length, IMAGE_TOKENS):
+                    size = min(IMAGE_TOKENS, length - first)
+                    self._show(f"{document}.{first}-{size}", size)
             elif kind and not self.tokens:
                 if kind == "adapter":
                     self.adapter = document

@@ -14,13 +14,15 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from ...reference.tokens import Truth, key_of
+from ...reference.tokens import IMAGE_TOKENS, PLACEHOLDER, Truth, key_of
 from ..base.trace import Config
 from . import compat
 from .options import has_adapters
 
 MISSING = 1
 """Added to the content of a token of an image whose encoder output the worker does not hold."""
+ENCODER_TOKENS = 2 * IMAGE_TOKENS - 2
+"""Tokens whose encoder outputs are computed in one step, and kept: those of at least one image."""
 MAX_ADAPTERS = 1
 """Adapters that may be in one step: fewer than requests have, so that vLLM's limit matters."""
 
@@ -39,7 +41,6 @@ class Inputs:
         """Number of an adapter -> its name."""
         self._active: Sequence[int] | None = None
         """Numbers of the adapters of a step's tokens, None for a step that has set none."""
-        self._room = config.max_model_len
 
     def arguments(self, truth: Truth, first: int) -> dict[str, Any]:
         """Return the arguments of a `Request` whose tokens are those of `truth` from position `first` on."""
@@ -60,10 +61,9 @@ class Inputs:
         return names.index(adapter) + 1
 
     def prepare(self, scheduler: Any, runner: Any) -> None:
-        """Give the scheduler a cache of encoder outputs as large as the largest image, and a limit of adapters; give
-        the runner a manager of adapters."""
-        scheduler.max_num_encoder_input_tokens = self._room
-        scheduler.encoder_cache_manager = type(scheduler.encoder_cache_manager)(cache_size=self._room)
+        """Give the scheduler small budgets of encoder outputs and adapters, and the runner a manager of adapters."""
+        scheduler.max_num_encoder_input_tokens = ENCODER_TOKENS
+        scheduler.encoder_cache_manager = type(scheduler.encoder_cache_manager)(cache_size=ENCODER_TOKENS)
         if self._is_adapting:
             scheduler.lora_config = SimpleNamespace(max_loras=MAX_ADAPTERS)
             runner.lora_manager = self
@@ -104,9 +104,9 @@ class Inputs:
             own = truth.contents(positions[row], tokens, self._key(truth, span.start))
             for image in truth.images:
                 if image.name not in self.encoded:
-                    for position in range(image.start, image.stop):
-                        if 0 <= position - positions[row] < len(own):
-                            own[position - positions[row]] += MISSING
+                    for index in range(image.start - positions[row], image.stop - positions[row]):
+                        if 0 <= index < len(own) and tokens[index] == PLACEHOLDER:
+                            own[index] += MISSING
             found = list(ids) if found is None else found
             found[span] = own
         return ids if found is None else found
