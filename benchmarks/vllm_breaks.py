@@ -72,7 +72,7 @@ BREAKS = (
           "tokens of the step in flight are published as if computed",
           "num_computed_tokens - request.num_in_flight_tokens,\n                    )",
           "num_computed_tokens,\n                    )",
-          "Harmless without pipeline parallelism, which no target here has: only known tokens have keys, and the step "
+          "Harmless without pipeline stages, which this run did not draw: only known tokens have keys, and the step "
           "in flight computes them before a step could hit them."),
     Break("chunk-past-boundary", SCHEDULER, ALIGN,
           "a chunk that starts inside a block runs past the boundary whose state is published",

@@ -66,6 +66,9 @@ class Grammar:
         self.config = config
         self.choices = choices
         self.capabilities = capabilities
+        self.events = capabilities.events_with(config.options)
+        """Tags of the events that are drawn with this configuration. The choices themselves depend on those that the
+        target has: where an option excludes an event, the draws that follow stay as they were."""
         self.left: dict[str, int] = {}
         """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
         self.uncomputed: dict[str, int] = {}
@@ -79,13 +82,11 @@ class Grammar:
         self.rare = self._enabled()
         self.burst = choices.pick((2, 3, 4, 6, 8, 1))
         self.short = choices.chance(50)
-        # Beside a KV connector of vLLM sessions are not driven yet (docs/explanation/vllm.md).
-        connected = config.options.get("connector", "none") != "none"
-        self.talks = "resume" in capabilities.events and choices.chance(50) and not connected
-        self.forks = self.talks and "fork" in capabilities.events and choices.chance(40)
-        self.waits = "async-loads" in capabilities.features
+        self.talks = "resume" in capabilities.events and choices.chance(50) and "resume" in self.events
+        self.forks = self.talks and "fork" in self.events and choices.chance(40)
+        self.waits = "async-loads" in capabilities.features and "external_load" in self.events
         """True if requests wait for loads, which an arrival then often brings: later the request runs already."""
-        self.cuts = self.talks and "truncate" in capabilities.events and choices.chance(50)
+        self.cuts = self.talks and "truncate" in self.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Return the rare events that this trace uses, with percentages. Each is off in about half of the traces."""
@@ -105,7 +106,8 @@ class Grammar:
             "crop": (8, self.crop),
             "reset": (3, Reset),
         }
-        return [rare[tag] for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
+        known = [tag for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
+        return [rare[tag] for tag in known if tag in self.events]
 
     def next_event(self) -> AnyEvent:
         """Return the next event of the trace."""
@@ -132,7 +134,7 @@ class Grammar:
             return self.external_load()
         if not self.left:
             self.idle += 1
-            if self.history and "dummy_run" in self.capabilities.events and choices.chance(25):
+            if self.history and "dummy_run" in self.events and choices.chance(25):
                 return self.dummy_run()
             if self.history and self.idle < 3 and choices.chance(25):
                 return self.step()

@@ -69,7 +69,7 @@ def _now(evidence: Evidence) -> list[str]:
 
 
 def _overlap(one: Collection[str], other: Collection[str]) -> float:
-    """Return the Jaccard index; 0.5 for two empty sets, which say nothing."""
+    """Return the Jaccard index; 0.5 for two empty sets, which are no evidence."""
     first, second = set(one), set(other)
     return len(first & second) / len(first | second) if first | second else 0.5
 

@@ -5,7 +5,8 @@ that only one of them reaches is a consequence of a decision before it. Returned
 another number) count only between runs that part nowhere else, since they travel through callers that decide nothing.
 
 Each passing neighbour has one vote, shared evenly by the functions in which it decides otherwise: a neighbour that
-differs in two functions tells more than one that differs in sixty (nearest-neighbour queries, Renieris and Reiss 2003).
+differs in two functions is stronger evidence than one that differs in sixty (nearest-neighbour queries, Renieris and
+Reiss 2003).
 The score of a function is its share of all votes; its place is the line at which most of them fall, the earliest if
 there are several.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -51,6 +52,7 @@ class Capabilities(Struct, frozen=True):
     attention_chunks  chunks of a chunked-local attention group, in blocks, () where a target has none
     options      the target's own switches and their values, drawn per trace
     accepts      further values of switches: a trace may have them, but they are not drawn
+    excludes     switch -> value -> event tags that are not drawn with it; a trace may have them
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
                  same on every machine
     traces_per_configuration  consecutive traces that share a configuration: for engines that are expensive to build and
@@ -85,6 +87,7 @@ class Capabilities(Struct, frozen=True):
     max_model_len: int = 96
     options: dict[str, tuple[str, ...]] = {}
     accepts: dict[str, tuple[str, ...]] = {}
+    excludes: dict[str, dict[str, frozenset[str]]] = {}
     traces_per_second: float = 4.0
     traces_per_configuration: int = 1
     features: frozenset[str] = frozenset()
@@ -95,6 +98,11 @@ class Capabilities(Struct, frozen=True):
     def has_pool(self) -> bool:
         """True if blocks come from a pool; False for plain caches."""
         return not self.features.isdisjoint({"pool", "block-tables"})
+
+    def events_with(self, options: Mapping[str, str]) -> frozenset[str]:
+        """Return the tags of the events that are drawn with these options of a configuration."""
+        excluded = (tags.get(options.get(name, "")) for name, tags in self.excludes.items())
+        return self.events.difference(*(tags for tags in excluded if tags))
 
 
 class Target(Protocol):

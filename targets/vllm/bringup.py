@@ -133,12 +133,12 @@ class Engine:
             self.layers = [*model.layers, *self._draft_layers]
             self._attach_layers(plan.worker)
             self._fill_pool()
-            padding = self._beside_ranks()
-            padding.begin_capture()
+            ranks = self._other_ranks()
+            ranks.begin_capture()
             if has_graphs(config):
                 graphs.capture(self.runner, self.recorder, self.is_v2)
-                if not has_peer(config):
-                    graphs.widen(self.runner, self.is_v2, padding)
+                if isinstance(ranks, graphs.Padding):
+                    graphs.widen(self.runner, self.is_v2, ranks)
             self.scheduler = self._build_scheduler(plan)
             caching = config.enable_prefix_caching
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
@@ -148,7 +148,7 @@ class Engine:
             self.store.attach(self.layout, self.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
-        self.worker.padding = padding
+        self.worker.ranks = ranks
         self.recorder.worker = self.worker
         self.inputs = self._take_inputs()
         self.recorder.attention_layers = [layer for layer in self.layers if isinstance(layer, ShadowAttention)]
@@ -195,8 +195,8 @@ class Engine:
 
         return one_of_two(self.vllm_config)
 
-    def _beside_ranks(self) -> graphs.Padding:
-        """Return what decides how many rows the other data-parallel ranks have."""
+    def _other_ranks(self) -> graphs.Ranks:
+        """Return the other data-parallel ranks."""
         if not has_peer(self.config):
             return graphs.Padding()
         from .peer import Peer

@@ -113,7 +113,7 @@ def prepare_zeroing(runner: Any, cache_config: Any) -> None:
 
 def has_connectors() -> bool:
     """Return True if a KV connector can serve a hybrid model with all of its results (0.32 and later): loads that fail
-    as a whole, states handed off at boundaries, blocks that are not zeroed since a load writes them."""
+    as a whole, states handed off at boundaries, blocks that are not zeroed because a load writes them."""
     from vllm.distributed.kv_transfer.kv_connector.v1 import base
 
     names = "bind_kv_cache_manager", "get_transfer_results", "get_loaded_kv_cache_group_ids"
@@ -122,7 +122,7 @@ def has_connectors() -> bool:
 
 def has_sessions() -> bool:
     """Return True if streaming input sessions can be driven: those whose waiting turns keep a queue and a place in the
-    batch of their own (0.33 and later)."""
+    batch of their own (0.31 and later)."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     names = "_update_request_as_session", "_holds_kv_blocks"
@@ -171,7 +171,7 @@ def most_drafts(config: VllmConfig) -> int:
 def speculative_modes() -> tuple[Mode, ...]:
     """Return the cache modes in which this release speculates: align since 0.17, all where Mamba 2 speculates.
 
-    PR #40454 (0.21) replaced all by align where there is speculation, until #41233 (0.22).
+    PR #40454 (0.20) replaced all by align where there is speculation, until #41233 (0.22).
     """
     from vllm.model_executor.models import config as configuration
 
@@ -183,7 +183,7 @@ def speculative_modes() -> tuple[Mode, ...]:
 
 
 def mixers() -> tuple[str, ...]:
-    """Return the state layers that a trace can have: Mamba 1 where there is mode all, which is mostly about it."""
+    """Return the state layers that a trace can have: Mamba 1 only where there is mode all, the mode made for it."""
     others = ("short_conv", "linear")
     return ("gdn", "mamba2", "mamba1", *others) if "all" in cache_modes() else ("gdn", "mamba2", *others)
 
@@ -545,7 +545,7 @@ def has_partial_hits() -> bool:
 
 
 def coordinates_ranks() -> bool:
-    """Return True if data-parallel ranks exchange what `peer` knows of (0.33)."""
+    """Return True if data-parallel ranks exchange exactly the fields that `peer` fills in (0.33)."""
     if not has_v2():
         return False
     from vllm.v1.worker.dp_utils import _run_ar
@@ -559,7 +559,8 @@ def coordinates_ranks() -> bool:
 
 
 def shares_state_indices() -> bool:
-    """Return True if the groups of GDN layers share metadata, with state indices computed for all at once (0.33)."""
+    """Return True if the groups of GDN layers share metadata, with state indices computed for all at once (0.31 and
+    later)."""
     from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
 
     return "mamba_aligned_state_indices" in inspect.getsource(GDNAttentionMetadataBuilder)

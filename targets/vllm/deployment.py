@@ -19,9 +19,9 @@ MODELS = {
 }
 """A public model for each kind of state layer."""
 CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector"}
-"""A connector of vLLM's that is used in the same way as that of a trace."""
+"""vLLM's own connector that serves requests in the same way, by the option `connector`."""
 FAILING = "MooncakeStoreConnector"
-"""The same for a store whose loads fail: OffloadingConnector asserts that they do not."""
+"""The one for `store` if loads fail: OffloadingConnector asserts that they do not."""
 UNUSUAL = frozenset(
     {
         "--prefix-match-unit",
@@ -95,7 +95,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
 
 
 def _release(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; those of the latest releases for a checkout without a version."""
+    """Return the first two numbers of a version; for a checkout without one, a release whose default runner is V2."""
     match = re.match(r"(\d+)\.(\d+)", version)
     found = (int(match[1]), int(match[2])) if match else (0, 0)
     return found if any(found) else V2_DEFAULT_SINCE

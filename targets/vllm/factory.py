@@ -13,6 +13,8 @@ from .options import drafts_on_device, has_adapters, has_peer, is_v2
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
+_EXCLUDES = {"connector": dict.fromkeys(("store", "transfer"), frozenset({"resume"}))}
+"""Violations of sessions beside a KV connector are not explained yet (docs/explanation/vllm.md)."""
 _SERVING = {
     "reports": ("none", "all"),
     "reset": ("direct", "direct", "paused"),
@@ -142,6 +144,7 @@ class VllmFactory:
                 | (_TRANSFERS if connectors else set())
                 | ({"images", "adapters"} if inputs else set())
             ),
+            excludes=_EXCLUDES if connectors and sessions else {},
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )

@@ -1,8 +1,8 @@
 """Records the device work of a step in the order in which it happens.
 
-vLLM's own functions for zeroing and copies are wrapped once per process (`install`). The wrappers report to the
-recorder of the engine that is open (one at a time). They derive nothing themselves: the columns that a fused copy moves
-are read from the arrays that its kernel reads.
+vLLM's own functions for copies are wrapped once per process (`install`), a runner's zeroing by `runner_adapter`. The
+wrappers report to the recorder of the engine that is open (one at a time). The columns that a fused copy moves follow
+from the arrays that its kernel reads, by the kernel's own arithmetic.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def _fused_postcopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> N
 
 
 def _rows(call: dict[str, Any], size: int) -> list[tuple[int, int]]:
-    """Yield (batch row, index into the per-request arrays of length `size`) of a fused copy.
+    """Return (batch row, index into the per-request arrays of length `size`) of a fused copy.
 
     Indices beyond the arrays are left out: the launch itself reports them as out of bounds.
     """

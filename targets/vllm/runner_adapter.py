@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from . import compat
-from .graphs import Padding
+from .graphs import Padding, Ranks
 from .hooks import Recorder
 
 Rows = Sequence[Sequence[int]]
@@ -25,12 +25,12 @@ class RunnerAdapter:
         self.recorder = recorder
         self.manager: Any = None
         self.is_dummy = False
-        self.padding = Padding()
+        self.ranks: Ranks = Padding()
         self.inputs: Any = None
 
     def execute(self, plan: Any, pad_to: int) -> Any:
         """Run one planned step beside ranks with `pad_to` rows; return the output, with sampled tokens on the host."""
-        self.padding.begin(pad_to)
+        self.ranks.begin(pad_to)
         with self.inputs.running(self.runner, plan) if self.inputs else nullcontext():
             output = self.runner.execute_model(plan)
             if output is None:
@@ -40,7 +40,7 @@ class RunnerAdapter:
     def dummy_run(self, rows: int) -> None:
         """Run a step without requests beside ranks with `rows` rows: if they replay a graph, so does this one."""
         self.is_dummy = True
-        self.padding.begin(rows)
+        self.ranks.begin(rows)
         try:
             compat.dummy_run(self.runner)
         finally:

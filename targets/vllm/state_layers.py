@@ -157,7 +157,7 @@ class ShadowMamba(nn.Module, MambaBase):
         return tuple(self.conv[row.conv, row.offset : row.offset + self.window].tolist())
 
     def _starts_from(self, row: StateRow, start: int | None, window: Tags | None) -> None:
-        """Record the reads of both: one record if they lie in one page."""
+        """Record the reads of temporal state and window: one record if they lie in one page."""
         temporal = start if row.has_temporal and self.contract.recurrent else None
         inputs = window if row.has_conv and self.contract.conv else None
         log, where = self.recorder.log, (row.row, self.group, self.index)

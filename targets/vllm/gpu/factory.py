@@ -62,7 +62,7 @@ class GpuFactory:
         )
 
     def supports(self, config: Config) -> str:
-        """Empty, or why this configuration cannot be had; the workload draws another one then."""
+        """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         if {group.kind for group in config.groups} != {"mamba", "attention"}:
             return "its models have layers of both kinds"
         if any(group.block_size % 16 for group in config.groups):
@@ -89,7 +89,7 @@ class GpuFactory:
         if not has_layers(mixer, layer_kinds(config)):
             return "Jamba's layers have a period: as many state layers before each attention layer"
         if mixer in NO_DRAFTS and config.num_speculative_tokens:
-            return f"vLLM has no speculation for mixer={mixer}"
+            return f"mixer={mixer} is not driven with speculation on real models"
         if STATE_KIND.get(mixer, mixer) == "mamba2":
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:

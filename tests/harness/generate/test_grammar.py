@@ -223,3 +223,21 @@ def test_the_grammar_draws_for_any_configuration() -> None:
     grammar = Grammar(config, CLEAN.capabilities, RandomChoices(1))
     events = [grammar.next_event() for _ in range(200)]
     assert all(fits(config, event) for event in events if isinstance(event, Arrive))
+
+
+def test_excluded_events_are_not_drawn_and_other_configurations_keep_their_traces() -> None:
+    """`Capabilities.excludes`: the random choices are those of a target without it, so only these traces change."""
+    saving = {"connector_saves": {"yes": frozenset({"resume", "park", "fork", "truncate", "abort", "dummy_run"})}}
+    narrowed = msgspec.structs.replace(CLEAN.capabilities, excludes=saving)
+    differing = 0
+    for index in range(60):
+        trace, before = draw_trace(narrowed, 3, index), draw_trace(CLEAN.capabilities, 3, index)
+        assert trace.config == before.config
+        if trace.config.options["connector_saves"] == "no":
+            assert trace == before
+            continue
+        differing += trace != before
+        tags = {str(event.__struct_config__.tag) for event in trace.events}
+        assert not tags & saving["connector_saves"]["yes"]
+        assert not any(isinstance(event, Arrive) and event.session for event in trace.events)
+    assert differing > 5
