@@ -54,6 +54,8 @@ ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
 SESSIONS_MAX = 6
 DOCUMENTS = ("a", "b", "c")
+OTHER_DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
+"""Documents where the option `inputs` has this value."""
 
 
 class Grammar:
@@ -76,6 +78,7 @@ class Grammar:
         """Sessions that are not closed -> the most tokens that they can have."""
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
+        self.documents = OTHER_DOCUMENTS.get(config.options.get("inputs", ""), DOCUMENTS)
         self.rare = self._enabled()
         self.burst = choices.pick((2, 3, 4, 6, 8, 1))
         self.short = choices.chance(50)
@@ -229,7 +232,7 @@ class Grammar:
         prompt = self.length(min(room - max_new, 2 * self.unit))
         self.sessions[name] += prompt + max_new
         self.expect(name, prompt, max_new)
-        return Resume(name, ((self.choices.pick(DOCUMENTS), prompt),), max_new)
+        return Resume(name, ((self.choices.pick(self.documents), prompt),), max_new)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
         """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
@@ -270,7 +273,7 @@ class Grammar:
         room = (config.max_model_len - max_new) // (2 if session else 1)
         path = self._shared_path(room) if self.history and choices.chance(75) else None
         if path is None:
-            path = ((choices.pick(DOCUMENTS), self.length(room)),)
+            path = ((choices.pick(self.documents), self.length(room)),)
         priority = choices.integer(0, 2) if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
@@ -297,7 +300,7 @@ class Grammar:
             output = min(choices.integer(1, earlier.max_new_tokens), earlier.max_new_tokens)
             path = (*path, ("~", output))
             if kind == 3:
-                path = (*path, (choices.pick(DOCUMENTS), self.length(self.unit)))
+                path = (*path, (choices.pick(self.documents), self.length(self.unit)))
         used = sum(length for _, length in path)
         return path if used <= room and len(path) <= 16 else None
 
