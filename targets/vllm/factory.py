@@ -126,7 +126,7 @@ class VllmFactory:
                 "graphs": ("decode", "none") if graphs else ("none",),
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
-                **({"metadata": ("each", "shared")} if shared_metadata else {}),
+                **({"metadata": ("each", "each", "shared", "shared")} if shared_metadata else {}),
                 **({"data_parallel": ("1", "2")} if coordinates else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
                 **(_CONNECTOR if connectors else {}),
