@@ -53,9 +53,6 @@ EVENTS_MAX = 100
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
 SESSIONS_MAX = 6
-DOCUMENTS = ("a", "b", "c")
-OTHER_DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
-"""Documents where the option `inputs` has this value."""
 
 
 class Grammar:
@@ -78,7 +75,7 @@ class Grammar:
         """Sessions that are not closed -> the most tokens that they can have."""
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
-        self.documents = OTHER_DOCUMENTS.get(config.options.get("inputs", ""), DOCUMENTS)
+        self.documents = capabilities.documents_with(config.options)
         self.rare = self._enabled()
         self.burst = choices.pick((2, 3, 4, 6, 8, 1))
         self.short = choices.chance(35)
