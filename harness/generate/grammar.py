@@ -49,11 +49,10 @@ from .avoid import AVOID_PERCENT, REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
 
-EVENTS_MAX = 160
+EVENTS_MAX = 100
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
 SESSIONS_MAX = 6
-DOCUMENTS = ("a", "b", "c")
 
 
 class Grammar:
@@ -64,6 +63,9 @@ class Grammar:
         self.config = config
         self.choices = choices
         self.capabilities = capabilities
+        self.events = capabilities.events_with(config.options)
+        """Tags of the events that are drawn with this configuration. The choices themselves depend on those that the
+        target has: where an option excludes an event, the draws that follow stay as they were."""
         self.left: dict[str, int] = {}
         """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
         self.uncomputed: dict[str, int] = {}
@@ -73,16 +75,15 @@ class Grammar:
         """Sessions that are not closed -> the most tokens that they can have."""
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
+        self.documents = capabilities.documents_with(config.options)
         self.rare = self._enabled()
         self.burst = choices.pick((2, 3, 4, 6, 8, 1))
-        self.short = choices.chance(50)
-        # Beside a KV connector of vLLM sessions are not driven yet (docs/explanation/vllm.md).
-        connected = config.options.get("connector", "none") != "none"
-        self.talks = "resume" in capabilities.events and choices.chance(50) and not connected
-        self.forks = self.talks and "fork" in capabilities.events and choices.chance(40)
-        self.waits = "async-loads" in capabilities.features
+        self.short = choices.chance(35)
+        self.talks = "resume" in capabilities.events and choices.chance(50) and "resume" in self.events
+        self.forks = self.talks and "fork" in self.events and choices.chance(40)
+        self.waits = "async-loads" in capabilities.features and "external_load" in self.events
         """True if requests wait for loads, which an arrival then often brings: later the request runs already."""
-        self.cuts = self.talks and "truncate" in capabilities.events and choices.chance(50)
+        self.cuts = self.talks and "truncate" in self.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Return the rare events that this trace uses, with percentages. Each is off in about half of the traces."""
@@ -102,7 +103,8 @@ class Grammar:
             "crop": (8, self.crop),
             "reset": (3, Reset),
         }
-        return [rare[tag] for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
+        known = [tag for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
+        return [rare[tag] for tag in known if tag in self.events]
 
     def next_event(self) -> AnyEvent:
         """Return the next event of the trace."""
@@ -114,7 +116,7 @@ class Grammar:
 
     def all_events(self) -> tuple[AnyEvent, ...]:
         """Return the events of a trace: a number of them, then more without arrivals until the requests have ended."""
-        count = self.choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
+        count = self.choices.pick((12, 25, 25, 50, 50, EVENTS_MAX))
         events = [self.next_event() for _ in range(count)]
         self.burst = 0
         while self.left and len(events) < count + ENDING_MAX:
@@ -125,18 +127,19 @@ class Grammar:
 
     def _draw(self) -> AnyEvent:
         choices = self.choices
-        if self.waits and isinstance(self._last, Arrive) and choices.chance(25):
+        arriving = isinstance(self._last, Arrive | ExternalLoad)
+        if self.waits and isinstance(self._last, Arrive) and choices.chance(45):
             return self.external_load()
         if not self.left:
             self.idle += 1
-            if self.history and "dummy_run" in self.capabilities.events and choices.chance(25):
+            if self.history and "dummy_run" in self.events and choices.chance(25):
                 return self.dummy_run()
             if self.history and self.idle < 3 and choices.chance(25):
                 return self.step()
             if self.sessions and choices.chance(75):
                 return self.turn()
             return self.arrive()
-        if len(self.left) < self.burst and choices.chance(70 if isinstance(self._last, Arrive) else 30):
+        if len(self.left) < self.burst and choices.chance(70 if arriving else 30):
             return self.arrive()
         if self.parked() and choices.chance(35):
             return self.turn()
@@ -227,7 +230,7 @@ class Grammar:
         prompt = self.length(min(room - max_new, 2 * self.unit))
         self.sessions[name] += prompt + max_new
         self.expect(name, prompt, max_new)
-        return Resume(name, ((self.choices.pick(DOCUMENTS), prompt),), max_new)
+        return Resume(name, ((self.choices.pick(self.documents), prompt),), max_new)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
         """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
@@ -248,32 +251,39 @@ class Grammar:
             if self.left[name] <= 0:
                 del self.left[name]
 
-    def length(self, most: int) -> int:
-        """Return a length in 1..most, clustered around block boundaries."""
+    def length(self, most: int, before: int = 0) -> int:
+        """Return a length in 1..most. Behind `before` tokens it ends near a block boundary: what meets a boundary is a
+        sequence, not the last part of it."""
         choices, config = self.choices, self.config
         if choices.chance(25):
             return choices.integer(1, most)
         size = choices.pick(config.groups).block_size
         k = config.num_speculative_tokens
         near = choices.pick((0, -1, 1, k, k + 1, config.conv_width - 1))
-        return min(max(choices.integer(0, most // size) * size + near, 1), most)
+        length = choices.integer(before // size, (before + most) // size) * size + near - before
+        if before and not 1 <= length <= most:  # no boundary is within reach
+            return choices.integer(1, most)
+        return min(max(length, 1), most)
 
     def arrive(self) -> Arrive:
         """Return an arrival with a new prompt, or with one that shares a prefix with earlier ones."""
         choices, config = self.choices, self.config
         name = f"r{len(self.history)}"
         new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
-        max_new = self.length(new_max) if choices.chance(70) else choices.integer(1, min(4, new_max))
+        near = choices.chance(70)
+        max_new = self.length(new_max) if near else choices.integer(1, min(4, new_max))
         session = self.talks and choices.chance(60)
         room = (config.max_model_len - max_new) // (2 if session else 1)
         path = self._shared_path(room) if self.history and choices.chance(75) else None
         if path is None:
-            path = ((choices.pick(DOCUMENTS), self.length(room)),)
+            path = ((choices.pick(self.documents), self.length(room)),)
         priority = choices.integer(0, 2) if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
-        if not session and rest <= 2 * self.unit and choices.chance(30):
+        if not session and rest <= 2 * self.unit and choices.chance(45):
             max_new = rest
+        elif near:
+            max_new = self.length(max_new if session else min(new_max, rest), total)
         event = Arrive(name, path, max_new, priority, session)
         self.history.append(event)
         if session:
@@ -290,12 +300,14 @@ class Grammar:
         kind = choices.integer(0, 3)
         if kind == 1:
             document, length = path[-1]
-            path = (*path[:-1], (document, self.length(max(length + self.unit, 1))))
+            before = sum(length for _, length in path[:-1])
+            path = (*path[:-1], (document, self.length(max(length + self.unit, 1), before)))
         elif kind >= 2:
-            output = min(choices.integer(1, earlier.max_new_tokens), earlier.max_new_tokens)
-            path = (*path, ("~", output))
+            before = sum(length for _, length in path)
+            path = (*path, ("~", self.length(earlier.max_new_tokens, before)))
             if kind == 3:
-                path = (*path, (choices.pick(DOCUMENTS), self.length(self.unit)))
+                before += path[-1][1]
+                path = (*path, (choices.pick(self.documents), self.length(self.unit, before)))
         used = sum(length for _, length in path)
         return path if used <= room and len(path) <= 16 else None
 
@@ -314,10 +326,19 @@ class Grammar:
         chunks = {}
         if "chunks" in self.capabilities.features and choices.chance(12):
             chunks[self.live_name()] = choices.integer(1, self.unit + 2)
-        budget = choices.integer(k + 1, config.max_num_batched_tokens) if choices.chance(20) else None
+        budget = self.budget() if choices.chance(20) else None
         self.advance(budget or config.max_num_batched_tokens, right)
         pad_to = choices.integer(1, 8) if choices.chance(10) else 0
         return Step(budget, chunks, drafts, right, per_request, pad_to)
+
+    def budget(self) -> int:
+        """Return a token budget. Half of them end among rows that decode, or right behind them: a budget leaves rows
+        out, or cuts a prompt short, only if it is smaller than what the batch wants."""
+        choices, most = self.choices, self.config.max_num_batched_tokens
+        decode = 1 + self.config.num_speculative_tokens
+        if choices.chance(50):
+            return choices.integer(decode, most)
+        return min(choices.integer(1, max(len(self.left), 1)) * decode + choices.pick((0, 1, decode)), most)
 
     def external_load(self) -> ExternalLoad:
         """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""

@@ -37,9 +37,9 @@ MODELS = {
     "linear": Model("plain linear attention", "BailingMoeV2_5ForCausalLM", '"$MODEL"', True),
 }
 CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector"}
-"""A connector of vLLM's that is used in the same way as that of a trace."""
+"""vLLM's own connector that serves requests in the same way, by the option `connector`."""
 FAILING = "MooncakeStoreConnector"
-"""The same for a store whose loads fail: OffloadingConnector asserts that they do not."""
+"""The one for `store` if loads fail: OffloadingConnector asserts that they do not."""
 UNUSUAL = frozenset(
     {
         "--prefix-match-unit",
@@ -122,7 +122,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
 
 
 def _release(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; those of the latest releases for a checkout without a version."""
+    """Return the first two numbers of a version; for a checkout without one, a release whose default runner is V2."""
     match = re.match(r"(\d+)\.(\d+)", version)
     found = (int(match[1]), int(match[2])) if match else (0, 0)
     return found if any(found) else V2_DEFAULT_SINCE
