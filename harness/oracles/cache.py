@@ -233,6 +233,9 @@ class HitValidity(Oracle):
         for key in keys_needed(index, group, tags, row.hit - inside, inside + row.external):
             column = key.depth // group.block_size - 1
             block = columns[column] if column < len(columns) else None
+            completes = context.layout.loads_complete_hits and row.external and group.is_local
+            if completes and block is not None and block not in view.published:
+                continue  # it is loaded: checked when it is read (S2, S4)
             if block is None or view.published.get(block) != key:
                 holds = view.published.get(block) if block is not None else None
                 other = f"published as depth {holds.depth} of another prefix" if holds else "which is not published"

@@ -13,8 +13,6 @@ from .options import drafts_on_device, has_adapters, has_peer, is_v2
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
-_EXCLUDES = {"connector": dict.fromkeys(("store", "transfer"), frozenset({"resume"}))}
-"""Violations of sessions beside a KV connector are not explained yet (docs/explanation/vllm.md)."""
 _SERVING = {
     "reports": ("none", "all"),
     "reset": ("direct", "direct", "paused"),
@@ -128,7 +126,7 @@ class VllmFactory:
                 "graphs": ("decode", "none") if graphs else ("none",),
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
-                **({"metadata": ("each", "shared")} if shared_metadata else {}),
+                **({"metadata": ("each", "each", "shared", "shared")} if shared_metadata else {}),
                 **({"data_parallel": ("1", "2")} if coordinates else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
                 **(_CONNECTOR if connectors else {}),
@@ -144,7 +142,6 @@ class VllmFactory:
                 | (_TRANSFERS if connectors else set())
                 | ({"images", "adapters"} if inputs else set())
             ),
-            excludes=_EXCLUDES if connectors and sessions else {},
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
@@ -184,11 +181,6 @@ class VllmFactory:
             return "the V1 runner would load a real drafter for eagle_block_drop"
         if reason := self._inputs(config):
             return reason
-        if config.options.get("connector", "none") != "none" and config.options.get("reset") == "paused":
-            return "resets while the scheduler is paused are not driven beside a KV connector yet"
-        is_local = any(group.window or group.chunk for group in config.groups)
-        if is_local and config.options.get("connector") == "transfer":
-            return "connector=transfer is not driven beside local attention yet"
         staged = config.options.get("pipeline", "none") != "none"
         if staged and (not config.async_depth or config.num_speculative_tokens):
             return "pipeline stages are driven with steps in flight and without drafts"

@@ -15,7 +15,8 @@ Loads are asynchronous, as those of all connectors of 0.33 for hybrid models: vL
 request continues before it starts the loads of the step (a comment in `UMBPStoreScheduler` gives this reason, and the
 one for failures of whole requests).
 `store` is a best-effort cache (as OffloadingConnector), `transfer` hands content over (as NixlConnector): there vLLM
-drops the output in flight of a preempted request, and a load may complete a local hit of attention alone.
+drops the output in flight of a preempted request, and a load may complete a local hit of full attention alone. It
+brings the blocks without a key (`get_unhashed_block_ids_all_groups`), of local attention also those inside the hit.
 """
 
 from __future__ import annotations
@@ -229,6 +230,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
             for index, group in enumerate(store.layout.groups)
             for key in keys_to_load(store.layout, index, self._tags(request), local, total)
             for column in [key.depth // group.block_size - 1]
+            if blocks.blocks[index][column].block_hash is None
         ]
         load = Load(name, store.step, tuple(pages), store.delay(name), name in store.breaking)
         store.plan(load, local, total)

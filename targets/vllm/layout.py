@@ -112,4 +112,5 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         publish_unit=units.published,
         keeps_every_state=config.options.get("retention", "dense") == "dense",
         resume_drops=DROPPED_TOKENS,
+        loads_complete_hits=config.options.get("connector") == "transfer",
     )

@@ -193,9 +193,9 @@ class VllmTarget:
 
     def _schedule(self) -> Any:
         self._preempted, self.admissions.counts = [], {}
-        # Sessions only: requests whose load broke off are admitted anew.
+        # Sessions only, and none whose load broke off: these are admitted anew.
         holding = getattr(self.scheduler, "kv_holding_waiting", ())
-        self._resuming = {one.request_id for one in holding if one.resumable}
+        self._resuming = {one.request_id for one in holding if one.resumable and one.num_computed_tokens}
         self._scheduling = True
         if self.store:
             self.store.begin_planning(self.step)
