@@ -98,6 +98,7 @@ class Layout:
                  hit can use; 0 for each block as soon as it is computed
     eagle        the groups that `eagle_drop` is about, None for `eagle_groups`' rule
     resume_drops number of tokens at the end of a session's turn that the next turn leaves out
+    loads_complete_hits  a load from outside the pool also brings what local attention lacks of the hit before it
     keeps_every_state  the state at each boundary is published; False where an engine keeps a selection of its own
     """
 
@@ -122,6 +123,7 @@ class Layout:
     eagle_unit: int = 0
     publish_unit: int = 0
     resume_drops: int = 0
+    loads_complete_hits: bool = False
 
     def __post_init__(self) -> None:
         assert self.groups, "a layout needs at least one group"

@@ -1,6 +1,6 @@
 """Keeps most drawn traces away from the circumstances of known bugs, so that a campaign reaches what lies behind them.
 
-Circumstances are what can be told from a trace without running it: values of configuration switches, and traits. A
+Circumstances are what can be read from a trace without running it: values of configuration switches, and traits. A
 drawn trace to which they apply is drawn again in `AVOID_PERCENT` of a hundred cases and kept in the others: what shows
 only under the same circumstances must be found as well.
 """
@@ -52,7 +52,7 @@ def switch_values(config: Config) -> dict[str, str]:
 
 
 def traits_of(trace: Trace) -> frozenset[str]:
-    """Return what can be told about the events of a trace without running it."""
+    """Return what can be read from the events of a trace without running it."""
     return frozenset(_traits(trace))
 
 

@@ -58,9 +58,10 @@ def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str
             config = msgspec.structs.replace(config, num_blocks=config.smallest_pool() + choices.integer(0, 12))
         try:
             check_config(config)
-            reason = factory_supports(config)
         except TraceError as error:
             reason = str(error)
+        else:
+            reason = factory_supports(config)
         return None if reason else config
 
     trial = settings

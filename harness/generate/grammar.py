@@ -53,7 +53,6 @@ EVENTS_MAX = 100
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
 SESSIONS_MAX = 6
-DOCUMENTS = ("a", "b", "c")
 
 
 class Grammar:
@@ -64,6 +63,9 @@ class Grammar:
         self.config = config
         self.choices = choices
         self.capabilities = capabilities
+        self.events = capabilities.events_with(config.options)
+        """Tags of the events that are drawn with this configuration. The choices themselves depend on those that the
+        target has: where an option excludes an event, the draws that follow stay as they were."""
         self.left: dict[str, int] = {}
         """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
         self.uncomputed: dict[str, int] = {}
@@ -73,16 +75,15 @@ class Grammar:
         """Sessions that are not closed -> the most tokens that they can have."""
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
+        self.documents = capabilities.documents_with(config.options)
         self.rare = self._enabled()
         self.burst = choices.pick((2, 3, 4, 6, 8, 1))
         self.short = choices.chance(35)
-        # Beside a KV connector of vLLM sessions are not driven yet (docs/explanation/vllm.md).
-        connected = config.options.get("connector", "none") != "none"
-        self.talks = "resume" in capabilities.events and choices.chance(50) and not connected
-        self.forks = self.talks and "fork" in capabilities.events and choices.chance(40)
-        self.waits = "async-loads" in capabilities.features
+        self.talks = "resume" in capabilities.events and choices.chance(50) and "resume" in self.events
+        self.forks = self.talks and "fork" in self.events and choices.chance(40)
+        self.waits = "async-loads" in capabilities.features and "external_load" in self.events
         """True if requests wait for loads, which an arrival then often brings: later the request runs already."""
-        self.cuts = self.talks and "truncate" in capabilities.events and choices.chance(50)
+        self.cuts = self.talks and "truncate" in self.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Return the rare events that this trace uses, with percentages. Each is off in about half of the traces."""
@@ -102,7 +103,8 @@ class Grammar:
             "crop": (8, self.crop),
             "reset": (3, Reset),
         }
-        return [rare[tag] for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
+        known = [tag for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
+        return [rare[tag] for tag in known if tag in self.events]
 
     def next_event(self) -> AnyEvent:
         """Return the next event of the trace."""
@@ -132,7 +134,7 @@ class Grammar:
             return self.external_load()
         if not self.left:
             self.idle += 1
-            if self.history and "dummy_run" in self.capabilities.events and choices.chance(25):
+            if self.history and "dummy_run" in self.events and choices.chance(25):
                 return self.dummy_run()
             if self.history and self.idle < 3 and choices.chance(25):
                 return self.step()
@@ -230,7 +232,7 @@ class Grammar:
         prompt = self.length(min(room - max_new, 2 * self.unit))
         self.sessions[name] += prompt + max_new
         self.expect(name, prompt, max_new)
-        return Resume(name, ((self.choices.pick(DOCUMENTS), prompt),), max_new)
+        return Resume(name, ((self.choices.pick(self.documents), prompt),), max_new)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
         """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
@@ -276,7 +278,7 @@ class Grammar:
         room = (config.max_model_len - max_new) // (2 if session else 1)
         path = self._shared_path(room) if self.history and choices.chance(75) else None
         if path is None:
-            path = ((choices.pick(DOCUMENTS), self.length(room)),)
+            path = ((choices.pick(self.documents), self.length(room)),)
         priority = choices.integer(0, 2) if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
@@ -307,7 +309,7 @@ class Grammar:
             path = (*path, ("~", self.length(earlier.max_new_tokens, before)))
             if kind == 3:
                 before += path[-1][1]
-                path = (*path, (choices.pick(DOCUMENTS), self.length(self.unit, before)))
+                path = (*path, (choices.pick(self.documents), self.length(self.unit, before)))
         used = sum(length for _, length in path)
         return path if used <= room and len(path) <= 16 else None
 

@@ -4,7 +4,7 @@ Hypothesis draws some examples of the state machine in one go, from a seed; `ROU
 Trace n is number n % ROUND of round n // ROUND, so that a number means the same trace in every process, whatever ran
 before: generation does not depend on how traces end. (Hypothesis varies its own earlier examples within a run.)
 
-A failing trace is told to Hypothesis afterwards, so that its database keeps the choices that led to it (`keep`);
+A failing trace is reported to Hypothesis afterwards, so that its database keeps the choices that led to it (`keep`);
 `kept` draws the traces of the database again. Hypothesis never shrinks here.
 
 Not for workers: engines' environments do not have Hypothesis.
@@ -56,7 +56,7 @@ class Drawn(NamedTuple):
 
 
 class Fails(Exception):
-    """Tells Hypothesis that an example fails. Each signature has a subclass: Hypothesis sorts failures by type."""
+    """Reports to Hypothesis that an example fails. Each signature has a subclass: Hypothesis sorts failures by type."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -7,5 +7,6 @@ facts        facts about the steps up to a violation
 origins      facts about where a wrong value came from
 spectrum     the place in the engine's code where failing and passing runs part
 compare      decides whether failures have one cause
+weights      fitted numbers of `compare`
 evidence     what is known about the cause of a failure: plain data
 """

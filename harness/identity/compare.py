@@ -1,13 +1,17 @@
 """Decides whether failures have one cause, from their evidence.
 
-The likeness of two failures is the estimated probability that they have one cause: a logistic function of five kinds
-of evidence, each between 0 and 1:
+The likeness of two failures is the estimated probability that they have one cause: a logistic function of six kinds
+of evidence (`weights` has the fitted numbers):
 
     votes     the lines at which their passing neighbours decide otherwise, as cosine of the shares
-    now       the facts of the violating step, as overlap (Jaccard index)
-    origins   the facts about where the wrong value came from, as overlap
+    now       the facts of the violating step, as overlap (Jaccard index of weighted facts)
+    origins   the facts about where the wrong value came from, as overlap of weighted facts
     switches  the configuration switches that are necessary, as overlap
     symptom   the same signature and the same relation between expected and observed
+    implementations
+              a switch of the engine that chooses code by name (a runner, a kernel, a kind of graph) speaks against one
+              cause if one failure needs the choice that the other does not have, or fails without: the defect is in
+              code that the other one does not run
 
 Two groups of failures are as like as their traces are in the mean (average linkage): one odd trace neither draws others
 to its finding nor joins two findings. Two findings that need the same two or more switches join at a lower likeness:
@@ -15,16 +19,17 @@ the victim of a cause may be the request that triggers it or another one, with d
 one cause breaks several invariants, and several causes break the same one. Without votes (a target that names no
 packages, a lost process, no passing neighbour) a trace is no reason for a further finding behind a signature.
 
-The weights are a logistic regression on the pairs of 190 failing traces of vLLM 0.33.0 (seeds 900 to 913) and of 20
-mixtures of mutants, all causes of equal weight; figures on these and on other traces are in benchmarks/identity.md.
 Tried and rejected: a weighted mean with a threshold instead of probabilities (four causes of mutants in three findings
-each); quadratic terms and boosted trees (no better on other traces); facts weighted by their rarity; the arcs in which
-a failing trace and its nearest passing neighbour part, as overlap, and the likeness to the nearest trace of a finding
-(five findings for the commonest cause of vLLM, and links between two causes by a single trace); functions instead of
-lines (a scheduler is one function); the facts of the step before, and what passing neighbours lack (`needed`), which
-split causes; a second, agglomerative pass at the end (more findings, no fewer errors); facts without the distinction
-of own and other rows (no fewer errors); joining findings that need the same single switch (twice the errors on
-mutants).
+each); quadratic terms and boosted trees (no better on other traces); facts weighted by their rarity; all facts with
+equal weights (three of ten causes of vLLM without a finding, on unfitted mutants three causes in three findings); facts
+weighted by how constant they are within a finding (Beta-Bernoulli: lost causes and split ones); the cache mode and
+numbers among the implementations (splits on mutants: a cause shows in several modes under different conditions); the
+arcs in which a failing trace and its nearest passing neighbour part, as overlap, and the likeness to the nearest trace
+of a finding (five findings for the commonest cause of vLLM, and links between two causes by a single trace); functions
+instead of lines (a scheduler is one function); the facts of the step before, and what passing neighbours lack
+(`needed`), which split causes; a second, agglomerative pass at the end (more findings, no fewer errors); facts without
+the distinction of own and other rows (no fewer errors); joining findings that need the same single switch (twice the
+errors on mutants).
 """
 
 from __future__ import annotations
@@ -33,29 +38,41 @@ from collections.abc import Collection, Mapping, Sequence
 from math import exp, hypot
 from statistics import fmean
 
+from ...targets.base.trace import Config
 from .evidence import Condition, Evidence, FindingEvidence
+from .weights import (
+    BIAS,
+    CONTRADICTION,
+    FACTS,
+    NOW,
+    ORIGIN_FACTS,
+    ORIGINS,
+    SAME,
+    SAME_SWITCHES,
+    SWITCHES,
+    SWITCHES_MIN,
+    SYMPTOM,
+    UNNEEDED,
+    VOTES,
+    WITHOUT_VOTES,
+)
 
-VOTES, NOW, ORIGINS, SWITCHES, SYMPTOM = 5.2, 4.3, 2.9, 2.0, 0.9
-"""Weights of the kinds of evidence."""
-WITHOUT_VOTES = 1.2
-"""Stands in for the votes where one of two failures has none."""
-BIAS = -4.7
-SAME = 0.5
-"""Mean likeness from which two groups of failing traces have one cause."""
-SAME_SWITCHES = 0.35
-"""The same for two findings that need the same switches, if these are at least SWITCHES_MIN."""
-SWITCHES_MIN = 2
 EVIDENCE_MAX = 20
 """Traces of a finding whose evidence is kept, the first ones: enough for a mean."""
 
 
 def likeness(one: Evidence, other: Evidence) -> float:
     """Return how probable it is that two failures have one cause, 0 to 1."""
-    voted = VOTES * _cosine(one.votes, other.votes) if one.votes and other.votes else WITHOUT_VOTES
-    known = NOW * _overlap(_now(one), _now(other)) + ORIGINS * _overlap(one.origins, other.origins)
+    known = VOTES * _cosine(one.votes, other.votes) if one.votes and other.votes else WITHOUT_VOTES
+    known += NOW * _overlap(_now(one), _now(other), FACTS)
+    known += ORIGINS * _overlap(one.origins, other.origins, ORIGIN_FACTS)
     known += SWITCHES * _overlap(one.switches, other.switches)
     known += SYMPTOM * ((one.signature, one.relation) == (other.signature, other.relation))
-    return 1 / (1 + exp(-(BIAS + voted + known)))
+    if _needs_what_is_absent(one, other) or _needs_what_is_absent(other, one):
+        known -= CONTRADICTION
+    if _needs_what_is_unneeded(one, other) or _needs_what_is_unneeded(other, one):
+        known -= UNNEEDED
+    return 1 / (1 + exp(-(BIAS + known)))
 
 
 def founds(evidence: Evidence) -> bool:
@@ -68,10 +85,35 @@ def _now(evidence: Evidence) -> list[str]:
     return [fact for fact in evidence.facts if "before" not in fact.split()[:2]]
 
 
-def _overlap(one: Collection[str], other: Collection[str]) -> float:
-    """Return the Jaccard index; 0.5 for two empty sets, which say nothing."""
-    first, second = set(one), set(other)
-    return len(first & second) / len(first | second) if first | second else 0.5
+def _implementations(evidence: Evidence) -> dict[str, str]:
+    """Return the necessary switches that choose between implementations: the engine's own, with a name as value."""
+    return {name: value for name, value in evidence.switches.items() if _chooses(name, value)}
+
+
+def _chooses(switch: str, value: str) -> bool:
+    return switch not in Config.__struct_fields__ and value not in ("true", "false") and not value.isdecimal()
+
+
+def _needs_what_is_absent(one: Evidence, other: Evidence) -> bool:
+    """Return True if a failure needs an implementation in whose place the other one uses another."""
+    return any(other.values.get(name, value) != value for name, value in _implementations(one).items())
+
+
+def _needs_what_is_unneeded(one: Evidence, other: Evidence) -> bool:
+    """Return True if a failure needs an implementation that the other one uses, but fails without, too."""
+    return other.complete and any(
+        other.values.get(name) == value and name not in other.switches for name, value in _implementations(one).items()
+    )
+
+
+def _overlap(one: Collection[str], other: Collection[str], weights: Mapping[str, float] | None = None) -> float:
+    """Return the Jaccard index, of weighted members if there are weights (1 where none is listed).
+
+    0.5 for two empty sets, which are no evidence.
+    """
+    first, second, each = set(one), set(other), weights or {}
+    union = sum(each.get(member, 1.0) for member in first | second)
+    return sum(each.get(member, 1.0) for member in first & second) / union if union else 0.5
 
 
 def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:

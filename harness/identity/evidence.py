@@ -42,7 +42,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
 
     switches  configuration switch -> the values under which the failure was seen; only switches that are necessary
     facts     facts of the run (`facts`) that every failing trace has in common and that passing variants lack
-    traits    the same of what can be told without running a trace (`generate.avoid`)
+    traits    the same, of what can be read from a trace without running it (`generate.avoid`)
     """
 
     switches: Mapping[str, Sequence[str]] = {}
@@ -51,7 +51,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def circumstances(self) -> Circumstances:
-        """The part that can be told without running a trace."""
+        """The part that can be read from a trace without running it."""
         return Circumstances(self.switches, self.traits)
 
 
@@ -65,7 +65,7 @@ class Evidence(Struct, frozen=True):
     facts       facts of the run at the violation and in the step before (`facts`)
     origins     facts about where the wrong value came from (`origins`)
     needed      facts and traits that some passing neighbour lacks
-    traits      what can be told about the trace without running it
+    traits      what can be read from the trace without running it
     values      configuration switch -> value, of all switches
     votes       "file:function:line" at which passing neighbours decide otherwise -> share of their votes (`spectrum`)
     places      the most suspicious functions, most suspicious first

@@ -1,4 +1,4 @@
-"""Collects the evidence of one failing trace: reduces it, then asks the engine what is necessary.
+"""Collects the evidence of one failing trace: reduces it, then finds by runs on the engine what is necessary.
 
 Three stages, each within one time limit:
 

@@ -4,21 +4,23 @@ A function *decides* if both runs reach one of its lines (or its entry) and go o
 that only one of them reaches is a consequence of a decision before it. Returned values (None, False, True, zero,
 another number) count only between runs that part nowhere else, since they travel through callers that decide nothing.
 
-Each passing neighbour has one vote, shared evenly by the functions in which it decides otherwise: a neighbour that
-differs in two functions tells more than one that differs in sixty (nearest-neighbour queries, Renieris and Reiss 2003).
-The score of a function is its share of all votes; its place is the line at which most of them fall, the earliest if
-there are several.
+Each passing neighbour has one vote, shared by the functions in which it decides otherwise: a neighbour that differs in
+two functions is stronger evidence than one that differs in sixty (nearest-neighbour queries, Renieris and Reiss 2003).
+A function of many lines is more likely to hold a defect than an accessor, so shares grow with the number of pairs of
+lines that the failing run executed in it. The score of a function is its share of all votes; its place is the line at
+which most of them fall, the earliest if there are several.
 
 Tried and rejected: lines instead of pairs of lines (a condition on one line and the length of a loop do not show); all
 passing runs of a campaign instead of neighbours (every function of a rarely used feature is then suspicious); the
 Ochiai coefficient of each pair (one neighbour counts like another; the functions of one more new request come first);
+functions and lines count less if variants that still fail decide otherwise there, too (no gain on 20 causes of vLLM);
 changing the engine's conditions one by one, to find those that silence the trace (minutes for each trace, few of them
 near the defect, and a wild change can crash the process).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..explain.executed import RETURN, Executed
@@ -26,6 +28,8 @@ from .evidence import Place
 
 PLACES = 10
 """Functions kept for each trace; a finding with several traces shows those that they agree on."""
+SIZE = 0.75
+"""A function's share of a vote grows with this power of its size; figures are in benchmarks/identity.md."""
 VOTES = 80
 """Lines kept of each trace for comparisons; a neighbour that is far away may differ in hundreds."""
 Arc = tuple[str, str, int, int]
@@ -49,16 +53,20 @@ class Spectrum:
         """(file, function, line) -> an order in which the failing run reached it."""
         self._points = {_point(arc) for arc in self._failing}
         self._last = max(self._failing.values(), default=0) + 1
+        self._sizes = Counter(arc[:2] for arc in self._failing)
 
     def places(self) -> tuple[Place, ...]:
         """Return the most suspicious functions; none without passing neighbours."""
-        votes, lines = Counter[Function](), Counter[tuple[Function, int]]()
+        votes, lines = defaultdict[Function, float](float), defaultdict[tuple[Function, int], float](float)
         first: dict[tuple[Function, int], int] = {}
         for run in self._runs:
             decisions = self._decisions(run)
-            functions = {function for function, _ in decisions}
-            votes.update(dict.fromkeys(functions, 1 / max(len(functions), 1)))
-            lines.update(dict.fromkeys(decisions, 1 / max(len(functions), 1)))
+            shares = {function: max(self._sizes[function], 1) ** SIZE for function, _ in decisions}
+            total = sum(shares.values())
+            for function, share in shares.items():
+                votes[function] += share / total
+            for place in decisions:
+                lines[place] += shares[place[0]] / total
             for place, order in decisions.items():
                 first[place] = min(order, first.get(place, order))
         best: dict[Function, int] = {}

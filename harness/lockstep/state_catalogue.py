@@ -148,7 +148,9 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
     modes = {str(fixed["mamba_cache_mode"])} if "mamba_cache_mode" in fixed else set(capabilities.modes)
     if not fixed.get("enable_prefix_caching", True):
         modes = {"none"}
-    has = set(capabilities.events) | set(capabilities.features) | set(get_args(Usual)) - capabilities.lacks | modes
+    options = {name: str(value) for name, value in overrides.items() if name in capabilities.options}
+    has = set(capabilities.events_with(options)) | modes
+    has |= capabilities.features | set(get_args(Usual)) - capabilities.lacks
     has |= {f"observes:{word}" for word in capabilities.observes}
     if capabilities.windows:
         has.add("sliding-window")

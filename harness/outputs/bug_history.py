@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ..events import CampaignEnded, CampaignEvent, Finding, Merged, Retested, Summary, Tick
@@ -35,8 +34,8 @@ class BugHistoryFile:
         self._campaign: CampaignInfo | None = None
         self._history: BugHistory = {}
         self._summary: Summary | None = None
-        self._written: Sequence[Finding] = ()
-        self._written_at = float("-inf")
+        """The one merged last."""
+        self._merged_at = float("-inf")
 
     def start(self, campaign: CampaignInfo) -> None:
         """Load the history, and merge the state that a killed campaign left."""
@@ -55,17 +54,17 @@ class BugHistoryFile:
             self._merge(event.summary)
 
     def _is_due(self, summary: Summary) -> bool:
-        if summary.findings == self._written:
+        merged = self._summary.findings if self._summary else ()
+        if summary.findings == merged:
             return False
-        is_new = [_essence(one) for one in summary.findings] != [_essence(one) for one in self._written]
-        return is_new or time.monotonic() - self._written_at >= COUNTS_SECONDS
+        is_new = [_essence(one) for one in summary.findings] != [_essence(one) for one in merged]
+        return is_new or time.monotonic() - self._merged_at >= COUNTS_SECONDS
 
     def _merge(self, summary: Summary) -> None:
         assert self._campaign
         now = datetime.now(UTC).isoformat(timespec="seconds")
         merged = merge(self._history, summary, self._campaign.known, now)
-        self._summary = summary
-        self._written, self._written_at = summary.findings, time.monotonic()
+        self._summary, self._merged_at = summary, time.monotonic()
         self._save(merged)
 
     def _retested(self, event: Retested) -> None:

@@ -32,7 +32,16 @@ from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
 from .layout import layout_of
-from .options import drafts_on_device, has_graphs, has_peer, is_v2, reports_all, stages, state_parts
+from .options import (
+    drafts_on_device,
+    has_graphs,
+    has_peer,
+    is_v2,
+    reports_all,
+    stages,
+    state_parts,
+    windows_are_last,
+)
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 
 _CPU = torch.device("cpu")
@@ -70,6 +79,7 @@ def prepare_process() -> None:
     graphs.prepare_process()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.
     compat.copy_in_one_tile()
+    compat.sample_in_torch()
     # The only compiled operator on the greedy path of the V1 runner.
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
     # The rendezvous has one participant. Its file is deleted now, since a worker may be killed at any time.
@@ -100,6 +110,7 @@ class Engine:
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
+        compat.lay_out_windows("DS" if windows_are_last(config) else "SD")
         self.vllm_config = vllm_config = configure(config, self.is_v2)
         self.store = self._connect()
         # vLLM collects garbage to measure the memory of a loaded model, which would take most of the start-up time.
@@ -113,7 +124,8 @@ class Engine:
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             if compat.has_connectors():
                 kv_connector().begin_worker(vllm_config, plan.worker)
-            self.runner.initialize_kv_cache(plan.worker)
+            with compat.replaced(*compat.without_replay_kernel()):
+                self.runner.initialize_kv_cache(plan.worker)
             if config.options.get("metadata", "each") == "shared":
                 compat.share_state_indices(self.runner)
             self.cache_config = plan.worker
@@ -121,12 +133,12 @@ class Engine:
             self.layers = [*model.layers, *self._draft_layers]
             self._attach_layers(plan.worker)
             self._fill_pool()
-            padding = self._beside_ranks()
-            padding.begin_capture()
+            ranks = self._other_ranks()
+            ranks.begin_capture()
             if has_graphs(config):
                 graphs.capture(self.runner, self.recorder, self.is_v2)
-                if not has_peer(config):
-                    graphs.widen(self.runner, self.is_v2, padding)
+                if isinstance(ranks, graphs.Padding):
+                    graphs.widen(self.runner, self.is_v2, ranks)
             self.scheduler = self._build_scheduler(plan)
             caching = config.enable_prefix_caching
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
@@ -136,8 +148,9 @@ class Engine:
             self.store.attach(self.layout, self.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
-        self.worker.padding = padding
+        self.worker.ranks = ranks
         self.recorder.worker = self.worker
+        self.inputs = self._take_inputs()
         self.recorder.attention_layers = [layer for layer in self.layers if isinstance(layer, ShadowAttention)]
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         self.recorder.page_slots = [
@@ -161,6 +174,17 @@ class Engine:
                 **compat.scheduler_arguments(plan),
             )
 
+    def _take_inputs(self) -> Any:
+        """Return what token ids stand for, None if for themselves."""
+        if self.config.options.get("inputs", "tokens") == "tokens":
+            return None
+        from .inputs import Inputs
+
+        inputs = Inputs(self.config, self.drafter.truths)
+        inputs.prepare(self.scheduler, self.runner)
+        self.worker.inputs = self.recorder.inputs = inputs
+        return inputs
+
     def _connect(self) -> Any:
         return kv_connector().connect(self.vllm_config, self.config, self.recorder) if compat.has_connectors() else None
 
@@ -171,8 +195,8 @@ class Engine:
 
         return one_of_two(self.vllm_config)
 
-    def _beside_ranks(self) -> graphs.Padding:
-        """Return what decides how many rows the other data-parallel ranks have."""
+    def _other_ranks(self) -> graphs.Ranks:
+        """Return the other data-parallel ranks."""
         if not has_peer(self.config):
             return graphs.Padding()
         from .peer import Peer

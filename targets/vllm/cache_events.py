@@ -1,8 +1,8 @@
 """A subscriber to vLLM's KV cache events, which knows the cache from them alone, as a router of requests does.
 
 An event is one key of one block: stored, removed, or all of them removed. The keys that the subscriber believes to be
-cached must be those of vLLM's own map, each as often as blocks have it, else requests are routed to a server that has
-not cached their prefix.
+cached must be those of vLLM's own map, each as often as blocks have it; otherwise requests are routed to a server
+that has not cached their prefix.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id, maybe_conv
 
 
 def switch_on(vllm_config: Any) -> None:
-    """Make the scheduler publish events. Its publisher is replaced by a `Subscriber` once it was built."""
+    """Make the scheduler publish events. A `Subscriber` replaces its publisher once it is built."""
     vllm_config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
 
 
 class Subscriber:
-    """A publisher of events that counts what they say, in place of vLLM's sockets."""
+    """A publisher, in place of vLLM's sockets, that counts the keys that events report."""
 
     def __init__(self, scheduler: Any) -> None:
         self.stored: Counter[tuple[int, Any]] = Counter()

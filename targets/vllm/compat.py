@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -112,7 +113,7 @@ def prepare_zeroing(runner: Any, cache_config: Any) -> None:
 
 def has_connectors() -> bool:
     """Return True if a KV connector can serve a hybrid model with all of its results (0.32 and later): loads that fail
-    as a whole, states handed off at boundaries, blocks that are not zeroed since a load writes them."""
+    as a whole, states handed off at boundaries, blocks that are not zeroed because a load writes them."""
     from vllm.distributed.kv_transfer.kv_connector.v1 import base
 
     names = "bind_kv_cache_manager", "get_transfer_results", "get_loaded_kv_cache_group_ids"
@@ -121,7 +122,7 @@ def has_connectors() -> bool:
 
 def has_sessions() -> bool:
     """Return True if streaming input sessions can be driven: those whose waiting turns keep a queue and a place in the
-    batch of their own (0.33 and later)."""
+    batch of their own (0.31 and later)."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     names = "_update_request_as_session", "_holds_kv_blocks"
@@ -151,7 +152,7 @@ def can_preempt_in_flight(scheduler: Any) -> bool:
     Earlier releases preempt only while they schedule; they assert that a resumed request was not in the step before,
     and would deliver a token in flight twice.
     """
-    return "drop_stale_output" in parameters(scheduler._preempt_request)
+    return "drop_stale_output" in parameters(type(scheduler)._preempt_request)  # the target wraps the instance's
 
 
 def caches_asynchronously() -> bool:
@@ -170,7 +171,7 @@ def most_drafts(config: VllmConfig) -> int:
 def speculative_modes() -> tuple[Mode, ...]:
     """Return the cache modes in which this release speculates: align since 0.17, all where Mamba 2 speculates.
 
-    PR #40454 (0.21) replaced all by align where there is speculation, until #41233 (0.22).
+    PR #40454 (0.20) replaced all by align where there is speculation, until #41233 (0.22).
     """
     from vllm.model_executor.models import config as configuration
 
@@ -182,7 +183,7 @@ def speculative_modes() -> tuple[Mode, ...]:
 
 
 def mixers() -> tuple[str, ...]:
-    """Return the state layers that a trace can have: Mamba 1 where there is mode all, which is mostly about it."""
+    """Return the state layers that a trace can have: Mamba 1 only where there is mode all, the mode made for it."""
     others = ("short_conv", "linear")
     return ("gdn", "mamba2", "mamba1", *others) if "all" in cache_modes() else ("gdn", "mamba2", *others)
 
@@ -356,6 +357,98 @@ def copy_in_one_tile() -> None:
         mamba_utils._TEMPORAL_TILES = 1
 
 
+def has_replay() -> bool:
+    """Return True if Mamba 2 can replay inputs instead of storing states in each decode (ReplaySSM), as since 0.32."""
+    from vllm.v1.attention.backends import mamba_attn
+
+    return "replayssm_state_indices_d" in mamba_attn.BaseMambaAttentionMetadata.__dataclass_fields__
+
+
+def replay_inputs(config: VllmConfig, entries: int) -> None:
+    """Switch ReplaySSM on once vLLM has validated the configuration: the platform's backend and the model, both of
+    which a test replaces, do not support it."""
+    from vllm.config.mamba import MambaBackendEnum
+
+    config.mamba_config.backend = MambaBackendEnum.TRITON
+    config.cache_config.use_replayssm = True
+    config.cache_config.replayssm_buffer_len = entries
+
+
+def without_replay_kernel() -> list[tuple[Any, str, Any]]:
+    """Return the replacements, as for `replaced`, with which no kernel for Mamba's decodes is chosen: shadow layers
+    call none, and the one for CPUs cannot replay inputs."""
+    if not has_replay():
+        return []
+    from vllm.v1.worker import gpu_model_runner
+
+    return [(gpu_model_runner, "initialize_mamba_ssu_backend", lambda *_, **__: None)]
+
+
+def has_inputs() -> bool:
+    """Return True if images, adapters and salts are in the keys of blocks, with the position of an image and the path
+    of an adapter (0.33 and later)."""
+    keys = getattr(kv_cache_utils, "_gen_lora_extra_hash_keys", None)
+    return keys is not None and "lora_path" in inspect.getsource(keys)
+
+
+def image(name: str, offset: int, length: int) -> Any:
+    """Return an image of a request, at a position among its tokens."""
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+
+    place = PlaceholderRange(offset=offset, length=length)
+    return MultiModalFeatureSpec(data=None, modality="image", identifier=name, mm_position=place)
+
+
+def adapter(name: str, number: int) -> Any:
+    """Return the LoRA adapter of a request."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(lora_name=name, lora_int_id=number, lora_path=f"/{name}")
+
+
+def has_movable_parameters() -> bool:
+    """Return True if the V1 runner's rows have sampling parameters as since 0.33: a mask of allowed tokens moves with
+    its request."""
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    return "allowed_token_ids_mask_cpu_tensor[last_req_index].fill_" in inspect.getsource(InputBatch)
+
+
+def sample_in_torch() -> None:
+    """Let the V1 sampler draw in PyTorch: its other kernels are compiled, and are not the cache's."""
+    with contextlib.suppress(ImportError):
+        from vllm.v1.sample.ops import topk_topp_sampler
+
+        if hasattr(topk_topp_sampler, "HAS_TRITON"):
+            topk_topp_sampler.HAS_TRITON = False
+            topk_topp_sampler.TopKTopPSampler.forward_cpu = topk_topp_sampler.TopKTopPSampler.forward_native
+
+
+def has_junctions() -> bool:
+    """Return True if states can also be published where prompts fork beside EAGLE (0.33 and later)."""
+    from vllm.config import CacheConfig
+
+    return "enable_mamba_shared_prefix_checkpoint" in CacheConfig.__dataclass_fields__
+
+
+def has_conv_layouts() -> bool:
+    """Return True if the layout of windows can be chosen and states in both can be moved (0.31 and later)."""
+    try:
+        from vllm.v1.worker.mamba_utils import MambaSpecDecodeGPUContext as Context
+    except ImportError:
+        return False
+    return "state_dim_row_count" in inspect.getsource(Context)
+
+
+def lay_out_windows(layout: str) -> None:
+    """Set the layout of convolution windows: "SD", the channels of each input together, or "DS"."""
+    if has_conv_layouts():
+        from vllm.model_executor.layers.mamba import mamba_utils
+
+        os.environ["VLLM_SSM_CONV_STATE_LAYOUT"] = layout
+        mamba_utils.get_conv_state_layout.cache_clear()
+
+
 def block_hasher(config: VllmConfig, hash_block_size: int) -> Callable[[Any], list[Any]]:
     """Return vLLM's own prefix hasher: a function from a request to the hashes of its new full blocks."""
     from vllm.utils.hashing import get_hash_fn_by_name
@@ -452,7 +545,7 @@ def has_partial_hits() -> bool:
 
 
 def coordinates_ranks() -> bool:
-    """Return True if data-parallel ranks exchange what `peer` knows of (0.33)."""
+    """Return True if data-parallel ranks exchange exactly the fields that `peer` fills in (0.33)."""
     if not has_v2():
         return False
     from vllm.v1.worker.dp_utils import _run_ar
@@ -466,7 +559,8 @@ def coordinates_ranks() -> bool:
 
 
 def shares_state_indices() -> bool:
-    """Return True if the groups of GDN layers share metadata, with state indices computed for all at once (0.33)."""
+    """Return True if the groups of GDN layers share metadata, with state indices computed for all at once (0.31 and
+    later)."""
     from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
 
     return "mamba_aligned_state_indices" in inspect.getsource(GDNAttentionMetadataBuilder)

@@ -16,7 +16,6 @@ from vllm.v1.worker.gpu.spec_decode import speculator as base
 from vllm.v1.worker.gpu.spec_decode.mtp.speculator import MTPSpeculator
 
 from ...reference.tokens import mix
-from ..base.observe import SlotRead, SlotWrite
 from ..base.trace import Group
 from . import compat
 from .drafter import Drafter
@@ -31,18 +30,11 @@ class ShadowDraftLayer(ShadowAttention):
     def draft(self, hidden: list[int], ids: list[int]) -> list[int]:
         """Store the tags of all rows, then read all contexts; return a tag for each token."""
         rows, _ = self.recorder.slot_rows(self)
-        log, out = self.recorder.log, [mix(tag, token) for tag, token in zip(hidden, ids, strict=True)]
+        out = [mix(tag, token) for tag, token in zip(hidden, ids, strict=True)]
         for row in rows:
-            stored = [out[row.tokens.start + one] for one in row.stored]
-            if stored:
-                for block, slot, tag in zip(row.blocks, row.slots, stored, strict=True):
-                    self.keys[block, slot], self.values[block, slot] = tag, -tag
-                first = row.start + row.stored[0]
-                log.append(SlotWrite(row.row, self.group, self.index, first, row.blocks, row.slots, stored))
+            self._store(row, out[row.tokens.start : row.tokens.stop])
         for row in rows:
-            context = [tag for block in row.pages for tag in self.read(block).tags]
-            del context[row.context - row.first_column * self.block_size :]
-            log.append(SlotRead(row.row, self.group, self.index, row.pages, context, row.first_column))
+            self._read_context(row)
         return out
 
 

@@ -11,7 +11,7 @@ Only decode graphs; piecewise graphs pad tokens and leave attention outside.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context, override_forward_context
@@ -21,18 +21,30 @@ from . import compat
 from .hooks import Recorder
 
 
+class Ranks(Protocol):
+    """The other data-parallel ranks, beside whose batches this one runs."""
+
+    def begin(self, rows: int) -> None:
+        """Begin a step beside ranks with `rows` rows."""
+        ...
+
+    def begin_capture(self) -> None:
+        """Begin the capture of graphs."""
+        ...
+
+
 class Padding:
-    """The number of rows on the other data-parallel ranks: a decode batch is padded to a graph of that size."""
+    """Ranks of which only the number of rows counts: a decode batch is padded to a graph of that size."""
 
     def __init__(self) -> None:
         self.rows = 0
 
     def begin(self, rows: int) -> None:
-        """Begin a step beside ranks with `rows` rows."""
+        """Pad to `rows` rows from now on."""
         self.rows = rows
 
     def begin_capture(self) -> None:
-        """Begin the capture of graphs."""
+        """Do nothing: graphs are captured in all sizes."""
 
 
 def prepare_process() -> None:

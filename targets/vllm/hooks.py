@@ -1,8 +1,8 @@
 """Records the device work of a step in the order in which it happens.
 
-vLLM's own functions for zeroing and copies are wrapped once per process (`install`). The wrappers report to the
-recorder of the engine that is open (one at a time). They derive nothing themselves: the columns that a fused copy moves
-are read from the arrays that its kernel reads.
+vLLM's own functions for copies are wrapped once per process (`install`), a runner's zeroing by `runner_adapter`. The
+wrappers report to the recorder of the engine that is open (one at a time). The columns that a fused copy moves follow
+from the arrays that its kernel reads, by the kernel's own arithmetic.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ class Recorder:
         self.worker: Any = None
         self.group_layers: Sequence[int] = ()
         self.attention_layers: Sequence[Any] = ()
+        self.inputs: Any = None
+        """What token ids stand for, if not for themselves."""
+        self.contents: Sequence[int] = ()
+        """The contents of the present forward's tokens."""
         self.parts = StateParts()
         """The parts of the states of all state layers."""
         self.aligned_block_size: int | None = None
@@ -65,6 +69,10 @@ class Recorder:
         starts, lengths = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
         self._batch = Batch(self.worker.names(len(lengths)), starts, lengths)
         self._context, self._ids = context, ids
+        self.contents = ids
+        if self.inputs:
+            positions = [self.position(row) for row in range(len(lengths))]
+            self.contents = self.inputs.contents(self._batch.names, starts, positions, ids)
         self._states, self._slots = {}, {}
         self._place = len(self.records)
         return True
@@ -246,7 +254,7 @@ def _fused_postcopy(recorder: Recorder, context: Any, call: dict[str, Any]) -> N
 
 
 def _rows(call: dict[str, Any], size: int) -> list[tuple[int, int]]:
-    """Yield (batch row, index into the per-request arrays of length `size`) of a fused copy.
+    """Return (batch row, index into the per-request arrays of length `size`) of a fused copy.
 
     Indices beyond the arrays are left out: the launch itself reports them as out of bounds.
     """

@@ -9,12 +9,14 @@ freed; the trace decides which tokens are stored (`ExternalLoad`), how long a lo
     failure  reported for the request as a whole: for several KV cache groups vLLM refuses block ids; a second load is
              offered after an odd delay only
     save     `store`: published attention blocks, and the boundary states that the scheduler hands off, of prompts
-    send     `transfer`: published attention blocks when a request ends; its blocks are held until then
+    send     `transfer`: published attention blocks of a prompt when its request ends; its blocks are held until then
 
 Loads are asynchronous, as those of all connectors of 0.33 for hybrid models: vLLM copies a state to the column where a
-request continues before it starts the loads of the step (`UMBPStoreScheduler` names this and the failures).
+request continues before it starts the loads of the step (a comment in `UMBPStoreScheduler` gives this reason, and the
+one for failures of whole requests).
 `store` is a best-effort cache (as OffloadingConnector), `transfer` hands content over (as NixlConnector): there vLLM
-drops the output in flight of a preempted request, and a load may complete a local hit of attention alone.
+drops the output in flight of a preempted request, and a load may complete a local hit of full attention alone. It
+brings the blocks without a key (`get_unhashed_block_ids_all_groups`), of local attention also those inside the hit.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Transfers(KVConnectorMetadata):
 
 
 class Store:
-    """The content outside the pool, shared by both sides of the connector, and what the trace says about loads."""
+    """The content outside the pool, shared by both sides of the connector, and what the trace specifies about loads."""
 
     def __init__(self, config: Config, recorder: Recorder) -> None:
         self.kind = config.options.get("connector", "none")
@@ -177,7 +179,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         self.asked: dict[str, int] = {}
         """Request -> step of the first lookup."""
         self.local: dict[str, int] = {}
-        """Tokens by request of the local hit that vLLM named in the last lookup."""
+        """Request -> tokens of the local hit that vLLM passed in the last lookup."""
         self.loads: list[tuple[int, Load]] = []
         self.sends: list[tuple[int, str, list[Save]]] = []
         """Work of the worker that is under way, with the steps left."""
@@ -228,6 +230,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
             for index, group in enumerate(store.layout.groups)
             for key in keys_to_load(store.layout, index, self._tags(request), local, total)
             for column in [key.depth // group.block_size - 1]
+            if blocks.blocks[index][column].block_hash is None
         ]
         load = Load(name, store.step, tuple(pages), store.delay(name), name in store.breaking)
         store.plan(load, local, total)
@@ -266,7 +269,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         return True, None
 
     def has_pending_block_frees(self) -> bool:
-        """Return True if blocks are freed without a preemption soon."""
+        """Return True if blocks will be freed soon without a preemption."""
         return bool(self.store.sending)
 
     def reset_cache(self) -> bool:

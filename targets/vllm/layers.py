@@ -99,7 +99,6 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
     def run(self, ids: Sequence[int], below: Tags | None = None) -> Tags:
         """Store the tags of all rows, then read all contexts; `below` is the output of the layer below."""
         rows, order = self.recorder.slot_rows(self)
-        log, group, index = self.recorder.log, self.group, self.index
         out = [0] * len(ids)
         for position in order:
             row = rows[position]
@@ -109,22 +108,30 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
                 tags = below[row.tokens.start : row.tokens.stop]
             else:
                 tags = chain(self._start(row), tokens)
-            stored = tags if len(row.stored) == len(tags) else [tags[one] for one in row.stored]
-            if stored:
-                for block, slot, tag in zip(row.blocks, row.slots, stored, strict=True):
-                    self.keys[block, slot], self.values[block, slot] = tag, -tag
-                first = row.start + row.stored[0]
-                log.append(SlotWrite(row.row, group, index, first, row.blocks, row.slots, stored))
+            self._store(row, tags)
             out[row.tokens.start : row.tokens.stop] = tags
         for row in rows:
-            if not row.is_first:
-                continue  # its context is what the row itself has just stored
-            context: list[int] = []
-            for block in row.pages:
-                context += self.read(block).tags
-            del context[row.context - row.first_column * self.block_size :]
-            log.append(SlotRead(row.row, group, index, row.pages, context, row.first_column))
+            if row.is_first:  # else its context is what the row itself has just stored
+                self._read_context(row)
         return tuple(out)
+
+    def _store(self, row: SlotRow, tags: Sequence[int]) -> None:
+        """Store the tags of those of the row's tokens that have slots."""
+        if not row.stored:
+            return
+        stored = tags if len(row.stored) == len(tags) else [tags[one] for one in row.stored]
+        for block, slot, tag in zip(row.blocks, row.slots, stored, strict=True):
+            self.keys[block, slot], self.values[block, slot] = tag, -tag
+        first = row.start + row.stored[0]
+        self.recorder.log.append(SlotWrite(row.row, self.group, self.index, first, row.blocks, row.slots, stored))
+
+    def _read_context(self, row: SlotRow) -> None:
+        """Record what the row attends to: the slots of its pages up to the end of its context."""
+        context: list[int] = []
+        for block in row.pages:
+            context += self.read(block).tags
+        del context[row.context - row.first_column * self.block_size :]
+        self.recorder.log.append(SlotRead(row.row, self.group, self.index, row.pages, context, row.first_column))
 
     def _start(self, row: SlotRow) -> int:
         """Return the tag of everything before the row's first token, from the slot of the position before it."""
@@ -175,7 +182,7 @@ class ShadowModel(nn.Module):
         for index, form in enumerate(forms):
             name = f"model.layers.{index}.mixer"
             if form.kind == "mamba":
-                layers.append(ShadowMamba(name, config, recorder, trace.conv_width, contract))
+                layers.append(ShadowMamba(name, config, recorder, trace.conv_width, contract, trace))
             else:
                 words = head_size(trace, form.block_size)
                 layers.append(ShadowAttention(name, config, recorder, words, form))
@@ -200,8 +207,9 @@ class ShadowModel(nn.Module):
         hidden: Tags | None = None
         context = get_forward_context()
         if context.attn_metadata is not None and self.recorder.begin_forward(context, ids):
+            contents = self.recorder.contents
             for layer in self._in_order:
-                above = layer.run(ids, hidden) if isinstance(layer, ShadowAttention) else layer.run(ids)
+                above = layer.run(contents, hidden) if isinstance(layer, ShadowAttention) else layer.run(contents)
                 hidden = join(hidden, above)
             self.recorder.end_forward()
         return torch.from_numpy(np.array(hidden or (0,) * len(ids), dtype=np.int64)[:, None])

@@ -18,7 +18,7 @@ from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked, state_parts
 
 
 def _shape(group: Group) -> tuple[str, int, int, bool, int, int]:
-    """Return what identifies a group: the block size only of attention, since vLLM chooses that of states."""
+    """Return what identifies a group; without the block size of states, which vLLM chooses."""
     size = group.block_size if group.kind == "attention" else 0
     return group.kind, size, group.layers, group.draft, group.window, group.chunk
 
@@ -46,6 +46,19 @@ def _units(config: Config, groups: Sequence[Group]) -> _Units:
     if local and any(group.kind == "mamba" and group.block_size > unit for group in groups):
         return _Units(unit, unit)
     return _Units(unit, published=lcm(*(group.block_size for group in groups)))
+
+
+def _eagle_groups(groups: Sequence[Group]) -> frozenset[int]:
+    """Return the groups whose hits lose their last unit, by EAGLE's rule.
+
+    vLLM looks up groups of one shape together, and drops the last unit of all that have the drafter's.
+    """
+    drafting = [group.block_size for group in groups if group.draft]
+    return frozenset(
+        index
+        for index, group in enumerate(groups)
+        if group.kind == "attention" and (not drafting or (group.block_size in drafting and not group.is_local))
+    )
 
 
 def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
@@ -80,16 +93,9 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
             f"vllm forms groups {sorted(map(_shape, groups))} out of the layers of {asked}; "
             "use the group counts that the target lists"
         )
-    # All groups draw from one pool: the bytes of a block that passes to attention may be those of a state.
     kinds = {group.kind for group in groups}
     units = _units(config, groups)
     as_eagle = config.num_speculative_tokens > 0 and drafts_as_eagle(config, is_v2)
-    attention = [index for index, group in enumerate(groups) if group.kind == "attention"]
-    if drafting := [group.block_size for group in groups if group.draft]:
-        # vLLM looks up groups of one shape together, and drops the last block of all of them.
-        attention = [
-            index for index in attention if groups[index].block_size in drafting and not groups[index].is_local
-        ]
     return Layout(
         groups=tuple(groups),
         num_blocks=cache_config.num_blocks,
@@ -97,12 +103,14 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         mode=config.mamba_cache_mode,
         prefix_caching=config.enable_prefix_caching,
         num_speculative_tokens=config.num_speculative_tokens,
+        # All groups draw from one pool: the bytes of a block that passes to attention may be those of a state.
         zeroing=kinds == {"mamba", "attention"} and multiplies_masked(config),
         eagle_drop=as_eagle,
-        eagle=frozenset(attention) if as_eagle else None,
+        eagle=_eagle_groups(groups) if as_eagle else None,
         hash_unit=units.hashed,
         eagle_unit=units.eagle,
         publish_unit=units.published,
         keeps_every_state=config.options.get("retention", "dense") == "dense",
         resume_drops=DROPPED_TOKENS,
+        loads_complete_hits=config.options.get("connector") == "transfer",
     )

@@ -4,7 +4,7 @@ Follows `MiniMaxText01LinearAttention._forward` and, where the release has it, `
 vLLM's builders of that name. Both clear the state of a prompt without a context
 (`clear_linear_attention_cache_for_new_sequences`) and compute the prefills one after the other, then all decodes:
 
-    prefill   `kv_cache[slot_id]` is read and stored, whatever it is; a cleared one counts as no state
+    prefill   `kv_cache[slot_id]` is read and stored for every index; a state that was cleared counts as none
     decode    `_linear_attn_decode_kernel`: "if slot_id == -1: return" (since 0.32 `pad_slot_id`, with the same value).
               It has no notion of a row without a state. Block 0 is a state like any other
     drafts    `_bailing_linear_attn_decode_spec_step_kernel`: token t reads the state of token t - 1, the first one that

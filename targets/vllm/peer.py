@@ -2,9 +2,9 @@
 
 Ranks of a mixture-of-experts model exchange the size and the graph of their batches in each step, by one all-reduce,
 and agree on a graph, or on none. vLLM's code does so here as well; only the collective has a stand-in, which knows the
-other rank's batch: a decode batch with as many rows as the event says, or the one row of an idle rank's dummy run. It
-takes the graph that this rank's dispatcher has for such a batch, as the same model does. So a batch is padded to the
-larger rank's graph, and is not replayed at all beside a batch that no graph fits.
+other rank's batch: a decode batch with as many rows as the event specifies, or the one row of an idle rank's dummy run.
+It takes the graph that this rank's dispatcher has for such a batch, since both run the same model. So a batch is padded
+to the larger rank's graph, and is not replayed at all beside a batch that no graph fits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from vllm.v1.worker.gpu import dp_utils as dp_utils_v2
 from vllm.v1.worker.gpu import model_runner
 
 from .compat import replaced
-from .graphs import Padding
 
 
 class _Experts:
-    """The communication of experts between ranks, which shadow layers have not. It reports no faults."""
+    """Stands in for the all-to-all manager of experts, which shadow layers do not have; without fault tolerance."""
 
     support_fault_tolerance = False
 
@@ -37,7 +36,7 @@ def one_of_two(vllm_config: VllmConfig) -> Iterator[None]:
         yield
 
 
-class Peer(Padding):
+class Peer:
     """The other rank. It takes part in all collectives of this rank's runner from `begin` on."""
 
     def __init__(self, runner: Any, is_v2: bool, query: int) -> None:

@@ -7,10 +7,11 @@ tables in batch order and moves rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from . import compat
-from .graphs import Padding
+from .graphs import Padding, Ranks
 from .hooks import Recorder
 
 Rows = Sequence[Sequence[int]]
@@ -24,20 +25,22 @@ class RunnerAdapter:
         self.recorder = recorder
         self.manager: Any = None
         self.is_dummy = False
-        self.padding = Padding()
+        self.ranks: Ranks = Padding()
+        self.inputs: Any = None
 
     def execute(self, plan: Any, pad_to: int) -> Any:
         """Run one planned step beside ranks with `pad_to` rows; return the output, with sampled tokens on the host."""
-        self.padding.begin(pad_to)
-        output = self.runner.execute_model(plan)
-        if output is None:
-            output = self.runner.sample_tokens(None)
+        self.ranks.begin(pad_to)
+        with self.inputs.running(self.runner, plan) if self.inputs else nullcontext():
+            output = self.runner.execute_model(plan)
+            if output is None:
+                output = self.runner.sample_tokens(None)
         return output.get_output() if hasattr(output, "get_output") else output
 
     def dummy_run(self, rows: int) -> None:
         """Run a step without requests beside ranks with `rows` rows: if they replay a graph, so does this one."""
         self.is_dummy = True
-        self.padding.begin(rows)
+        self.ranks.begin(rows)
         try:
             compat.dummy_run(self.runner)
         finally:

@@ -1,7 +1,7 @@
 """Clients that send input in turns: vLLM's streaming input sessions (`Request.resumable`, `StreamingUpdate`).
 
 When a turn ends vLLM keeps the session's blocks and waits. The next turn drops the token that was sampled last and
-appends its prompt. vLLM takes nothing from an idle session, not even for the only request that runs: its blocks and its
+appends its prompt. vLLM never preempts an idle session, not even for the only request that runs: its blocks and its
 row stay taken until the client closes it. The clients here therefore time out, the one that is idle longest first, as
 soon as sessions that do not run leave less room than one request of full length needs, or no row. A client that returns
 after that opens a new session: it sends all that vLLM would have kept, then its new prompt.
@@ -29,7 +29,7 @@ class Sessions:
         self.scheduler = scheduler
         self.host = host
         self.idle: dict[str, int] = {}
-        """Session -> tokens that its client has, idle longest first. Those that timed out have no request."""
+        """Session -> tokens that its client has; idle longest first. Those that timed out stay, without a request."""
         self._rows = config.max_num_seqs
         self._blocks = config.num_blocks - config.smallest_pool() - SPARE * len(config.groups)
 

@@ -5,10 +5,10 @@ shadow layers of the CPU adapter run on the host (`mirror`), from the metadata t
 the same code makes all observations of the CPU adapter. The tokens are those of the tag model: a trace means the same
 steps on a CPU and on a GPU. The real model is observed by its log-probabilities.
 
-    devices    where kernels run, and what is stood in because a wheel's binaries are missing
+    devices    where kernels run, and what is replaced because a wheel's binaries are missing
     models     tiny hybrid models: configuration and weights
     configuration  a trace's configuration as a `VllmConfig` for a GPU
-    mirror     tags on the host, moved as vLLM's metadata and copies say
+    mirror     tags on the host, moved as vLLM's metadata and copies move states
     real_model vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
     replay     the same for captured CUDA graphs
     engine     runner, caches, graphs, scheduler; reset between traces

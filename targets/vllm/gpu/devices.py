@@ -1,4 +1,4 @@
-"""Where the kernels of a real model run, and what is stood in for binaries that are missing.
+"""The devices that kernels of a real model run on, and stand-ins for binaries that are missing.
 
 cuda         the GPU
 interpreter  the CPU, each Triton kernel interpreted: slow, the same code otherwise; for tests without a GPU
@@ -51,7 +51,7 @@ def variables(home: Path, device: str) -> dict[str, str]:
 
 @cache
 def prepare(device: str) -> tuple[str, ...]:
-    """Prepare this process for engines on a device, before vLLM is imported; returns what is stood in."""
+    """Prepare this process for engines on a device, before vLLM is imported; return what is replaced."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     found = find_spec("vllm")
     folder = Path(next(iter(found.submodule_search_locations or ()), "")) if found else Path()
@@ -69,7 +69,7 @@ def prepare(device: str) -> tuple[str, ...]:
 
 
 def stood_in_for(package: Path, device: str) -> tuple[str, ...]:
-    """Return what is stood in for the vLLM in a folder; looks at files only."""
+    """Return what has to be replaced in the vLLM of a folder, from its files alone."""
     missing = []
     if not any(package.glob("_C_stable_libtorch*.so")):
         missing.append(OPERATORS)
@@ -106,7 +106,7 @@ def _stand_in_flash_attention() -> None:
 
 
 def _stand_in_operators(device: str) -> None:
-    """The operators of `_C` that the models meet, and those that vLLM asks for while it is imported."""
+    """Define the operators of `_C` that the models use, and those that vLLM looks up while it is imported."""
     import torch
 
     _module("vllm._C_stable_libtorch")
@@ -220,7 +220,7 @@ def _cuda_view(tensor: Any) -> Any:
 
 
 def _stand_in_platform() -> None:
-    """vLLM believes in an A100 (its kernels need no launch dependency) whose tensors lie on the CPU."""
+    """Make vLLM see an A100 (its kernels need no launch dependency) whose tensors lie on the CPU."""
     import torch
     from vllm import platforms
     from vllm.platforms import cuda
@@ -247,7 +247,7 @@ def _stand_in_platform() -> None:
 
 
 def _without_subprocesses(stood_in: bool) -> None:
-    """What is stood in is so in this process only: vLLM inspects models here, and prefers its native operators."""
+    """Make vLLM inspect models in this process, the only one with stand-ins, and prefer its native operators."""
     if not stood_in:
         return
     from vllm.config.kernel import IrOpPriorityConfig

@@ -44,7 +44,7 @@ Fill = Literal["zero", "random", "nan"]
 
 @cache
 def prepare_process(device: str) -> None:
-    """Once per process: hooks on vLLM's functions, one-process "distributed" setup."""
+    """Install hooks on vLLM's functions and set up a "distributed" environment of one process, once."""
     logging.getLogger("vllm").setLevel(logging.ERROR)
     if device == "interpreter":
         from .interpreted import prepare
@@ -71,8 +71,8 @@ def prepare_process(device: str) -> None:
 
 
 def _patch_models() -> None:
-    """Qwen3-Next looks for a layer with experts, which ours has not. The chunked kernels of a gated delta net refuse
-    float32, which they compute as well: the check is left out, so that rounding stays far below a defect."""
+    """Leave out two checks. Qwen3-Next looks for a layer with experts, which ours lacks. The chunked kernels of a gated
+    delta net refuse float32, which they can compute: with it rounding stays far below a defect."""
     from vllm.model_executor.models import qwen3_next
 
     for one in vars(qwen3_next).values():
@@ -84,7 +84,7 @@ def _patch_models() -> None:
 
 
 def _leave_out(function: Any, unwanted: Callable[[str], bool]) -> None:
-    """Leave assertions out of a function, for all who have imported it."""
+    """Leave assertions out of a function, in place, for all modules that have imported it."""
     tree = ast.parse(inspect.getsource(function))
     [definition] = tree.body
     assert isinstance(definition, ast.FunctionDef)
@@ -98,7 +98,7 @@ def _leave_out(function: Any, unwanted: Callable[[str], bool]) -> None:
 
 @cache
 def _proposer_module() -> Any:
-    """Stands where vLLM's n-gram proposer, which needs numba, would be imported from. Several engines are open at once:
+    """Return a stand-in for the module of vLLM's n-gram proposer, which needs numba. Several engines are open at once:
     the proposers of all are `NgramProposer`s."""
     module: Any = types.ModuleType("vllm.v1.spec_decode.ngram_proposer")
     module.NgramProposer = type("NgramProposer", (), {})
@@ -157,7 +157,7 @@ class RealEngine:
         watch_sampling(self.runner, self.real, self.is_v2)
         kind = RealV2 if self.is_v2 else RealV1
         self.worker: RealV1 | RealV2 = kind(self.runner, self.recorder)
-        self.worker.padding = padding
+        self.worker.ranks = padding
         self.recorder.worker = self.worker
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         if config.mamba_cache_mode == "align":
@@ -166,7 +166,7 @@ class RealEngine:
         self._snapshot = Snapshot([self], [cache for layer in self.layers for cache in self.caches(layer.layer_name)])
 
     def reset(self, fill: Fill) -> None:
-        """Make it the engine that it was when it was built. `fill` is what cache memory holds."""
+        """Restore the engine to what it was when it was built. `fill` is what cache memory holds."""
         memories.activate(None)
         config, plan = self.vllm_config, self._plan
         if not self.is_interpreted:

@@ -7,13 +7,14 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target, TargetError
 from ...base.trace import Config
+from ..options import PLAIN_SERVING
 from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
-_PLAIN = {"connector": "none", "data_parallel": "1", "metadata": "each", "prefix_match_unit": "0"}
+_PLAIN = {"connector": "none", "data_parallel": "1", "metadata": "each", "prefix_match_unit": "0"} | PLAIN_SERVING
 """Options of the shadow layers' engine, and the values that a real model has."""
 FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
 """What unused memory holds in the engines of one target."""
@@ -61,7 +62,7 @@ class GpuFactory:
         )
 
     def supports(self, config: Config) -> str:
-        """Empty, or why this configuration cannot be had; the workload draws another one then."""
+        """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
         if {group.kind for group in config.groups} != {"mamba", "attention"}:
             return "its models have layers of both kinds"
         if any(group.block_size % 16 for group in config.groups):
@@ -88,7 +89,7 @@ class GpuFactory:
         if not has_layers(mixer, layer_kinds(config)):
             return "Jamba's layers have a period: as many state layers before each attention layer"
         if mixer in NO_DRAFTS and config.num_speculative_tokens:
-            return f"vLLM has no speculation for mixer={mixer}"
+            return f"mixer={mixer} is not driven with speculation on real models"
         if STATE_KIND.get(mixer, mixer) == "mamba2":
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:

@@ -17,7 +17,7 @@ from .. import compat
 
 
 def prepare() -> None:
-    """Once per process."""
+    """Patch Triton's interpreter and vLLM for models on a CPU, once per process."""
     import vllm.v1.worker.cpu.shm  # noqa: F401  vLLM's own stand-ins for CUDA events, streams and pinned memory
     from vllm.v1.sample.sampler import Sampler
     from vllm.v1.worker import mamba_utils
@@ -100,7 +100,7 @@ def _look_up_functions() -> None:
 
 
 def _give_counters_types() -> None:
-    """A loop's counter is a number of Python to Triton's interpreter, and `i.to(tl.int64)` fails: count in tensors."""
+    """A loop's counter is a Python integer in Triton's interpreter, and `i.to(tl.int64)` fails: count in tensors."""
     from triton.runtime.interpreter import _implicit_cvt
     from vllm.third_party.flash_linear_attention.ops import chunk_delta_h
 

@@ -58,7 +58,7 @@ largest that was measured on a tree with the known causes fixed (benchmarks/gpu_
 Triton's default for products of float32."""
 EXACT_PRODUCTS = 0.001
 """The same in float32 where products of float32 are not rounded to TF32: on an interpreter, and where
-`TRITON_F32_DEFAULT` is tf32x3 (`devices.variables`) or ieee. 50 times the largest that was measured; the smallest
+`TRITON_F32_DEFAULT` is tf32x3 (`devices.variables`) or ieee. 14 times the largest that was measured; the smallest
 difference that a known defect makes is 900 times this."""
 
 
@@ -110,7 +110,7 @@ class Lane(VllmTarget):
         self._states: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
 
     def happen(self, event: Event) -> Effect:
-        """Let the event happen."""
+        """Apply an event to the engine and all its memories."""
         hooks.activate(self.real_engine.recorder)
         memories.activate(self.memories)
         self.computed.clear()
@@ -119,7 +119,7 @@ class Lane(VllmTarget):
         return effect
 
     def arrive(self, event: Arrive) -> list[Record]:
-        """Queue a request, and keep how long it can become."""
+        """Queue a request, and keep its maximum length."""
         self.lengths.setdefault(event.name, sum(length for _, length in event.prompt) + event.max_new_tokens)
         return super().arrive(event)
 
@@ -248,7 +248,7 @@ class RealTarget:
         self.lives = Lives(block_size, exact) if exact else None
 
     def apply(self, event: Event) -> Effect:
-        """Let the event happen everywhere."""
+        """Apply an event, and add what the real model computed to its records."""
         self._sound = False
         effect = self.lane.happen(event)
         memories.activate(None)

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 UNSURE = 0.05
-"""Two tokens whose log-probabilities are closer than this are told apart by rounding: no verdict from there on."""
+"""Two tokens whose log-probabilities are closer than this may change places by rounding: no verdict from there on."""
 
 
 def fill_weights(model):

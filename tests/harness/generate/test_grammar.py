@@ -11,6 +11,7 @@ from hybridfuzz.harness.generate.grammar import Grammar, draw_trace
 from hybridfuzz.harness.generate.overrides import apply_overrides
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.lockstep.state_catalogue import missing_states
+from hybridfuzz.reference.tokens import kind_of
 from hybridfuzz.targets.base.observe import Planned
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, TraceError, check_config, fits
@@ -284,3 +285,33 @@ def test_the_grammar_draws_for_any_configuration() -> None:
     grammar = Grammar(config, CLEAN.capabilities, RandomChoices(1))
     events = [grammar.next_event() for _ in range(200)]
     assert all(fits(config, event) for event in events if isinstance(event, Arrive))
+
+
+def test_excluded_events_are_not_drawn_and_other_configurations_keep_their_traces() -> None:
+    """`Capabilities.excludes`: the random choices are those of a target without it, so only these traces change."""
+    saving = {"connector_saves": {"yes": frozenset({"resume", "park", "fork", "truncate", "abort", "dummy_run"})}}
+    narrowed = msgspec.structs.replace(CLEAN.capabilities, excludes=saving)
+    differing = 0
+    for index in range(60):
+        trace, before = draw_trace(narrowed, 3, index), draw_trace(CLEAN.capabilities, 3, index)
+        assert trace.config == before.config
+        if trace.config.options["connector_saves"] == "no":
+            assert trace == before
+            continue
+        differing += trace != before
+        tags = {str(event.__struct_config__.tag) for event in trace.events}
+        assert not tags & saving["connector_saves"]["yes"]
+        assert not any(isinstance(event, Arrive) and event.session for event in trace.events)
+    assert differing > 5
+
+
+def test_documents_follow_the_option_inputs() -> None:
+    """Images, adapters and salts are drawn only where the configuration has them."""
+    capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"inputs": ("tokens", "images", "adapters")})
+    found: dict[str, set[str]] = {}
+    for index in range(60):
+        trace = draw_trace(capabilities, 4, index)
+        prompts = [event.prompt for event in trace.events if isinstance(event, Arrive)]
+        kinds = found.setdefault(trace.config.options["inputs"], set())
+        kinds |= {kind_of(document) for prompt in prompts for document, _ in prompt}
+    assert found == {"tokens": {""}, "images": {"", "image"}, "adapters": {"", "adapter", "salt"}}

@@ -3,8 +3,6 @@
 import pytest
 from hybridfuzz.harness.identity.compare import (
     EVIDENCE_MAX,
-    SAME,
-    SAME_SWITCHES,
     alike,
     founds,
     joined,
@@ -13,6 +11,7 @@ from hybridfuzz.harness.identity.compare import (
     same_cause,
 )
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
+from hybridfuzz.harness.identity.weights import SAME, SAME_SWITCHES
 from msgspec import structs
 
 PADDED = Evidence(
@@ -39,10 +38,39 @@ def test_the_same_signature_is_not_the_same_cause() -> None:
     assert likeness(PADDED, other) < SAME
 
 
-def test_votes_count_most() -> None:
-    elsewhere = variant(votes={"b.py:g:7": 1.0})
-    assert likeness(PADDED, elsewhere) < likeness(PADDED, variant(facts=("now graph",)))
-    assert likeness(PADDED, variant(facts=("now graph",))) < likeness(PADDED, variant(origins=("found zeroed",)))
+def test_facts_count_most_then_votes_then_origins() -> None:
+    facts, votes = variant(facts=("now x",)), variant(votes={"b.py:g:7": 1.0})
+    assert likeness(PADDED, facts) < likeness(PADDED, votes) < likeness(PADDED, variant(origins=("found x",)))
+
+
+def test_facts_that_separate_causes_count_more_than_accidents() -> None:
+    """A request that was left out of a step is a circumstance of a defect; the length of its row is an accident."""
+    plain = variant(facts=("event step", "own now drafts"))
+    left_out = variant(facts=(*plain.facts, "own was left out of the step before"))
+    shorter = variant(facts=(*plain.facts, "own now shorter than a full decode"))
+    assert likeness(plain, left_out) < likeness(plain, shorter) < likeness(plain, plain)
+
+
+def test_an_implementation_that_one_failure_needs_and_the_other_does_not_use_speaks_against_one_cause() -> None:
+    """The defect of one is in code that the other does not run: replayed drafts need Mamba 2, a row that was left out
+    of a step fails with every kernel."""
+    needs = variant(switches={"mixer": "mamba2", "runner": "v1"}, values={"mixer": "mamba2", "runner": "v1"})
+    without = variant(switches={"runner": "v1"}, values={"mixer": "gdn", "runner": "v1"})
+    both = variant(switches={"runner": "v1"}, values={"mixer": "mamba2", "runner": "v1"})
+    cut_off = structs.replace(both, complete=False)
+    assert likeness(needs, without) == likeness(without, needs) < likeness(needs, both) < likeness(needs, cut_off)
+    unknown = variant(switches={}, values={})
+    assert likeness(needs, unknown) == likeness(variant(switches=needs.switches), unknown)
+
+
+def test_numbers_and_modes_are_no_implementations() -> None:
+    for name, one, other in (
+        ("prefix_match_unit", "4", "0"),
+        ("mamba_cache_mode", "align", "none"),
+        ("x", "true", "false"),
+    ):
+        needs, another = variant(switches={name: one}, values={name: one}), variant(switches={}, values={name: other})
+        assert likeness(needs, another) == likeness(needs, variant(switches={}, values={name: one}))
 
 
 def test_without_votes_the_rest_has_to_agree() -> None:
@@ -65,7 +93,12 @@ def test_findings_that_need_the_same_switches_join_earlier() -> None:
     """The victim of a cause may be the request that triggers it or another one: other facts, the same switches."""
     switches = {"runner": "v1", "graphs": "decode"}
     own = variant(switches=switches, votes={"a.py:f:1": 1.0})
-    victim = variant(switches=switches | {"policy": "priority"}, facts=("now graph",), votes={"a.py:f:2": 1.0})
+    victim = variant(
+        switches=switches | {"policy": "priority"},
+        facts=("now graph",),
+        votes={"a.py:f:2": 1.0},
+        origins=PADDED.origins[:1],
+    )
     victim = structs.replace(victim, signature="S4-step-mamba-temporal")
     assert SAME_SWITCHES < likeness(own, victim) < SAME
     findings = {"own": FindingEvidence([own]), "victim": FindingEvidence([victim])}

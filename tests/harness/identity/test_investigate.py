@@ -5,11 +5,12 @@ from hybridfuzz.harness.explain.activity import Observation, record_activity
 from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.identity.compare import SAME, likeness
+from hybridfuzz.harness.identity.compare import likeness
 from hybridfuzz.harness.identity.evidence import Evidence
 from hybridfuzz.harness.identity.investigate import Investigation
 from hybridfuzz.harness.identity.symptom import relation, same_symptom
 from hybridfuzz.harness.identity.variants import neighbours, switched
+from hybridfuzz.harness.identity.weights import SAME
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation

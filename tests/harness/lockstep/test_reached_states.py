@@ -241,6 +241,16 @@ def test_embedded_target_has_to_reach_all() -> None:
     assert missing_states(CLEAN.capabilities, dict.fromkeys(REQUIRES, 0)) == EMBEDDED
 
 
+def test_states_of_events_that_an_option_excludes_are_not_required() -> None:
+    """Only if the option is fixed: other traces reach them."""
+    sessions = frozenset({"resume", "park", "fork", "truncate"})
+    narrowed = msgspec.structs.replace(CLEAN.capabilities, excludes={"connector_saves": {"yes": sessions}})
+    assert required_states(narrowed) == EMBEDDED
+    left = set(EMBEDDED) - set(required_states(narrowed, {"connector_saves": "yes"}))
+    assert {"session parked", "session forked"} <= left
+    assert left == {state for state in EMBEDDED if sessions & set(REQUIRES[state].split())}
+
+
 def test_a_state_is_required_only_of_who_can_reach_it() -> None:
     poor = msgspec.structs.replace(
         CLEAN.capabilities,

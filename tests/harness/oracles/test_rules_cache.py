@@ -1,6 +1,7 @@
 """M2, M6, M8 (hits) and S5 on observations made by hand: what counts as held, as valid, as promised, as written."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -118,6 +119,7 @@ def test_blocks_and_lookups_agree_where_both_are_seen(labels: dict[int, Key] | N
 
 HIT_OF_8 = {3: key(0, 8), 5: key(1, 4), 6: key(1, 8)}
 WINDOWED = Layout((Group("mamba", 8), Group("attention", 4, window=3)), 20, 4, "align", True)
+COMPLETED = replace(WINDOWED, loads_complete_hits=True)
 EAGLE = Layout((Group("mamba", 8), Group("attention", 4)), 20, 4, "align", True, eagle_drop=True)
 
 
@@ -138,6 +140,10 @@ def hit(
     (ALIGN, 8, 0, {3: key(0, 8), 5: key(1, 8), 6: key(1, 4)}, "length"),
     (WINDOWED, 8, 0, {3: key(0, 8), 6: key(1, 8)}, ""),
     (WINDOWED, 8, 0, {3: key(0, 8), 5: key(1, 4)}, "length"),
+    (WINDOWED, 8, 1, {}, "length"),
+    (COMPLETED, 8, 1, {}, ""),
+    (COMPLETED, 8, 1, {6: key(1, 4)}, "length"),
+    (COMPLETED, 8, 0, {3: key(0, 8)}, "length"),
     (FINE, 6, 0, {5: key(1, 4)}, ""),
     (FINE, 6, 0, {6: key(1, 8)}, "length"),
     (FINE, 10, 0, HIT_OF_8, ""),
@@ -153,7 +159,10 @@ def hit(
 def test_a_hit_needs_what_its_next_token_reads(
     layout: Layout, length: int, external: int, published: dict[int, Key], field: str
 ) -> None:
-    """Every whole block that is attended to, and the state at its end unless a later one is loaded or copied."""
+    """Every whole block that is attended to, and the state at its end unless a later one is loaded or copied.
+
+    A load may complete what a window lacks.
+    """
     row = PlannedRow("r1", length + external, 1, 0, True, length, external=external)
     assert hit(layout, row, published) == field
 
@@ -366,6 +375,15 @@ def test_eagle_drops_the_block_after_the_hit_from_a_window(published: tuple[int,
     planned = plan(context, PlannedRow("r0", 12, 4, 0, True, 12), tables=tables, published=blocks)
     violation = HitValidity()._block_given_up(context, planned, planned.rows[0])
     assert field_of(violation) == field
+
+
+def test_a_load_that_completes_hits_brings_the_block_that_eagle_drops_from_a_window() -> None:
+    groups = (*GROUPS, Group("attention", 4, window=5))
+    layout = Layout(groups, 20, 4, "align", True, eagle_drop=True, eagle=frozenset({2}), loads_complete_hits=True)
+    context = context_of(layout, r0=life_of("r0", 20))
+    row = PlannedRow("r0", 16, 4, 0, True, 12, external=4)
+    planned = plan(context, row, tables={"r0": (*R0, (0, 0, 8, 9))}, published={})
+    assert HitValidity()._block_given_up(context, planned, row) is None
 
 
 @pytest.mark.parametrize(("alias", "field"), [

@@ -1,5 +1,7 @@
 """Content outside of a pool: what another engine stores, and what a load must bring."""
 
+from dataclasses import replace
+
 import pytest
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
@@ -32,6 +34,14 @@ def test_a_load_brings_what_the_hit_lacks() -> None:
     depths = [[key.depth for key in keys_to_load(LAYOUT, index, TRUTH.tags, 16, 32)] for index in range(3)]
     assert depths == [[32], [24, 32], [24, 32]]
     assert [key.depth for key in keys_to_load(LAYOUT, 2, TRUTH.tags, 0, 32)] == [24, 32]
+
+
+def test_a_load_that_completes_hits_brings_what_a_window_lacks_of_the_hit() -> None:
+    """After 40 tokens the window of 10 begins at position 31, inside a hit of 32 tokens."""
+    completing = replace(LAYOUT, loads_complete_hits=True)
+    found = [[key.depth for key in keys_to_load(layout, 2, TRUTH.tags, 32, 40)] for layout in (LAYOUT, completing)]
+    assert found == [[40], [32, 40]]
+    assert [key.depth for key in keys_to_load(completing, 1, TRUTH.tags, 32, 40)] == [40]
 
 
 def test_content_of_another_prefix_is_not_loaded() -> None:

@@ -1,18 +1,12 @@
 """Groups of local attention and of a drafter, unequal blocks and hits inside blocks on the real engine: reached, and
 silent with the known causes fixed."""
 
-import datetime
 import os
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-from hybridfuzz.harness.findings.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.findings.known import fitting
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
-from hybridfuzz.targets.base.overlay import patched
-from hybridfuzz.targets.base.registry import prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -21,18 +15,6 @@ TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "12"))
 MAMBA, ATTENTION = {"kind": "mamba", "block_size": 4}, {"kind": "attention", "block_size": 4}
 WIDE = {"kind": "attention", "block_size": 8}
 DRAFTING = {"runner": "v2", "mixer": "gdn", "num_speculative_tokens": 2}
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[WorkerClient]:
-    """Importing vLLM takes most of the time."""
-    launch = prepare("vllm@0.33.0", print)
-    known = fitting(read_fixes(BUILTIN, "vllm"), "vllm", launch.version, datetime.date.today())
-    fixes = [entry.read_patch() for entry in known if entry.patch]
-    client = WorkerClient("vllm@0.33.0", patched(launch, fixes), trace_seconds=300)
-    client.start()
-    yield client
-    client.__exit__()
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,22 @@
 """KV connectors on the released vLLM: loads that requests wait for, that break off or that are never used; blocks that
 are held until they are sent. The connector is ours (`targets/vllm/kv_connector.py`), everything that uses it vLLM's."""
 
-import datetime
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hybridfuzz.harness.findings.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
+from hybridfuzz.harness.findings.fixes import Fixes
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.coverage_tool import with_coverage
-from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, ExternalLoad, Group, ResetPrefixCache, Step
 from hybridfuzz.targets.base.trace import Trace as Made
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 TARGET = "vllm@0.33.0"
 STEPS = (Step(),) * 12
-
-
-@pytest.fixture(scope="module")
-def fixes() -> Fixes:
-    """The release with the fixes of all known causes."""
-    return apply_fixes(prepare(TARGET, print), read_fixes(BUILTIN, TARGET), TARGET, datetime.date.today())
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +52,7 @@ def test_random_traces_are_silent_and_reach_the_states_of_a_connector(
 
 
 MAMBA, WIDE = {"kind": "mamba", "block_size": 4}, {"kind": "attention", "block_size": 8}
+NARROW = {**WIDE, "block_size": 4}
 LOADED = "request computed after it waited for a load"
 
 
@@ -72,10 +65,15 @@ LOADED = "request computed after it waited for a load"
             {"groups": [MAMBA, WIDE, {**WIDE, "draft": True}], "num_speculative_tokens": 2, "runner": "v2"},
             (LOADED, "proposals written by the drafter"),
         ),
+        ({"groups": [MAMBA, NARROW, {**NARROW, "window": 8}]}, (LOADED, "hit behind a sliding window")),
+        (
+            {"groups": [MAMBA, NARROW], "reset": "paused"},
+            (LOADED, "prefix cache reset", "turn resumed with kept caches"),
+        ),
     ],
 )
 @pytest.mark.parametrize("connector", ["store", "transfer"])
-def test_loads_beside_unequal_blocks_hits_inside_blocks_and_a_drafters_group(
+def test_loads_beside_other_features(
     worker: WorkerClient, connector: str, overrides: dict[str, object], states: tuple[str, ...]
 ) -> None:
     reached: Counter[str] = Counter()
@@ -132,6 +130,28 @@ def test_attention_alone_is_not_loaded(worker: WorkerClient) -> None:
 ])  # fmt: skip
 def test_a_request_is_computed_after_its_load_broke_off(worker: WorkerClient, delay: int, state: str) -> None:
     assert run(worker, ExternalLoad("x", 30, breaks_off=True, delay=delay), *STEPS).reached[state] == 1
+
+
+def test_a_session_whose_load_broke_off_is_admitted_anew(worker: WorkerClient) -> None:
+    """With a hit of the 24 tokens that `x` left: it passed for a session that kept its blocks, and S4 reported them."""
+    session = Arrive("y", (("d", 44),), 4, session=True)
+    outcome = run(worker, *STEPS, session, ExternalLoad("y", 44, breaks_off=True), *STEPS)
+    assert outcome.reached["request computed after its load broke off"] == 1
+    assert outcome.reached["prefix hit"]
+
+
+def test_a_load_brings_what_a_sliding_window_lacks_of_the_hit(worker: WorkerClient) -> None:
+    """`y` leaves no block of the window in the cache, so the hit is that of full attention.
+
+    M6 reported the missing blocks, which the connector did not bring.
+    """
+    groups = (Group("mamba", 4), Group("attention", 4), Group("attention", 4, window=8))
+    options = {"runner": "v2", "connector": "transfer", "retention": "default"}
+    events = (Arrive("y", (("d", 4),), 1), Arrive("x", (("d", 9),), 1), ExternalLoad("x", 9), *STEPS)
+    config = Config(num_blocks=20, groups=groups, options=options, max_model_len=16, max_num_seqs=1)
+    outcome = worker.run(Made(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["hit extended by a load"] == 1
 
 
 def test_a_policy_ends_the_request_with_an_error_instead(worker: WorkerClient) -> None:

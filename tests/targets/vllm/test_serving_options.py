@@ -1,28 +1,14 @@
 """Options of the scheduler on the released vLLM: resets while it pauses, spaced prefills, pipeline stages, KV events.
 Each runs random traces, which must be silent with the fixes of all known causes."""
 
-import datetime
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
-from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, ResetPrefixCache, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
-TARGET = "vllm@0.33.0"
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[WorkerClient]:
-    """A worker with the fixes of all known causes."""
-    fixes = apply_fixes(prepare(TARGET, print), read_fixes(BUILTIN, TARGET), TARGET, datetime.date.today())
-    with WorkerClient(TARGET, fixes.launch, 300.0) as worker:
-        worker.start()
-        yield worker
 
 
 @pytest.mark.parametrize(

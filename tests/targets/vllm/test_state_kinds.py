@@ -3,21 +3,18 @@
 A state of only one part (window or recurrent state) goes through vLLM's own copies, tables and builders.
 """
 
-import datetime
 import difflib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.findings.fixes import Fixes
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.patches import Patch, parse_patch
-from hybridfuzz.targets.base.registry import prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -57,20 +54,6 @@ BREAKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def fixed() -> Launch:
-    applied = apply_fixes(prepare(SPEC, print), read_fixes(BUILTIN, SPEC), SPEC, datetime.date.today())
-    assert not applied.problems
-    return applied.launch
-
-
-@pytest.fixture(scope="module")
-def worker(fixed: Launch) -> Iterator[WorkerClient]:
-    with WorkerClient(SPEC, fixed, trace_seconds=300) as one:
-        one.start()
-        yield one
-
-
 def broken(launch: Launch, name: str) -> Patch:
     """Return a patch that replaces one line of the release behind its fixes."""
     one = BREAKS[name]
@@ -90,8 +73,8 @@ def test_random_traces_are_silent_behind_the_fixes(worker: WorkerClient, kind: s
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_a_broken_line_is_noticed(fixed: Launch, name: str) -> None:
-    with WorkerClient(SPEC, patched(fixed, [broken(fixed, name)]), trace_seconds=300) as one:
+def test_a_broken_line_is_noticed(fixes: Fixes, name: str) -> None:
+    with WorkerClient(SPEC, patched(fixes.launch, [broken(fixes.launch, name)]), trace_seconds=300) as one:
         one.start()
         for kind in BREAKS[name].shows:
             overrides = {"mixer": kind, "mamba_cache_mode": "align"}

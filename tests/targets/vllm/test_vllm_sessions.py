@@ -1,30 +1,16 @@
 """Streaming input sessions on the released vLLM: turns that keep their blocks, clients that time out, a turn behind
 accepted drafts. The clients are ours (`targets/vllm/sessions.py`), everything that serves them is vLLM's."""
 
-import datetime
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
-from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, Group, ResetPrefixCache, Resume, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
-TARGET = "vllm@0.33.0"
 STEPS = (Step(),) * 6
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[WorkerClient]:
-    """A worker with the fixes of all known causes."""
-    fixes = apply_fixes(prepare(TARGET, print), read_fixes(BUILTIN, TARGET), TARGET, datetime.date.today())
-    with WorkerClient(TARGET, fixes.launch, 300.0) as worker:
-        worker.start()
-        yield worker
 
 
 def run(worker: WorkerClient, *events: AnyEvent, num_blocks: int = 40, runner: str = "v2") -> Outcome:
