@@ -121,7 +121,8 @@ class Grammar:
         self.burst = 0
         while self.left and len(events) < count + ENDING_MAX:
             events.append(self.next_event())
-        if not self.left and "dummy_run" in self.capabilities.events and self.choices.chance(50):
+        dummy = "dummy_run" in self.capabilities.events and self.choices.chance(50)
+        if dummy and not self.left and "dummy_run" in self.events:
             events.append(self.dummy_run())
         return tuple(events)
 
