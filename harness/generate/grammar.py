@@ -9,7 +9,7 @@ It uses what is known about hybrid caches, and nothing about single bugs:
     company     arrivals come in bursts: most of what can go wrong in a batch needs two rows that differ, and a request
                 that runs alone meets none. Between bursts ranks become idle, and dummy runs happen
     endings     a trace goes on without arrivals until its requests have ended: the lockstep would end them by plain
-                steps, which are all alike
+                steps, which are all alike. What they leave behind in an engine's buffers shows in a dummy run
     turns       sessions are parked while other requests need their blocks, and resume before or after losing them
 """
 
@@ -53,9 +53,6 @@ EVENTS_MAX = 100
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
 SESSIONS_MAX = 6
-DOCUMENTS = ("a", "b", "c")
-OTHER_DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
-"""Documents where the option `inputs` has this value."""
 
 
 class Grammar:
@@ -78,7 +75,7 @@ class Grammar:
         """Sessions that are not closed -> the most tokens that they can have."""
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
-        self.documents = OTHER_DOCUMENTS.get(config.options.get("inputs", ""), DOCUMENTS)
+        self.documents = capabilities.documents_with(config.options)
         self.rare = self._enabled()
         self.burst = choices.pick((2, 3, 4, 6, 8, 1))
         self.short = choices.chance(35)
@@ -124,6 +121,8 @@ class Grammar:
         self.burst = 0
         while self.left and len(events) < count + ENDING_MAX:
             events.append(self.next_event())
+        if not self.left and "dummy_run" in self.capabilities.events and self.choices.chance(50):
+            events.append(self.dummy_run())
         return tuple(events)
 
     _last: AnyEvent | None = None

@@ -315,10 +315,14 @@ def needed_events(events: Iterable[Event]) -> set[str]:
 
 
 def needed_kinds(events: Iterable[Event]) -> set[str]:
-    """Return the features that a target must have for the documents of these events: images, or adapters and salts."""
+    """Return the features that a target must have for the documents of these events."""
     prompts = [event.prompt for event in events if isinstance(event, Arrive | Resume)]
-    kinds = {kind_of(document) for prompt in prompts for document, _ in prompt}
-    return {"images" if kind == "image" else "adapters" for kind in kinds if kind}
+    return features_of(document for prompt in prompts for document, _ in prompt)
+
+
+def features_of(documents: Iterable[str]) -> set[str]:
+    """Return the features that a target must have for documents: images, or adapters and salts."""
+    return {"images" if kind == "image" else "adapters" for document in documents if (kind := kind_of(document))}
 
 
 def fits(config: Config, event: Arrive | Resume, known: int = 0) -> bool:

@@ -152,7 +152,7 @@ def can_preempt_in_flight(scheduler: Any) -> bool:
     Earlier releases preempt only while they schedule; they assert that a resumed request was not in the step before,
     and would deliver a token in flight twice.
     """
-    return "drop_stale_output" in parameters(scheduler._preempt_request)
+    return "drop_stale_output" in parameters(type(scheduler)._preempt_request)  # the target wraps the instance's
 
 
 def caches_asynchronously() -> bool:
