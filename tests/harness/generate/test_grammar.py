@@ -307,7 +307,11 @@ def test_excluded_events_are_not_drawn_and_other_configurations_keep_their_trace
 
 def test_documents_follow_the_option_inputs() -> None:
     """Images, adapters and salts are drawn only where the configuration has them."""
-    capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"inputs": ("tokens", "images", "adapters")})
+    capabilities = msgspec.structs.replace(
+        CLEAN.capabilities,
+        options={"inputs": ("tokens", "images", "adapters")},
+        documents={"inputs": {"images": ("a", "image.b"), "adapters": ("a", "adapter.b", "salt.c")}},
+    )
     found: dict[str, set[str]] = {}
     for index in range(60):
         trace = draw_trace(capabilities, 4, index)
