@@ -95,7 +95,7 @@ LIVE = {
 }
 """Break -> a known cause with the same signature, which is not fixed in a campaign with conditions."""
 CONDITION_STEPS = 600
-MORE_STEPS = {"zero-draft-row": 3000, "dummy-tables-stale": 3000, "row-not-cleared": 3000}
+MORE_STEPS = {"zero-draft-row": 2000, "dummy-tables-stale": 2000}
 """Steps of the breaks that no trace of the first 600 steps meets."""
 ENTRY_TRACES = 2
 """Traces of a known bug in its entry, the smallest: their evidence is collected again by each campaign."""
@@ -326,7 +326,7 @@ def behind_page(ran: list[Behind]) -> str:
         "known is swallowed if a trace of it is the break's.",
         "",
         f"Steps: {CONDITION_STEPS} each; {max(MORE_STEPS.values()):,} for {', '.join(MORE_STEPS)}:",
-        "no trace of the first 600 steps meets them, or only one that is known.",
+        f"no trace of the first {CONDITION_STEPS} steps meets them.",
         "",
         "| break | live cause | entries | exit | the break's finding | strays | recognized as known | swallowed "
         "| failing traces | steps |",

@@ -38,7 +38,9 @@ for flags in json.loads(sys.argv[1]):
     ServerArgs.add_cli_args(parser)
     found = parser.parse_args(["--model-path", "x", *flags])
     assert found.disable_overlap_schedule == ("--disable-overlap-schedule" in flags)
-    assert found.max_running_requests and found.page_size
+    if "--max-running-requests" in flags:  # with the miniature sizes
+        assert found.max_running_requests and found.context_length
+    assert found.page_size and json.loads(found.json_model_override_args)
 print("parsed")
 """,
 }
