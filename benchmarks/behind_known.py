@@ -1,7 +1,9 @@
 """New bugs behind known ones: vLLM 0.33.0 with one line broken, its known causes fixed (`--fixes builtin`).
 
-    python benchmarks/behind_known.py [--only SLUG,...] [--results FILE] [--page benchmarks/behind_known.md]
-    python benchmarks/behind_known.py --conditions FOLDER [--only SLUG,...] [--results FILE] [--page FILE]
+    python benchmarks/behind_known.py [--only SLUG,...] [--results FILE] [--keep FOLDER] [--page FILE]
+    python benchmarks/behind_known.py --conditions FOLDER [the same options]
+
+FILE of `--page` is benchmarks/behind_known.md. `--keep` keeps the campaigns' output folders.
 
 Each break of vllm_breaks.py that is listed here shows under a signature that a known bug has, too: with a list of known
 signatures it would be taken for that bug. The campaign is that of `hybridfuzz fuzz --fixes builtin`, stopped at its
@@ -10,8 +12,10 @@ first finding. Exit status 1 unless every campaign has exit status 1 and a new f
 With `--conditions` one known cause with the break's signature is not fixed: the campaign has to recognize it by its
 condition, while the break is new. FOLDER holds sorted traces with their causes, as benchmarks/identity.py writes them
 (collect, truth, evidence); the entries are those that `hybridfuzz known add` writes for the findings of that cause. The
-campaign ends after a fixed number of steps. A new finding is the break's if its trace does not fail the same way on the
-tree without the break, else a *stray*: a known bug taken for a new one.
+campaign ends after a fixed number of steps. Then the traces of all findings run on the tree without the break. A new
+finding is the break's if one of them does not fail there in the same way, else a *stray*: a known bug taken for a new
+one. A finding that was recognized as known is *swallowed* if one of them does not. Exit status 1 unless each campaign
+finds its break and swallows nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +24,21 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from difflib import unified_diff
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from breaks import Break, edited
 from hybridfuzz.harness.campaign.campaign import Campaign
+from hybridfuzz.harness.campaign.state import Settings
 from hybridfuzz.harness.cli import build_parser
 from hybridfuzz.harness.commands import fuzz
-from hybridfuzz.harness.events import CampaignEnded, CampaignStarted, Found, TraceDone
+from hybridfuzz.harness.events import CampaignEnded, CampaignStarted, Finding, Found, TraceDone
 from hybridfuzz.harness.findings.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.findings.known import Known, append_entry, entry_for
 from hybridfuzz.harness.identity.compare import joined
@@ -68,6 +75,7 @@ class Result(msgspec.Struct, frozen=True):
     still_there: int
 
 
+SECOND_PART = "## With conditions alone"
 LIVE = {
     "mamba2-first-token": "one-token-prompt",
     "accepted-of-last-owner": "one-token-prompt",
@@ -87,6 +95,8 @@ LIVE = {
 }
 """Break -> a known cause with the same signature, which is not fixed in a campaign with conditions."""
 CONDITION_STEPS = 600
+MORE_STEPS = {"zero-draft-row": 2000, "dummy-tables-stale": 2000}
+"""Steps of the breaks that no trace of the first 600 steps meets."""
 ENTRY_TRACES = 2
 """Traces of a known bug in its entry, the smallest: their evidence is collected again by each campaign."""
 
@@ -99,6 +109,7 @@ class Behind(msgspec.Struct, frozen=True):
     strays     number of new findings that are the known cause's
     known      number of findings that were recognized as the known cause
     failing    number of failing traces
+    swallowed  number of findings among `known` with a trace that is the break's
     """
 
     slug: str
@@ -113,6 +124,29 @@ class Behind(msgspec.Struct, frozen=True):
     failing: int
     steps: int
     seconds: float
+    swallowed: int = 0
+
+
+Row = TypeVar("Row", Result, Behind)
+
+
+def is_new(one: Result) -> bool:
+    """Return True if a campaign ended with a new finding that has the signature of a known bug."""
+    return one.status == 1 and bool(one.known_as)
+
+
+def is_found(one: Behind) -> bool:
+    """Return True if a campaign with a known cause that is not fixed ended with the break's finding, and swallowed no
+    trace of it."""
+    return one.status == 1 and one.found > 0 and not one.swallowed
+
+
+def settings(folder: Path, one: Break, steps: int, *fixes: str) -> Settings:
+    """Return the settings of a campaign: `hybridfuzz fuzz --fixes ...` with the break's configuration."""
+    line = ["fuzz", "--target", f"vllm@{RELEASE}", *(word for each in fixes for word in ("--fixes", each))]
+    line += ["--config", ",".join(f"{key}={value}" for key, value in one.config.items()), "--seed", "11"]
+    line += ["--steps", str(steps), "--jobs", "1", "--no-canary", "--reduce", "5s", "--timeout", "10m"]
+    return fuzz.settings_of(build_parser("fuzz").parse_args([*line, "-o", str(folder / "out")]))
 
 
 def run(one: Break, tree: Path, folder: Path) -> Result:
@@ -120,13 +154,8 @@ def run(one: Break, tree: Path, folder: Path) -> Result:
 
     The line is broken by a patch, too: the overlay is that of a checkout which contains the break.
     """
-    write_break(one, tree, folder / one.slug)
-    config = ",".join(f"{key}={value}" for key, value in one.config.items())
-    line = ["fuzz", "--target", f"vllm@{RELEASE}", "--fixes", BUILTIN, "--fixes", str(folder / one.slug)]
-    line += ["--config", config, "--seed", "11", "--steps", str(STEPS_MAX), "--jobs", "1", "--no-canary"]
-    line += ["--reduce", "5s", "--timeout", "10m", "-o", str(folder / one.slug / "out")]
-    options = build_parser("fuzz").parse_args(line)
-    campaign = Campaign(fuzz.settings_of(options))
+    write_break(one, tree, folder)
+    campaign = Campaign(settings(folder, one, STEPS_MAX, BUILTIN, str(folder)))
     steps = traces = 0
     began = found = time.monotonic()
     signature = ""
@@ -155,7 +184,7 @@ def write_break(one: Break, tree: Path, folder: Path) -> None:
     path = f"{DRILL.package}/{one.file}"
     old, new = (tree / path).read_text(encoding="utf-8"), edited(DRILL, tree, one)
     diff = unified_diff(old.splitlines(True), new.splitlines(True), f"a/{path}", f"b/{path}")
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "break.patch").write_text("".join(diff), encoding="utf-8")
     entry = f'[[known]]\nname = "break"\nreason = "{one.slug}"\npatch = "break.patch"\n'
     (folder / "known.toml").write_text(entry, encoding="utf-8")
@@ -205,51 +234,63 @@ def builtin() -> list[Known]:
     return [entry for entry in read_fixes(BUILTIN, "vllm") if RELEASE in entry.releases]
 
 
-def run_behind(one: Break, tree: Path, sorted_traces: Path, folder: Path) -> Behind:
+def run_behind(one: Break, tree: Path, folder: Path, sorted_traces: Path) -> Behind:
     """Run a campaign with one broken line and one known cause that goes by its condition."""
-    live = LIVE[one.slug]
+    live, steps = LIVE[one.slug], MORE_STEPS.get(one.slug, CONDITION_STEPS)
     write_break(one, tree, folder)
     write_fixes(live, folder)
     entries = write_conditions(live, sorted_traces, folder)
-    config = ",".join(f"{key}={value}" for key, value in one.config.items())
-    line = ["fuzz", "--target", f"vllm@{RELEASE}", "--fixes", str(folder), "--config", config, "--seed", "11"]
-    line += ["--steps", str(CONDITION_STEPS), "--jobs", "1", "--no-canary", "--reduce", "5s", "--timeout", "10m"]
-    options = build_parser("fuzz").parse_args([*line, "-o", str(folder / "out")])
     began = time.monotonic()
-    with closing(Campaign(fuzz.settings_of(options)).run()) as events:
+    with closing(Campaign(settings(folder, one, steps, str(folder))).run()) as events:
         for event in events:
             if isinstance(event, CampaignEnded):
                 summary = event.summary
     seconds = time.monotonic() - began
-    launch = patched(
-        prepare(f"vllm@{RELEASE}", print), [entry.read_patch() for entry in builtin() if entry.title != live]
-    )
-    broken: list[str] = []
-    with WorkerClient(f"vllm@{RELEASE}", launch, trace_seconds=300) as worker:
-        worker.start()
-        for finding in summary.new_findings:
-            violation = worker.run(load_trace(Path(finding.trace))).violation
-            if violation is None or (violation.signature, violation.event) != (finding.signature, finding.event):
-                broken.append(finding.signature)
+    broken = breaks_own(summary.findings, live)
+    found = [each.signature for each in summary.new_findings if each.id in broken]
     return Behind(
-        one.slug, one.what, live, entries, fuzz.status(summary), next(iter(broken), ""), len(broken),
-        len(summary.new_findings) - len(broken), sum(bool(each.known) for each in summary.findings),
+        one.slug, one.what, live, entries, fuzz.status(summary), next(iter(found), ""), len(found),
+        len(summary.new_findings) - len(found), sum(bool(each.known) for each in summary.findings),
         sum(each.count for each in summary.findings), summary.steps, seconds,
+        sum(bool(each.known) and each.id in broken for each in summary.findings),
     )  # fmt: skip
 
 
-def results(slugs: list[str]) -> Iterator[Result]:
-    """Yield the results of breaks, one after another."""
-    known = {one.slug: one for one in BREAKS}
+def breaks_own(findings: Sequence[Finding], live: str) -> set[str]:
+    """Return the names of the findings with a trace that does not fail in the same way without the break."""
+    patches = [entry.read_patch() for entry in builtin() if entry.title != live]
+    own: set[str] = set()
+    launch = patched(prepare(f"vllm@{RELEASE}", print), patches)
+    with WorkerClient(f"vllm@{RELEASE}", launch, trace_seconds=300) as without:
+        without.start()
+        for finding in findings:
+            for path in (finding.trace, *finding.extras):
+                violation = without.run(load_trace(Path(path))).violation
+                if violation is None or violation.signature not in (finding.symptoms or {finding.signature: 1}):
+                    own.add(finding.id)
+    return own
+
+
+def continued(
+    kind: type[Row], one: Callable[[Break, Path, Path], Row], slugs: Sequence[str], kept: Path | None, folder: Path
+) -> list[Row]:
+    """Return the results in a file and those of the other breaks, and write each new one to the file at once."""
+    ran = msgspec.json.decode(kept.read_bytes(), type=list[kind]) if kept and kept.exists() else []  # type: ignore[valid-type]
+    done = {row.slug for row in ran}
+    known = {each.slug: each for each in BREAKS}
     tree = Path(prepare(f"vllm@{RELEASE}", print).tree)
-    with tempfile.TemporaryDirectory() as folder:
-        for slug in slugs:
-            yield run(known[slug], tree, Path(folder))
+    for slug in slugs:
+        if slug not in done:
+            ran.append(one(known[slug], tree, folder / slug))
+            print(ran[-1], flush=True)
+            if kept:
+                kept.write_bytes(msgspec.json.encode(ran))
+    return ran
 
 
 def page(ran: list[Result]) -> str:
     """Return the page."""
-    right = [one for one in ran if one.status == 1 and one.known_as]
+    right = [*filter(is_new, ran)]
     lines = [
         "# New bugs behind known ones",
         "",
@@ -273,22 +314,27 @@ def page(ran: list[Result]) -> str:
 
 def behind_page(ran: list[Behind]) -> str:
     """Return the part of the page about conditions."""
-    right = [one for one in ran if one.status == 1 and one.found]
+    right = [*filter(is_found, ran)]
     lines = [
-        "## With conditions alone",
+        SECOND_PART,
         "",
         "`python benchmarks/behind_known.py --conditions FOLDER`: as above, but one known cause with the signature of",
         "the break is not fixed and goes by its condition (entries as `hybridfuzz known add` writes them, from the",
-        f"traces of seeds 900 to 913), {CONDITION_STEPS} steps each. {len(right)} of {len(ran)} campaigns end with",
-        "exit status 1 and a new finding that is the break's: its trace does not fail the same way on the tree without",
-        "the break. Strays are new findings that are the known cause's: when in doubt a finding is new.",
+        f"traces of seeds 900 to 913). {len(right)} of {len(ran)} campaigns end with exit status 1 and a new finding",
+        "that is the break's: a trace of it does not fail in the same way on the tree without the break. Strays are",
+        "new findings that are the known cause's: when in doubt a finding is new. A finding that was recognized as",
+        "known is swallowed if a trace of it is the break's.",
         "",
-        "| break | live cause | entries | exit | the break's finding | strays | recognized as known | failing traces |",
-        "| --- | --- | ---: | ---: | --- | ---: | ---: | ---: |",
+        f"Steps: {CONDITION_STEPS} each; {max(MORE_STEPS.values()):,} for {', '.join(MORE_STEPS)}:",
+        f"no trace of the first {CONDITION_STEPS} steps meets them.",
+        "",
+        "| break | live cause | entries | exit | the break's finding | strays | recognized as known | swallowed "
+        "| failing traces | steps |",
+        "| --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     lines += [
         f"| `{one.slug}` | {one.live} | {one.entries} | {one.status} | {one.signature or 'none'} | {one.strays} "
-        f"| {one.known} | {one.failing} |"
+        f"| {one.known} | {one.swallowed} | {one.failing} | {one.steps:,} |"
         for one in ran
     ]
     if left := [slug for slug in LIVE if slug not in {one.slug for one in ran}]:
@@ -296,49 +342,30 @@ def behind_page(ran: list[Behind]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main_behind(arguments: argparse.Namespace, slugs: list[str]) -> int:
-    """Run the campaigns with conditions."""
-    kept: Path | None = arguments.results
-    ran = msgspec.json.decode(kept.read_bytes(), type=list[Behind]) if kept and kept.exists() else []
-    known = {one.slug: one for one in BREAKS}
-    tree = Path(prepare(f"vllm@{RELEASE}", print).tree)
-    done = {one.slug for one in ran}
-    for slug in slugs:
-        if slug in done:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            ran.append(run_behind(known[slug], tree, arguments.conditions, Path(folder) / slug))
-        print(ran[-1], flush=True)
-        if kept:
-            kept.write_bytes(msgspec.json.encode(ran))
-    if arguments.page:
-        first = arguments.page.read_text(encoding="utf-8").partition("## With conditions alone")[0].rstrip()
-        arguments.page.write_text(f"{first}\n\n{behind_page(ran)}", encoding="utf-8")
-    return int(not all(one.status == 1 and one.found for one in ran))
-
-
 def main() -> int:
     """Run, print, write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", metavar="SLUG,...")
     parser.add_argument("--conditions", type=Path, metavar="FOLDER", help="of benchmarks/identity.py, with evidence")
-    parser.add_argument("--results", type=Path, help="keep results here, and skip what is in it")
+    parser.add_argument("--results", type=Path, help="keep results here, and skip the breaks in it")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the campaigns' output folders here")
     parser.add_argument("--page", type=Path)
     arguments = parser.parse_args()
     slugs = [slug for slug in (arguments.only or ",".join(LIVE if arguments.conditions else SLUGS)).split(",") if slug]
-    if arguments.conditions:
-        return main_behind(arguments, slugs)
-    kept: Path | None = arguments.results
-    ran = msgspec.json.decode(kept.read_bytes(), type=list[Result]) if kept and kept.exists() else []
-    done = {one.slug for one in ran}
-    for result in results([slug for slug in slugs if slug not in done]):
-        ran.append(result)
-        print(result, flush=True)
-        if kept:
-            kept.write_bytes(msgspec.json.encode(ran))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.keep or Path(temporary)
+        if arguments.conditions:
+            behind = partial(run_behind, sorted_traces=arguments.conditions)
+            alone = continued(Behind, behind, slugs, arguments.results, folder)
+            good, first, second = all(map(is_found, alone)), "", behind_page(alone)
+        else:
+            fixed = continued(Result, run, slugs, arguments.results, folder)
+            good, first, second = all(map(is_new, fixed)), page(fixed), ""
     if arguments.page:
-        arguments.page.write_text(page(ran), encoding="utf-8")
-    return int(not all(one.status == 1 and one.known_as for one in ran))
+        before, _, after = arguments.page.read_text(encoding="utf-8").partition(SECOND_PART)
+        first, second = first or f"{before.rstrip()}\n", second or SECOND_PART + after
+        arguments.page.write_text(f"{first}\n{second}", encoding="utf-8")
+    return int(not good)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shares of settings among the configurations that are drawn for vLLM: `python benchmarks/drawn_configurations.py`.
+"""Shares of settings among configurations drawn for vLLM 0.33.0: `python benchmarks/drawn_configurations.py`.
 
 Runs without vLLM: its factory refuses configurations without the engine. `--together runner=v1,mixer=mamba2` prints the
 share of configurations with all of these settings. A value that begins with "!" stands for all others.
@@ -26,7 +26,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=3000)
     parser.add_argument("--together", action="append", default=[], help="setting=value,..., any number of times")
     options = parser.parse_args()
-    factory = VllmFactory("vllm", local_groups=True, partial_hits=True, draft_groups=True, shared_metadata=True)
+    factory = VllmFactory(
+        "vllm",
+        plain_mixers=frozenset(),
+        local_groups=True,
+        partial_hits=True,
+        draft_groups=True,
+        shared_metadata=True,
+        sessions=True,
+        serving_options=True,
+        coordinates=True,
+    )
     wanted = [dict(pair.split("=", 1) for pair in text.split(",")) for text in options.together]
     shares: Counter[str] = Counter()
     for index in range(options.count):

@@ -58,6 +58,9 @@ WINDOW, CHUNK = groups(4, 4, window=8), groups(4, 4, chunk=8)
 SESSION, PAUSED = ALIGN | NO_SPEC | {"connector": "none"}, ALIGN | {"reset": "paused", "connector": "none"}
 STAGES, EVENTS = NO_SPEC | ASYNC | {"pipeline": "sync"}, ALIGN | {"reports": "all"}
 UNEQUAL, UNEQUAL_WINDOW = groups(4, 8), groups(4, 8, window=8)
+IMAGES, ADAPTERS = ALIGN | {"inputs": "images"}, ALIGN | {"inputs": "adapters"}
+REPLAY = V1 | MIXER | NO_SPEC | {"replay": "3", "connector": "none"}
+SAMPLED, LAYOUT = V1 | NO_SPEC | {"sampling": "varied"}, {"conv_layout": "DS"}
 
 # fmt: off
 BREAKS = (
@@ -379,6 +382,66 @@ FEATURE_BREAKS: tuple[Break, ...] = (
           "        self._emit_block_removed_events(evicted_hashes)\n        return True", "        return True"),
     Break("reset-not-reported", POOL, EVENTS, "a reset of the cache is not reported",
           "            self.kv_event_queue.append(AllBlocksCleared())", "            pass"),
+    # Images, adapters, salts
+    Break("image-not-in-key", UTILS, IMAGES, "blocks of different images have one key",
+          "            extra_keys.append((\"mm\", mm_feature.identifier, offset - start_token_idx))",
+          "            pass"),
+    Break("second-image-not-in-key", UTILS, IMAGES, "of two images in a block only the first is in its key",
+          "                # the next mm input.\n                curr_mm_idx += 1",
+          "                # the next mm input.\n                curr_mm_idx += 2"),
+    Break("adapter-not-in-key", UTILS, ADAPTERS, "blocks computed with different adapters have one key",
+          "    return [(\"lora\", lora_request.lora_name, lora_request.lora_path)]", "    return []"),
+    Break("salt-not-in-key", UTILS, ADAPTERS, "blocks of different salts have one key",
+          "if (start_token_idx == 0 and request.cache_salt)", "if False"),
+    Break("encoder-never-runs", SCHEDULER, IMAGES, "an image is scheduled without its encoder",
+          "            encoder_inputs_to_schedule.append(i)\n\n        return (", "\n        return ("),
+    Break("encoder-cache-full", SCHEDULER, IMAGES, "a chunk runs into an image whose encoder output has no room",
+          "                    num_new_tokens = min(\n                        num_new_tokens, start_pos - "
+          "num_computed_tokens\n                    )", "                    pass"),
+    Break("adapter-row-not-moved", BATCH_V1, ADAPTERS | V1, "a row moves, its adapter does not",
+          "            self.request_lora_mapping[empty_index] = self.request_lora_mapping[\n"
+          "                last_req_index\n            ]", "            pass"),
+    Break("adapter-row-not-swapped", BATCH_V1, ADAPTERS | V1, "two rows change places, their adapters do not",
+          "        self.request_lora_mapping[i1], self.request_lora_mapping[i2] = (\n"
+          "            self.request_lora_mapping[i2],\n            self.request_lora_mapping[i1],\n        )",
+          "        pass"),
+    Break("adapter-of-last-owner", "v1/worker/gpu/lora_utils.py", ADAPTERS | V2,
+          "a slot keeps an adapter of its last owner",
+          "        else:\n            self.lora_ids[req_index] = NO_LORA_ID", "        else:\n            pass"),
+    Break("adapters-not-limited", SCHEDULER, ADAPTERS, "a step has more adapters than the limit",
+          "len(scheduled_loras) == self.lora_config.max_loras", "False"),
+    # ReplaySSM
+    Break("ring-origin-not-moved", BATCH_V1, REPLAY, "a row moves, the origin of its ring does not",
+          "                self.replayssm_decode_base[empty_index] = self.replayssm_decode_base[\n"
+          "                    last_req_index\n                ]", "                pass"),
+    Break("ring-origin-not-swapped", BATCH_V1, REPLAY, "two rows change places, the origins of their rings do not",
+          "            self.replayssm_decode_base[i1], self.replayssm_decode_base[i2] = (\n"
+          "                self.replayssm_decode_base[i2],\n                self.replayssm_decode_base[i1],\n"
+          "            )", "            pass"),
+    Break("ring-not-flushed-at-boundary", MAMBA2, REPLAY | ALIGN, "the state at a boundary is published, not stored",
+          "                    & ((num_computed_d + query_lens_cpu) % block_size == 0)", "                    & False"),
+    Break("ring-not-restarted", MAMBA2, REPLAY | ALIGN, "behind a boundary a ring goes on in the next block",
+          "                effective_base = torch.maximum(\n                    decode_base_d, (num_computed_d // "
+          "block_size) * block_size\n                )", "                effective_base = decode_base_d"),
+    Break("prompt-tail-into-ring", MAMBA2, REPLAY, "the last token of a prompt is appended to a ring",
+          "            ) | leftover_prompt\n", "            )\n"),
+    Break("ring-wraps-late", MAMBA2, REPLAY, "a full ring wraps without a stored state",
+          "write_pos_cpu == self.replayssm_buffer_len - 1", "write_pos_cpu == self.replayssm_buffer_len"),
+    Break("graph-ring-not-staged", MAMBA2, REPLAY | GRAPHS, "a decode graph replays with the rings of an earlier batch",
+          "                self.decode_write_pos_d[: metadata.num_decodes].copy_(\n"
+          "                    write_pos_d[: metadata.num_decodes],\n"
+          "                    non_blocking=True,\n                )", "                pass"),
+    # Sampling parameters of rows
+    Break("allowed-tokens-of-last-owner", BATCH_V1, SAMPLED, "a row keeps the mask of its last owner's allowed tokens",
+          "            self.allowed_token_ids_mask_cpu_tensor[req_index].fill_(False)", "            pass"),
+    Break("bad-words-not-swapped", BATCH_V1, SAMPLED, "two rows change places, their bad words do not",
+          "        swap_dict_values(self.bad_words_token_ids, i1, i2)", "        pass"),
+    Break("top-k-not-moved", BATCH_V1, SAMPLED, "a row moves, its top_k does not",
+          "            self.top_k_cpu[empty_index] = self.top_k_cpu[last_req_index]", "            pass"),
+    # Windows stored with their inputs last
+    Break("window-width-of-other-layout", MAMBA, LAYOUT | SPEC | ALIGN,
+          "the width of a window is taken from the wrong axis",
+          "self.state_conv_widths[idx] = state.size(2)", "self.state_conv_widths[idx] = state.size(1)"),
 )
 # fmt: on
 

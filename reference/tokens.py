@@ -10,6 +10,16 @@ so that one wrong block id anywhere shows as a wrong tag, and the wrong tag name
 The next token is a function of the tag. A trace therefore needs no token lists, and the output of a
 request is known in advance whatever the batching, caching, preemption and speculation.
 
+Content does not always follow from token ids alone. A document whose name begins with one of `KINDS` has tokens that
+others have, too, and content of its own:
+
+    image.NAME    images of up to `IMAGE_TOKENS` tokens, which are all `PLACEHOLDER`
+    adapter.NAME  at the beginning of a prompt: the tokens of document `SHARED`, computed with a LoRA adapter, as are
+                  all tokens after them
+    salt.NAME     the same, but the content only counts as different: caches of different salts must not be shared
+
+Tags are made of **contents**: a token id, or a larger number for a token of one of these kinds.
+
 Everything here is integer arithmetic written out: the same on every machine and Python version.
 """
 
@@ -18,6 +28,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 MASK = (1 << 63) - 1
 VOCABULARY = 128
@@ -27,6 +38,11 @@ EMPTY = 0x2545F4914F6CDD1D
 """Tag of the empty prefix. Not 0, so that zeroed memory never looks like a legitimate state."""
 NO_INPUT = 0
 """Convolution input before the first token, and zeroed memory."""
+PLACEHOLDER = 1
+"""The token that an engine sees at each position of an image."""
+IMAGE_TOKENS = 7
+SHARED = "a"
+KINDS = ("image", "adapter", "salt")
 CONTINUATION = "~"
 """Document name that stands for the model's own continuation of the path so far (multi-turn prompts)."""
 
@@ -60,13 +76,16 @@ def other_token(token: int) -> int:
     return (token - _FIRST_TOKEN + 1) % (VOCABULARY - _FIRST_TOKEN) + _FIRST_TOKEN
 
 
-def draft_tokens(tag: int, count: int, right: int) -> list[int]:
-    """Return `count` drafts after a prefix with `tag`; the first `right` of them are the model's own tokens."""
+def draft_tokens(tag: int, count: int, right: int, key: int = 0) -> list[int]:
+    """Return `count` drafts after a prefix with `tag`; the first `right` of them are the model's own tokens.
+
+    `key` is that of the request (`Truth.key`).
+    """
     drafts = []
     for index in range(count):
         token = next_token(tag)
         drafts.append(token if index < right else other_token(token))
-        tag = mix(tag, drafts[-1])
+        tag = mix(tag, drafts[-1] + key)
     return drafts
 
 
@@ -82,27 +101,99 @@ def document_tokens(document: str, length: int) -> tuple[int, ...]:
     return tuple([document_token(document, index) for index in range(length)])
 
 
+def kind_of(document: str) -> str:
+    """Return the one of `KINDS` that a document is of, "" for plain text."""
+    kind = document.partition(".")[0]
+    return kind if kind in KINDS and kind != document else ""
+
+
+def plain_name(document: str) -> str:
+    """Return the name of a document as one of plain text."""
+    return document.partition(".")[2] if kind_of(document) else document
+
+
+def key_of(name: str) -> int:
+    """Return what an adapter or a salt adds to the content of a token, 0 for ""."""
+    return (1 + zlib.crc32(name.encode())) * VOCABULARY if name else 0
+
+
+class Image(NamedTuple):
+    """An image in a prompt: positions start..stop-1."""
+
+    start: int
+    stop: int
+    name: str
+    """Names images of the same content."""
+
+    def contents(self, key: int) -> tuple[int, ...]:
+        """Return the content of its tokens for a request with a key."""
+        own = key + VOCABULARY
+        return tuple([token + own for token in document_tokens(self.name, self.stop - self.start)])
+
+
 class Truth:
     """Tokens and tags of one request, grown on demand by the language model.
 
     `tokens[i]` is the token at position i, `tags[p]` the tag after p tokens, so `len(tags) == len(tokens) + 1`.
+    `images` are in the order of the prompt; `adapter` and `salt` are document names, "" for none; `key` is what both
+    add to the content of every token.
     """
 
-    __slots__ = ("prompt_length", "tags", "tokens")
+    __slots__ = ("adapter", "images", "key", "prompt_length", "salt", "tags", "tokens")
 
     def __init__(self, path: Iterable[tuple[str, int]]) -> None:
         """`path` is a walk down the prefix tree: (document, number of its tokens) after one another."""
         self.tokens: list[int] = []
         self.tags: list[int] = [EMPTY]
+        self.images: list[Image] = []
+        self.adapter = self.salt = ""
+        self.key = 0
         self._walk(path)
 
     def _walk(self, path: Iterable[tuple[str, int]]) -> None:
         for document, length in path:
+            kind = kind_of(document)
             if document == CONTINUATION:
                 self.reach(len(self.tokens) + length)
+            elif kind == "image":
+                for first in range(0, length, IMAGE_TOKENS):
+                    size = min(IMAGE_TOKENS, length - first)
+                    self._show(f"{document}.{first}-{size}", size)
+            elif kind and not self.tokens:
+                if kind == "adapter":
+                    self.adapter = document
+                else:
+                    self.salt = document
+                self.key = key_of(document)
+                self._extend(document_tokens(SHARED, length))
             else:
                 self._extend(document_tokens(document, length))
         self.prompt_length = len(self.tokens)
+
+    def _show(self, name: str, length: int) -> None:
+        first = len(self.tokens)
+        image = Image(first, first + length, name)
+        self.images.append(image)
+        self.tags += chain(self.tags[-1], image.contents(self.key))
+        self.tokens += (PLACEHOLDER,) * length
+
+    @property
+    def is_plain(self) -> bool:
+        """True if contents are token ids."""
+        return not self.key and not self.images
+
+    def contents(self, first: int, tokens: Sequence[int], key: int | None = None) -> list[int]:
+        """Return the content of tokens that an engine has from position `first` on, with the key of another adapter if
+        the engine applies that."""
+        own = self.key if key is None else key
+        found = [token + own for token in tokens] if own else list(tokens)
+        for image in self.images:
+            if image.start < first + len(found) and first < image.stop:
+                shown = image.contents(own)
+                for position in range(max(image.start, first), min(image.stop, first + len(found))):
+                    if tokens[position - first] == PLACEHOLDER:
+                        found[position - first] = shown[position - image.start]
+        return found
 
     @classmethod
     def after(cls, tokens: Iterable[int], path: Iterable[tuple[str, int]]) -> Truth:
@@ -114,27 +205,37 @@ class Truth:
 
     def continued(self, length: int, path: Iterable[tuple[str, int]]) -> Truth:
         """Return another truth, whose prompt is the first `length` tokens of this one, then `path`."""
+        truth = self._beginning(length)
+        truth._walk(path)
+        return truth
+
+    def _beginning(self, length: int) -> Truth:
         self.reach(length)
-        return Truth.after(self.tokens[:length], path)
+        truth = Truth(())
+        truth.tokens, truth.tags = self.tokens[:length], self.tags[: length + 1]
+        truth.adapter, truth.salt, truth.key = self.adapter, self.salt, self.key
+        truth.images = [image for image in self.images if image.stop <= length]
+        return truth
 
     def branched(self, length: int, token: int) -> Truth:
         """Return another truth of the same prompt: the first `length` tokens of this one, `token`, and then the model's
         own continuation."""
-        truth = Truth.after((*self.tokens[:length], token), ())
+        truth = self._beginning(length)
+        truth._extend((token,))
         truth.prompt_length = self.prompt_length
         return truth
 
     def _extend(self, tokens: tuple[int, ...]) -> None:
-        self.tags += chain(self.tags[-1], tokens)
+        self.tags += chain(self.tags[-1], tuple([token + self.key for token in tokens]) if self.key else tokens)
         self.tokens += tokens
 
     def reach(self, length: int) -> None:
         """Extend `tokens` to at least `length` tokens."""
-        tokens, tags = self.tokens, self.tags
+        tokens, tags, key = self.tokens, self.tags, self.key
         tag = tags[-1]
         for _ in range(length - len(tokens)):
             token = next_token(tag)
-            tag = mix(tag, token)
+            tag = mix(tag, token + key)
             tokens.append(token)
             tags.append(tag)
 

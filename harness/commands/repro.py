@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from ...targets.base.trace import Trace
     from ..explain.history import History
     from ..identity.evidence import Place
-    from ..reproduce.report import OtherRun, ReproCase
+    from ..reproduce.related import RelatedEntry
+    from ..reproduce.report import OtherRun, ReproCase, TriedFix
     from ..reproduce.script import ScriptVerdict
     from ..traces.violation import Violation
     from ..workers.client import WorkerClient
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's own package), test_repro.py,
-REPORT.md, timeline.svg and trace.json. The script is run once as a check.
+REPORT.md, timeline.svg and trace.json. The script is run once as a check. With
+a patch (--patch, or that of the known bug which lists the trace) it is run
+again with the patch, and DIR gets fix.patch.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
 no script can show its failure (DIR then has the rest); 4 a script was written
 and does not fail as promised.
@@ -40,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kind", choices=("target", "engine"), default="target",
         help="engine: a script of the engine's public API for a GPU, with a tiny real model; it is not run here",
     )  # fmt: skip
+    parser.add_argument("--patch", type=Path, metavar="FILE", help="a fix, to be tested and put into REPORT.md")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 
@@ -63,7 +67,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         script, verdict = tried(folder, options.target, launch, (trace, case.history, violation), line)
-        write_folder(folder, structs.replace(case, script=script, verdict=verdict))
+        case = structs.replace(case, script=script, verdict=verdict)
+        case = structs.replace(case, fix=tested_fix(options, folder, launch, case))
+        write_folder(folder, case)
     except OSError as error:
         raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
     good = verdict is not None and verdict.promised
@@ -73,6 +79,9 @@ def run(options: argparse.Namespace) -> int:
         line(
             f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too\n{verdict.tail}"
         )
+    if case.fix:
+        results = [case.fix.result] + ([f"repro.py: exit status {case.fix.script.status}"] if case.fix.script else [])
+        line(f"with the patch: {', '.join(results)}")
     line(f"wrote {folder}")
     if options.json:
         seconds = round(verdict.seconds, 1) if verdict else None
@@ -147,6 +156,43 @@ def implementations(worker: WorkerClient, trace: Trace, deployment: Deployment) 
         except (TargetError, TraceError) as error:
             result = f"not applicable: {error}"
         yield OtherRun(one.title, one.default, current, result)
+
+
+def tested_fix(options: argparse.Namespace, folder: Path, launch: Launch, case: ReproCase) -> TriedFix | None:
+    """Run the script and the trace with a patch; None without one. Raises PatchError for one that does not fit."""
+    from ...targets.base.overlay import patched
+    from ...targets.base.patches import parse_patch
+    from ...targets.base.protocol import TargetError
+    from ...targets.base.trace import TraceError
+    from ..reproduce.report import TriedFix
+    from ..reproduce.script import run_script
+    from ..workers.client import WorkerClient
+    from .common import memory_limit
+
+    text, source = chosen_patch(options.patch, case.related)
+    if not text:
+        return None
+    fixed = patched(launch, [parse_patch(text, "fix")])
+    with WorkerClient(options.target, fixed, options.timeout, memory_limit(options, 1)) as worker:
+        worker.start()
+        try:
+            violation = worker.run(case.trace).violation
+            result = f"fails ({violation.signature})" if violation else "passes"
+        except (TargetError, TraceError) as error:
+            result = f"not applicable: {error}"
+    verdict = run_script(folder / "repro.py", case.script, fixed) if case.script else None
+    return TriedFix(text, source, result, verdict)
+
+
+def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[str, str]:
+    """Return a patch and its source in words: the one given, or that of the entry that lists the trace; else "", ""."""
+    from ...targets.base.patches import PATCH_BYTES_MAX
+    from ..traces.files import read_regular
+
+    if given:
+        return read_regular(given, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace"), "a patch for this failure"
+    packaged = next((entry for entry in entries if entry.patch), None)
+    return (packaged.patch, f"the patch packaged with hybridfuzz for {packaged.name}") if packaged else ("", "")
 
 
 def places(trace: Path) -> Sequence[Place]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from ..units import plural
 from .history import History, Mark, RequestStep
 
 
@@ -50,6 +51,8 @@ class Blocks:
 
 def step_clause(turn: RequestStep) -> str:
     """Return what a request computed in a step, or would have."""
+    if not turn.num_tokens:
+        return _without_tokens(turn)
     last = turn.start + turn.num_tokens - 1
     where = f"position {turn.start}" if last == turn.start else f"positions {turn.start} to {last}"
     done = turn.accepted >= 0
@@ -64,6 +67,15 @@ def step_clause(turn: RequestStep) -> str:
     if turn.kept:
         hit = f" with {turn.kept} tokens kept from its session's last turn"
     return f"{turn.request} is admitted{hit}{' and computes' if done else ' to compute'} {where}{drafts}"
+
+
+def _without_tokens(turn: RequestStep) -> str:
+    """Return the clause of a request that a step admits without computing a token, as for a load."""
+    if not turn.admitted:
+        return f"{turn.request} computes nothing"
+    hit = f" with a hit of {plural(turn.hit, 'token')}" if turn.hit else ""
+    load = f" and waits for a load of {plural(turn.external, 'token')}" if turn.external else ""
+    return f"{turn.request} is admitted{hit}{load}; nothing of it is computed"
 
 
 def clause(mark: Mark, status: Status, history: History) -> str:

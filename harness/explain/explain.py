@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from msgspec import Struct
 
 from ..oracles import ORACLES
 from ..traces.violation import Violation
+from ..units import plural
 from .clauses import Blocks, clause, step_clause
 from .history import History, Mark, RequestStep
 
@@ -43,11 +45,14 @@ class Explanation(Struct, frozen=True):
         return "\n".join([f"{indent}What must hold: {self.rule}", *story, f"{indent}{self.apart}"])
 
 
-def contract(oracle: str) -> str:
+def contract(oracle: str, field: str = "") -> str:
     """Return title and rule of an oracle id: the text after "S3: " in the docstrings of its classes, of the class with
-    the fewest ids first.
+    the fewest ids first. With the field of a violation: of the classes that may report it.
     """
     judges = sorted((one for one in ORACLES if oracle in one.ids), key=lambda one: len(one.ids))
+    if field:
+        own = [one for one in judges if field in one.fields]
+        judges = own or [one for one in judges if not one.fields] or judges
     rules = [rule for one in judges for rule in _rules(oracle, one.__doc__ or "")]
     return f"{oracle} {judges[0].title}: {' '.join(rules)}" if rules else _RULES.get(oracle, oracle)
 
@@ -74,7 +79,7 @@ def explain(history: History) -> Explanation | None:
     if len(sentences) > FIRST_SHOWN + LAST_SHOWN:
         left_out = len(sentences) - FIRST_SHOWN - LAST_SHOWN
         sentences[FIRST_SHOWN:-LAST_SHOWN] = [f"({left_out} more {'steps' if left_out > 1 else 'step'}.)"]
-    return Explanation(contract(violation.oracle), tuple(sentences), _apart(history, violation))
+    return Explanation(contract(violation.oracle, violation.field), tuple(sentences), _apart(history, violation))
 
 
 def subject_blocks(history: History, violation: Violation) -> list[int]:
@@ -113,7 +118,8 @@ def _story(history: History, subjects: Sequence[int], violation: Violation) -> I
     for turn in history.request_steps:
         if turn.request == violation.request or not (subjects or violation.request):
             steps_at.setdefault((turn.moment, turn.step), []).append(turn)
-    for moment, step in sorted(marks.keys() | steps_at.keys()):
+    waits = {} if subjects and violation.block >= 0 else dict(_waits(history, violation.request))
+    for moment, step in sorted(marks.keys() | steps_at.keys() | waits.keys()):
         clauses = [step_clause(turn) for turn in steps_at.get((moment, step), ())]
         for mark in marks.get((moment, step), ()):
             status = blocks.take(mark)
@@ -122,6 +128,37 @@ def _story(history: History, subjects: Sequence[int], violation: Violation) -> I
                 clauses.append(words)
         if clauses:
             yield f"{_head(history, moment, step)} {'; '.join(dict.fromkeys(clauses))}."
+        if (moment, step) in waits:
+            yield waits[moment, step]
+
+
+def _waits(history: History, request: str) -> Iterator[tuple[tuple[int, int], str]]:
+    """Yield a sentence for each run of steps that schedule nothing while a request waits, with its (moment, step)."""
+    busy = {turn.step for turn in history.request_steps}
+    idle = [
+        (moment, step)
+        for moment, there in enumerate(history.moments)
+        if there.kind == "step" and request in there.waiting
+        for step in there.steps
+        if step not in busy
+    ]
+    held = {moment: _held(history, request, moment) for moment, _ in idle}
+    alike = groupby(enumerate(idle), lambda one: (one[1][0] - one[0], held[one[1][0]], history.moments[one[1][0]].free))
+    for (_, own, free), group in alike:
+        places = [place for _, place in group]
+        (_, first), (_, last) = places[0], places[-1]
+        steps = f"Step {first}" if first == last else f"Steps {first} to {last}"
+        how = f"waits and holds {plural(own, 'block')}" if own else "waits and is not admitted"
+        room = (
+            f"; {plural(free, 'block')} {'is' if free == 1 else 'are'} free" if free >= 0 and history.num_blocks else ""
+        )
+        yield places[0], f"{steps}: nothing is scheduled; {request} {how}{room}."
+
+
+def _held(history: History, request: str, moment: int) -> int:
+    """Return the number of blocks that a request holds at the end of a moment."""
+    own = [mark.what for mark in history.marks if mark.who == request and mark.moment <= moment]
+    return own.count("alloc") + own.count("hit") - own.count("release")
 
 
 def _head(history: History, moment: int, step: int) -> str:

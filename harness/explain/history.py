@@ -30,12 +30,18 @@ What = Literal[
 
 
 class Moment(Struct, frozen=True):
-    """One event of the run, draining steps included. `steps` are those it planned or executed."""
+    """One event of the run, draining steps included. `steps` are those it planned or executed.
+
+    waiting  requests that wait at its end, in queue order
+    free     blocks in the free queue at its end, -1 if there was no view
+    """
 
     event: int
     kind: str
     label: str
     steps: tuple[int, ...] = ()
+    waiting: tuple[str, ...] = ()
+    free: int = -1
 
 
 class Mark(Struct, frozen=True):
@@ -60,7 +66,8 @@ class Mark(Struct, frozen=True):
 
 
 class RequestStep(Struct, frozen=True):
-    """One request in one step. `accepted` counts sampled tokens, -1 if the step was planned and never executed."""
+    """One request in one step. `accepted` counts sampled tokens, -1 if the step was planned and never executed.
+    `external` counts tokens that are loaded from outside the pool."""
 
     moment: int
     step: int
@@ -72,6 +79,7 @@ class RequestStep(Struct, frozen=True):
     hit: int
     accepted: int = -1
     kept: int = 0
+    external: int = 0
 
 
 class History(Struct, frozen=True):

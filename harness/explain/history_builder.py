@@ -90,6 +90,9 @@ class HistoryBuilder:
     def see(self, view: View) -> None:
         """Add the metadata at this point."""
         before, self._view = self._view, view
+        if self.moments:
+            there = self.moments[-1]
+            self.moments[-1] = msgspec.structs.replace(there, waiting=tuple(view.waiting), free=len(view.free))
         if before is None or before == view:
             return
         if self._resuming and self._resuming.name in set(before.parked) - set(view.parked):
@@ -145,7 +148,7 @@ class HistoryBuilder:
         for row in planned.rows:
             self.request_steps[planned.step, row.name] = RequestStep(
                 moment, planned.step, row.name, row.start, row.num_tokens, row.drafts, row.admitted, row.hit,
-                kept=row.kept,
+                kept=row.kept, external=row.external,
             )  # fmt: skip
         self.see(planned.view)
 

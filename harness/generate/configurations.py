@@ -4,9 +4,11 @@ Each trace has its own, with whole features switched off (swarm testing). Pools 
 room for one request of `max_model_len` and for at most half of the others that may run, so that blocks are reused
 within some twenty steps. (If all pools held barely one request, few requests would run together.)
 
-Settings are drawn independently of each other. If the target refuses the result, as few settings as possible are drawn
-again and the others stay. Drawing everything again would make each setting rare that excludes many others, and rarer
-still the combinations of such settings.
+Settings are drawn independently of each other. If the target refuses the result, extras that do not fit are left out
+(`_plain`). An extra often excludes much: if what every configuration has (the kind of state layer, drafts, asynchronous
+scheduling) gave way to it, combinations of these would become rare. If that does not help, as few settings as possible
+are drawn again and the others stay. Drawing everything again would make each setting rare that excludes many others,
+and rarer still the combinations of such settings.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from .overrides import apply_overrides
 CONFIG_TRIES_MAX = 400
 TRIES_PER_SIZE = 40
 """Attempts that draw one setting again. As many draw two again, then four, and so on; the last ones draw all."""
+VALUES_TRIED = 3
+"""Values of an extra that are tried before a configuration does without it."""
 SEATS_IN_POOL_MAX = 6
 """Running requests that the size of a pool accounts for."""
 PARTS = 1 << 10
@@ -44,8 +48,11 @@ def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str
     draws = _draws(choices, capabilities)
     settings = {name: draw() for name, draw in draws.items()}
     names = list(draws)
-    reason, trial = "", settings
-    for attempt in range(CONFIG_TRIES_MAX):
+    reason = ""
+
+    def fitting(trial: Settings) -> Config | None:
+        """Return the configuration with these settings, None if it is refused, for a `reason`."""
+        nonlocal reason
         config = apply_overrides(_build(trial, capabilities), overrides)
         if "num_blocks" not in overrides and config.num_blocks < config.smallest_pool():
             config = msgspec.structs.replace(config, num_blocks=config.smallest_pool() + choices.integer(0, 12))
@@ -55,12 +62,65 @@ def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str
             reason = str(error)
         else:
             reason = factory_supports(config)
-        if not reason:
-            return config
+        return None if reason else config
+
+    trial = settings
+    for attempt in range(CONFIG_TRIES_MAX):
+        if found := fitting(trial) or _without_extras(trial, fitting, choices, draws, capabilities):
+            return found
         number = 1 << attempt // TRIES_PER_SIZE
         again = [choices.pick(names) for _ in range(number)] if number < len(names) else names
         trial = settings | {name: draws[name]() for name in again}
     raise TraceError(f"no configuration fits the target and the overrides: {reason}")
+
+
+def _without_extras(
+    settings: Settings,
+    fitting: Callable[[Settings], Config | None],
+    choices: Choices,
+    draws: Mapping[str, Callable[[], Any]],
+    capabilities: Capabilities,
+) -> Config | None:
+    """Return the configuration without some of its extras, as few as possible, None if it is refused without any.
+
+    They are added again one by one, in any order, each with its value or with another one that fits.
+    """
+    plain = _plain(settings, capabilities)
+    names = list(plain)
+    fewer = settings | plain
+    found = fitting(fewer) if plain else None
+    while found and names:
+        name = choices.pick(names)
+        names.remove(name)
+        value = settings[name]
+        for _ in range(VALUES_TRIED):
+            if more := fitting(fewer | {name: value}):
+                found, fewer = more, fewer | {name: value}
+                break
+            value = draws[name]()
+    return found
+
+
+def _plain(settings: Settings, capabilities: Capabilities) -> Settings:
+    """Return the extras among settings, with the values that switch them off.
+
+    Extras are groups besides those that every configuration has, EAGLE's rules, and options of which the target lists
+    one value several times, as the usual one.
+    """
+    plain: Settings = {}
+    if settings["window"][0]:
+        plain["window"] = (False, *settings["window"][1:])
+    if settings["chunk"][0]:
+        plain["chunk"] = (False, settings["chunk"][1])
+    if settings["drafter's group"][1]:
+        plain["drafter's group"] = (PARTS, 0)
+    if settings["block drop"]:
+        plain["block drop"] = False
+    for name, values in capabilities.options.items():
+        usual = max(values, key=values.count)
+        if values.count(usual) > 1 and settings[f"option {name}"] != usual:
+            plain[f"option {name}"] = usual
+    return plain
 
 
 def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[], Any]]:
@@ -70,21 +130,23 @@ def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[
     def mode() -> str:
         """Draw a mode. Without a prefix cache no block is hit, shared or published, so fewer traces do without."""
         first = pick(capabilities.modes)
-        return pick(capabilities.modes) if first == "none" and chance(50) else first
+        return pick(capabilities.modes) if first == "none" else first
 
     draws: dict[str, Callable[[], Any]] = {
         "mode": mode,
         "block sizes": lambda: pick(capabilities.block_sizes),
         "group counts": lambda: pick(capabilities.group_counts),
         "layers": lambda: pick(capabilities.layers_per_group),
-        "drafts": lambda: integer(1, max(capabilities.max_speculative_tokens, 1)) if chance(60) else 0,
+        # Drafts add rows with none, some or all of them accepted to those that any batch has.
+        "drafts": lambda: integer(1, max(capabilities.max_speculative_tokens, 1)) if chance(75) else 0,
         "window": lambda: (chance(20), pick(capabilities.windows or (0,)), chance(33)),
         "chunk": lambda: (chance(12), pick(capabilities.attention_chunks or (0,))),
         "drafter's group": lambda: (integer(0, PARTS - 1), pick(capabilities.draft_block_sizes or (0,))),
-        "depth": lambda: integer(1, max(capabilities.max_async_depth, 1)) if chance(40) else 0,
+        "depth": lambda: integer(1, max(capabilities.max_async_depth, 1)) if chance(50) else 0,
         "block drop": lambda: chance(30),
         "conv width": lambda: pick(capabilities.conv_widths),
-        "length": lambda: integer(3, 8),
+        # A few blocks: what happens at a boundary or at the limit happens more often in short requests.
+        "length": lambda: pick((3, 4, 5, 3, 4, 6, 8)),
         "seats": lambda: pick((3, 4, 2, 6, 4, 3, 2, 4, 8, 1)),
         "tokens": lambda: pick(((2, 0), (3, 0), (1, 3), (1, -1), (6, 0))),
         "threshold": lambda: integer(1, PARTS) if chance(15) else 0,

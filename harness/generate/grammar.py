@@ -9,7 +9,7 @@ It uses what is known about hybrid caches, and nothing about single bugs:
     company     arrivals come in bursts: most of what can go wrong in a batch needs two rows that differ, and a request
                 that runs alone meets none. Between bursts ranks become idle, and dummy runs happen
     endings     a trace goes on without arrivals until its requests have ended: the lockstep would end them by plain
-                steps, which are all alike
+                steps, which are all alike. What they leave behind in an engine's buffers shows in a dummy run
     turns       sessions are parked while other requests need their blocks, and resume before or after losing them
 """
 
@@ -49,11 +49,10 @@ from .avoid import AVOID_PERCENT, REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
 
-EVENTS_MAX = 160
+EVENTS_MAX = 100
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
 SESSIONS_MAX = 6
-DOCUMENTS = ("a", "b", "c")
 
 
 class Grammar:
@@ -76,9 +75,10 @@ class Grammar:
         """Sessions that are not closed -> the most tokens that they can have."""
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
+        self.documents = capabilities.documents_with(config.options)
         self.rare = self._enabled()
         self.burst = choices.pick((2, 3, 4, 6, 8, 1))
-        self.short = choices.chance(50)
+        self.short = choices.chance(35)
         self.talks = "resume" in capabilities.events and choices.chance(50) and "resume" in self.events
         self.forks = self.talks and "fork" in self.events and choices.chance(40)
         self.waits = "async-loads" in capabilities.features and "external_load" in self.events
@@ -116,18 +116,21 @@ class Grammar:
 
     def all_events(self) -> tuple[AnyEvent, ...]:
         """Return the events of a trace: a number of them, then more without arrivals until the requests have ended."""
-        count = self.choices.pick((12, 25, 50, 50, 100, EVENTS_MAX))
+        count = self.choices.pick((12, 25, 25, 50, 50, EVENTS_MAX))
         events = [self.next_event() for _ in range(count)]
         self.burst = 0
         while self.left and len(events) < count + ENDING_MAX:
             events.append(self.next_event())
+        if not self.left and "dummy_run" in self.capabilities.events and self.choices.chance(50):
+            events.append(self.dummy_run())
         return tuple(events)
 
     _last: AnyEvent | None = None
 
     def _draw(self) -> AnyEvent:
         choices = self.choices
-        if self.waits and isinstance(self._last, Arrive) and choices.chance(25):
+        arriving = isinstance(self._last, Arrive | ExternalLoad)
+        if self.waits and isinstance(self._last, Arrive) and choices.chance(45):
             return self.external_load()
         if not self.left:
             self.idle += 1
@@ -138,7 +141,7 @@ class Grammar:
             if self.sessions and choices.chance(75):
                 return self.turn()
             return self.arrive()
-        if len(self.left) < self.burst and choices.chance(70 if isinstance(self._last, Arrive) else 30):
+        if len(self.left) < self.burst and choices.chance(70 if arriving else 30):
             return self.arrive()
         if self.parked() and choices.chance(35):
             return self.turn()
@@ -229,7 +232,7 @@ class Grammar:
         prompt = self.length(min(room - max_new, 2 * self.unit))
         self.sessions[name] += prompt + max_new
         self.expect(name, prompt, max_new)
-        return Resume(name, ((self.choices.pick(DOCUMENTS), prompt),), max_new)
+        return Resume(name, ((self.choices.pick(self.documents), prompt),), max_new)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
         """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
@@ -250,32 +253,39 @@ class Grammar:
             if self.left[name] <= 0:
                 del self.left[name]
 
-    def length(self, most: int) -> int:
-        """Return a length in 1..most, clustered around block boundaries."""
+    def length(self, most: int, before: int = 0) -> int:
+        """Return a length in 1..most. Behind `before` tokens it ends near a block boundary: what meets a boundary is a
+        sequence, not the last part of it."""
         choices, config = self.choices, self.config
         if choices.chance(25):
             return choices.integer(1, most)
         size = choices.pick(config.groups).block_size
         k = config.num_speculative_tokens
         near = choices.pick((0, -1, 1, k, k + 1, config.conv_width - 1))
-        return min(max(choices.integer(0, most // size) * size + near, 1), most)
+        length = choices.integer(before // size, (before + most) // size) * size + near - before
+        if before and not 1 <= length <= most:  # no boundary is within reach
+            return choices.integer(1, most)
+        return min(max(length, 1), most)
 
     def arrive(self) -> Arrive:
         """Return an arrival with a new prompt, or with one that shares a prefix with earlier ones."""
         choices, config = self.choices, self.config
         name = f"r{len(self.history)}"
         new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
-        max_new = self.length(new_max) if choices.chance(70) else choices.integer(1, min(4, new_max))
+        near = choices.chance(70)
+        max_new = self.length(new_max) if near else choices.integer(1, min(4, new_max))
         session = self.talks and choices.chance(60)
         room = (config.max_model_len - max_new) // (2 if session else 1)
         path = self._shared_path(room) if self.history and choices.chance(75) else None
         if path is None:
-            path = ((choices.pick(DOCUMENTS), self.length(room)),)
+            path = ((choices.pick(self.documents), self.length(room)),)
         priority = choices.integer(0, 2) if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
-        if not session and rest <= 2 * self.unit and choices.chance(30):
+        if not session and rest <= 2 * self.unit and choices.chance(45):
             max_new = rest
+        elif near:
+            max_new = self.length(max_new if session else min(new_max, rest), total)
         event = Arrive(name, path, max_new, priority, session)
         self.history.append(event)
         if session:
@@ -292,12 +302,14 @@ class Grammar:
         kind = choices.integer(0, 3)
         if kind == 1:
             document, length = path[-1]
-            path = (*path[:-1], (document, self.length(max(length + self.unit, 1))))
+            before = sum(length for _, length in path[:-1])
+            path = (*path[:-1], (document, self.length(max(length + self.unit, 1), before)))
         elif kind >= 2:
-            output = min(choices.integer(1, earlier.max_new_tokens), earlier.max_new_tokens)
-            path = (*path, ("~", output))
+            before = sum(length for _, length in path)
+            path = (*path, ("~", self.length(earlier.max_new_tokens, before)))
             if kind == 3:
-                path = (*path, (choices.pick(DOCUMENTS), self.length(self.unit)))
+                before += path[-1][1]
+                path = (*path, (choices.pick(self.documents), self.length(self.unit, before)))
         used = sum(length for _, length in path)
         return path if used <= room and len(path) <= 16 else None
 
@@ -316,10 +328,19 @@ class Grammar:
         chunks = {}
         if "chunks" in self.capabilities.features and choices.chance(12):
             chunks[self.live_name()] = choices.integer(1, self.unit + 2)
-        budget = choices.integer(k + 1, config.max_num_batched_tokens) if choices.chance(20) else None
+        budget = self.budget() if choices.chance(20) else None
         self.advance(budget or config.max_num_batched_tokens, right)
         pad_to = choices.integer(1, 8) if choices.chance(10) else 0
         return Step(budget, chunks, drafts, right, per_request, pad_to)
+
+    def budget(self) -> int:
+        """Return a token budget. Half of them end among rows that decode, or right behind them: a budget leaves rows
+        out, or cuts a prompt short, only if it is smaller than what the batch wants."""
+        choices, most = self.choices, self.config.max_num_batched_tokens
+        decode = 1 + self.config.num_speculative_tokens
+        if choices.chance(50):
+            return choices.integer(decode, most)
+        return min(choices.integer(1, max(len(self.left), 1)) * decode + choices.pick((0, 1, decode)), most)
 
     def external_load(self) -> ExternalLoad:
         """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""

@@ -3,7 +3,8 @@
 They are read from the recorded steps (`explain.activity`) and the trace alone, and mean the same for every engine. Each
 is about the request that the violation names (`own`; if it names none, the rows of the step as a whole), about the
 other rows, or about the step, either in the violating step (`now`) or in the one in which the request ran before
-(`before`). None is about a single bug: they are the properties that schedulers and metadata builders branch on.
+(`before`; if the violation names none, the last one that ran any request). None is about a single bug: they are the
+properties that schedulers and metadata builders branch on.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _facts(run: _Run, violation: Violation) -> Iterator[str]:
         return
     name = violation.request
     yield from _step_facts(run, real, now, name, "now")
-    earlier = [at for at in range(now) if not name or any(row.name == name for row in real[at].rows)]
+    earlier = [at for at in range(now) if any(not name or row.name == name for row in real[at].rows)]
     if not earlier:
         yield "own first step"
         return

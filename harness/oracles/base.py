@@ -124,6 +124,8 @@ class Oracle:
     ids: ClassVar[tuple[str, ...]] = ()
     """Rules that it checks; several where one observation can break either of closely related rules."""
     title: ClassVar[str] = ""
+    fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields of violations that this class alone reports, where several classes have one id: they select its rule."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Words of `Capabilities.observes` without which it cannot run."""
 

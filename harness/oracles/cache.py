@@ -148,6 +148,7 @@ class HitValidity(Oracle):
 
     ids = ("M6", "M8")
     title = "hit"
+    fields = frozenset({"hit"})
     needs = frozenset({"pool", "tables"})
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:

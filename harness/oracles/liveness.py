@@ -81,6 +81,7 @@ class Publication(Oracle):
 
     ids = ("M8",)
     title = "publication"
+    fields = frozenset({"unpublished"})
     needs = frozenset({"pool", "tables"})
 
     def __init__(self) -> None:

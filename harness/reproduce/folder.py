@@ -2,6 +2,7 @@
 
 repro.py        needs only the target's own package; fails while the bug is present
 test_repro.py   the same for pytest
+fix.patch       a patch that was tried, if there is one
 REPORT.md       a bug report, to be checked, owned and pasted (`report`)
 timeline.svg    the lives of the blocks
 trace.json      the trace, for hybridfuzz
@@ -37,4 +38,6 @@ def write_folder(folder: Path, case: ReproCase) -> None:
         write_atomically(folder / "timeline.svg", standalone(svg).encode())
     if case.script:
         write_atomically(folder / "test_repro.py", PYTEST.encode())
+    if case.fix:
+        write_atomically(folder / "fix.patch", case.fix.text.encode("utf-8", "replace"))
     write_atomically(folder / "REPORT.md", report(case, has_picture=bool(svg)).encode())

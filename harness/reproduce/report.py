@@ -27,12 +27,15 @@ from ..identity.evidence import Place
 from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..traces.violation import Violation
 from ..units import plural
+from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
 from .symptom import symptom_of
 
 LENGTH_MAX = 65_000
 """Characters; GitHub refuses an issue of more than 65,536."""
+PATCH_LINES_MAX = 300
+"""A longer patch is left out."""
 SCRIPT_LINES_SHOWN = 80
 """A longer script is collapsed."""
 EVENTS_SHOWN = 24
@@ -52,6 +55,25 @@ class OtherRun(Struct, frozen=True):
     result: str
 
 
+class TriedFix(Struct, frozen=True):
+    """A patch that was tried.
+
+    source  where it comes from, in words
+    result  the trace with the patch: "passes", "fails (SIGNATURE)" or why it cannot run
+    script  the script with the patch, None without a script
+    """
+
+    text: str
+    source: str
+    result: str
+    script: ScriptVerdict | None = None
+
+    @property
+    def good(self) -> bool:
+        """True if the trace passes, and the script if there is one."""
+        return self.result == "passes" and (self.script is None or self.script.status == 0)
+
+
 class ReproCase(Struct, frozen=True):
     """The content of a report.
 
@@ -60,8 +82,9 @@ class ReproCase(Struct, frozen=True):
     versions  package -> version in the target's environment, and "Python"
     system    operating system and architecture
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
-    related   public issues and reasons of known entries that match
+    related   entries of known bugs that match
     script    without one, the report shows how to replay the trace
+    fix       a patch and what the script and the trace do with it, None without a patch
     """
 
     spec: str
@@ -75,9 +98,10 @@ class ReproCase(Struct, frozen=True):
     versions: Mapping[str, str] = {}
     system: str = ""
     places: Sequence[Place] = ()
-    related: Sequence[str] = ()
+    related: Sequence[RelatedEntry] = ()
     script: Script | None = None
     verdict: ScriptVerdict | None = None
+    fix: TriedFix | None = None
 
 
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
@@ -109,6 +133,9 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield from _expected(case, explanation)
     yield "\n## Reproduction\n"
     yield from _reproduction(case, with_script)
+    if case.fix:
+        yield "\n## A patch, before and after\n"
+        yield from _fix(case, case.fix)
     if explanation and explanation.story:
         yield "\n## What happens\n"
         yield from _story(case, explanation, has_picture, with_timeline)
@@ -157,17 +184,24 @@ def _implementations(case: ReproCase) -> Iterator[str]:
 def _scenario(case: ReproCase) -> Iterator[str]:
     config = case.trace.config
     yield from _configuration(config)
+    if case.deployment.sizes:
+        yield f"As flags, these sizes are {markdown_code(shlex.join(case.deployment.sizes))}.\n"
+    if case.deployment.scaled:
+        yield "Scaled down, or given by the scenario:\n"
+        yield from (f"* {markdown_text(clause)}" for clause in case.deployment.scaled)
+        yield ""
     rows = requests_of(case.trace, case.history)
     if rows:
         heads = ["request", "arrives before", "prompt tokens", "shared prefix", "cache hit", "chunks", "new tokens"]
         yield f"| {' | '.join(heads)} |\n| --- | --- | --- | --- | ---: | --- | ---: |"
     for row in rows:
         parts = ", ".join(f"{tokens} of {document}" for document, tokens in row.parts)
+        hit = f"{max(row.hit, 0)} + {row.load} loaded" if row.load else max(row.hit, 0)
         prompt = f"{row.prompt} (document {row.parts[0][0]})" if len(row.parts) == 1 else f"{row.prompt} ({parts})"
         shared = f"{row.shared} with {row.shares_with}" if row.shared else "none"
-        chunks = " + ".join(map(str, row.chunks)) or "not admitted"
+        chunks = " + ".join(map(str, row.chunks)) or ("none" if row.hit >= 0 else "not admitted")
         chunks += " + …" if row.chunks and max(row.hit, 0) + sum(row.chunks) < row.prompt else ""
-        cells = [row.name, f"step {row.arrives}", prompt, shared, max(row.hit, 0), chunks, row.new]
+        cells = [row.name, f"step {row.arrives}", prompt, shared, hit, chunks, row.new]
         yield f"| {' | '.join(markdown_text(str(cell)) for cell in cells)} |"
     yield ""
     events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(narrate(case.trace, case.history), 1)]
@@ -189,7 +223,7 @@ def _configuration(config: Config) -> Iterator[str]:
     shown = {key: value for key, value in structs.asdict(config).items() if value != defaults[key] or key in SHOWN}
     options: Mapping[str, object] = shown.pop("options", {})
     settings = [f"{key}={value}" for key, value in {**shown, **options}.items() if key != "groups"]
-    yield f"Settings: {', '.join(map(markdown_code, settings))}.\n"
+    yield f"Settings, in the miniature sizes of the scenario: {', '.join(map(markdown_code, settings))}.\n"
 
 
 SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
@@ -197,14 +231,15 @@ SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
 
 
 def _server(deployment: Deployment) -> Iterator[str]:
-    yield "The settings of a server that correspond to the scenario:\n"
+    small = ", without its miniature sizes" if deployment.sizes else ""
+    yield f"The command of a server that runs the same code paths as the scenario{small}:\n"
     variables = [f"{name}={shlex.quote(value)}" for name, value in deployment.variables.items()]
     yield markdown_fence(
         " \\\n  ".join([" ".join([*variables, *deployment.command]), *_pairs(deployment.flags)]), "bash"
     )
-    if deployment.scaled:
-        yield "\nScaled down, or given by the scenario:\n"
-        yield from (f"* {markdown_text(clause)}" for clause in deployment.scaled)
+    if deployment.notes:
+        yield ""
+        yield from (f"* {markdown_text(note)}" for note in deployment.notes)
 
 
 def _pairs(flags: Sequence[str]) -> Iterator[str]:
@@ -287,6 +322,28 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     yield markdown_fence(replay, "console")
 
 
+def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
+    """Yield what fails without the patch and passes with it, and the patch."""
+    yield f"`fix.patch` is {markdown_text(fix.source)}. Each was run without it and with it:\n"
+    yield "| | as released | with `fix.patch` |\n| --- | --- | --- |"
+    if case.verdict and fix.script:
+        before, after = case.verdict.status, fix.script.status
+        yield f"| `python repro.py` | exit status {before} | exit status {after} |"
+        words = ("fails" if before else "passes"), ("fails" if after else "passes")
+        yield f"| `pytest test_repro.py` (runs `repro.py`) | {words[0]} | {words[1]} |"
+    replayed = markdown_text(fix.result)
+    yield f"| the trace, in hybridfuzz | fails ({markdown_text(case.violation.signature)}) | {replayed} |\n"
+    if not fix.good:
+        yield "**The patch does not fix this failure.**\n"
+    yield "It shows the cause; it was not written for review.\n"
+    shown = [line for line in fix.text.splitlines() if not line.startswith("#")]
+    lines, count = len(shown), plural(len(shown), "line")
+    if lines <= PATCH_LINES_MAX:
+        yield from _collapsed(f"fix.patch ({count})", [markdown_fence("\n".join(shown), "diff")])
+    else:
+        yield f"`fix.patch` ({count}) is attached.\n"
+
+
 def _story(case: ReproCase, explanation: Explanation, has_picture: bool, with_timeline: bool) -> Iterator[str]:
     yield from (f"{number}. {markdown_text(_plain(words))}" for number, words in enumerate(explanation.story, 1))
     diverge = explanation.apart.replace(f": {_sentence(case.violation)}.", ".", 1)  # said at the top
@@ -318,14 +375,21 @@ def _environment(case: ReproCase) -> Iterator[str]:
 
 
 def _related(case: ReproCase, title: str) -> Iterator[str]:
+    where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
+    words = " ".join(dict.fromkeys(_words(case, title)))
+    search = f"search{where} for {markdown_code(words)} before filing"
     # Numbers of issues become links in the repository where the report is filed.
-    yield from (f"* {re.sub(ISSUE, '#', markdown_text(reason))}" for reason in case.related)
-    if case.related:
-        yield "\nThat list may be old: search again before filing."
+    if numbers := public_reports(case.related):
+        yield f"Public reports that are recorded: {', '.join(numbers)}. The list may be old: {search}."
     else:
-        where = f" in {case.deployment.tracker}" if case.deployment.tracker else ""
-        words = " ".join(dict.fromkeys(_words(case, title)))
-        yield f"None is recorded. Search{where} for: {markdown_code(words)}"
+        yield f"No public report is recorded. Please {search}."
+    if not case.related:
+        return
+    yield "\nEntries in hybridfuzz's own list of known bugs, which are not public reports:\n"
+    for entry in case.related:
+        reason = re.sub(ISSUE, "#", markdown_text(entry.reason))
+        other = "" if entry.is_exact else " (same symptom, perhaps another cause)"
+        yield f"* {markdown_code(entry.name)}{other}: {reason}"
 
 
 SEARCH_WORDS = {
@@ -340,6 +404,8 @@ SEARCH_WORDS = {
     "chunks": "chunked prefill",
     "one-token": "one token prompt",
     "leaks": "memory leak",
+    "waits?": "request stuck waiting",
+    "connector": "KV connector load failure",
 }
 
 

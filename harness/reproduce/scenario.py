@@ -47,6 +47,7 @@ class Row(Struct, frozen=True):
     shared   tokens of its prompt that an earlier request's prompt begins with, too, and that request; 0 and "" if none
     hit      prefix-hit length at its first admission, -1 if it was not admitted
     chunks   tokens of its prompt that each step computed
+    load     tokens that were to be loaded from outside the pool at its first admission
     """
 
     name: str
@@ -58,6 +59,7 @@ class Row(Struct, frozen=True):
     shares_with: str = ""
     hit: int = -1
     chunks: tuple[int, ...] = ()
+    load: int = 0
 
 
 def requests_of(trace: Trace, history: History) -> list[Row]:
@@ -75,8 +77,8 @@ def requests_of(trace: Trace, history: History) -> list[Row]:
         shared, other = max(((_common(truth, one), name) for name, one in before.items()), default=(0, ""))
         before[event.name] = truth
         own = steps.get(event.name, [])
-        chunks = tuple(one.num_tokens for one in own if one.start < truth.prompt_length)
-        hit = own[0].hit if own else -1
+        chunks = tuple(one.num_tokens for one in own if one.num_tokens and one.start < truth.prompt_length)
+        hit, load = (own[0].hit, own[0].external) if own else (-1, 0)
         rows.append(
             Row(
                 event.name,
@@ -88,6 +90,7 @@ def requests_of(trace: Trace, history: History) -> list[Row]:
                 other if shared else "",
                 hit,
                 chunks,
+                load,
             )
         )
     return rows
@@ -102,14 +105,36 @@ def steps_of(history: History) -> Mapping[str, Sequence[RequestStep]]:
 
 
 def narrate(trace: Trace, history: History) -> Iterator[str]:
-    """Yield one sentence for each event up to the violation, draining steps included."""
+    """Yield one sentence for each event up to the violation, draining steps included; one for all steps in a row that
+    schedule nothing."""
     at: dict[int, list[RequestStep]] = {}
     for one in history.request_steps:
         at.setdefault(one.moment, []).append(one)
+    idle: list[int] = []
     for index in range(len(history.moments)):
         event = trace.events[index] if index < len(trace.events) else Step()
         rows = sorted(at.get(index, ()), key=lambda one: one.step)
+        if isinstance(event, Step) and not rows and not _limits(event):
+            if idle and history.moments[idle[0]].waiting != history.moments[index].waiting:
+                yield _idle(history, idle)
+                idle = []
+            idle.append(index)
+            continue
+        if idle:
+            yield _idle(history, idle)
+            idle = []
         yield f"{_words(event, rows, trace.config)}."
+    if idle:
+        yield _idle(history, idle)
+
+
+def _idle(history: History, moments: Sequence[int]) -> str:
+    """Return a sentence for consecutive steps that schedule nothing."""
+    steps = [step for moment in moments for step in history.moments[moment].steps]
+    where = "A step" if not steps else f"Step {steps[0]}" if len(steps) == 1 else f"Steps {steps[0]} to {steps[-1]}"
+    waiting = history.moments[moments[0]].waiting
+    who = f" while {' and '.join(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
+    return f"{where}: nothing is scheduled{who}."
 
 
 def _words(event: Event, rows: Sequence[RequestStep], config: Config) -> str:
@@ -170,7 +195,7 @@ def _other(event: Event) -> str:
             return "The engine wakes: the pool's memory is allocated again, with undefined content"
         case ExternalLoad():
             states = " and the state at the last boundary among them" if event.states else ""
-            broken = "; the first load never completes" if event.breaks_off else ""
+            broken = "; the first load fails" if event.breaks_off else ""
             broken += f"; a load takes {plural(event.delay, 'step')} more" if event.delay else ""
             return f"A KV connector holds the first {plural(event.length, 'token')} of {event.name}{states}{broken}"
         case Fork():

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, Preempt, ResetPrefixCache, Trace
+from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, ExternalLoad, Preempt, ResetPrefixCache, Trace
 from ..explain.answers import Answer
 from ..explain.history import History, RequestStep
 from ..traces.violation import Violation
@@ -43,7 +43,7 @@ CONSEQUENCES = {
         "The admission check miscounts cache blocks",
         "Requests are admitted without enough memory, or wait although there is enough.",
     ),
-    "M8": ("Requests stall", "A request waits although it could be served."),
+    "M8": ("A request waits forever", "The engine schedules nothing for it although it could be served."),
     "M9": ("Cache memory leaks", "Memory is not returned: a long-running server loses capacity."),
     "S1": (
         "A prefix-cache entry holds {content}",
@@ -72,7 +72,7 @@ CONSEQUENCES = {
         "A row of the batch's cache holds {content}",
         "All of the row's following tokens are computed from it.",
     ),
-    "HANG": ("The engine hangs", "No request makes progress any more."),
+    "HANG": ("The server hangs", "No request makes progress any more."),
     "PROTOCOL": ("The worker's output is corrupted", "The engine writes into a stream that is not its own."),
     "DETERMINISM": (
         "The same requests give another result in a second run",
@@ -106,9 +106,13 @@ def symptom_of(trace: Trace, history: History, violation: Violation, answers: Se
             what = "Wrong tokens from a prefix-cache hit"
         elif late := next((one for one in answers if one.end not in ("", "aborted", "not finished")), None):
             details.append(f"Later the engine raises: {late.end}.")
+    if violation.oracle == "M8" and violation.field == "stall":
+        what = _stall(trace, history, violation)
     if owner := _other_owner(trace, violation):
         details.append(f"{violation.request} reads memory of another request, {owner}.")
-    circumstances = list(_circumstances(trace, history, violation))
+    situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation)]
+    # A user of a server that stalls sees what happened before, not which request is the first to wait.
+    circumstances = events if _stalls(violation) else [*situation, *events]
     settings = list(_settings(trace))
     title = " ".join([what, *circumstances]) + (f" ({', '.join(settings)})" if settings else "")
     if not details:
@@ -124,6 +128,8 @@ def _consequence(violation: Violation) -> tuple[str, str]:
         return f"The engine crashes with {kind}{place}", "All running requests are lost."
     if violation.oracle == "M8" and violation.field in ("hit", "unpublished"):
         return "Cached prefixes are not found", "They are computed again: throughput is lost, no wrong token by itself."
+    if violation.oracle == "M8" and violation.field == "lost":
+        return "A request is lost", "Its client waits forever."
     what, follows = CONSEQUENCES.get(violation.oracle, (f"Invariant {violation.oracle} is violated", ""))
     content = CONTENTS.get(violation.group_kind, "wrong content")
     return what.replace("{content}", content), follows.replace("{content}", content)
@@ -139,9 +145,17 @@ def _seen(answers: Sequence[Answer]) -> Iterator[str]:
             f"{again} receives wrong tokens: token {at + 1} is {got}, expected {_token(one.expected, at)}. "
             "No error is raised."
         )
-    stuck = [one.request for one in answers if one.end == "not finished"]
+    stuck = [one.request for one in answers if one.end == "not finished" and not one.again]
     if stuck:
-        yield f"{', '.join(stuck)} {'do' if len(stuck) > 1 else 'does'} not end."
+        them = f"{' and '.join(stuck)} {'wait' if len(stuck) > 1 else 'waits'}"
+        after = ", and so do requests that are sent later" if _are_stuck_again(answers) else ""
+        yield f"{them} until the client gives up{after}. No error is raised."
+
+
+def _are_stuck_again(answers: Sequence[Answer]) -> bool:
+    """Return True if no request that was sent again ended."""
+    again = [one for one in answers if one.again]
+    return bool(again) and all(one.end == "not finished" for one in again)
 
 
 def _token(tokens: Sequence[int], index: int) -> str:
@@ -156,8 +170,21 @@ def _other_owner(trace: Trace, violation: Violation) -> str:
     return owner if violation.request and owner in names - {violation.request} else ""
 
 
-def _circumstances(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
-    """Yield the request's situation, then the events that are left in the trace."""
+def _stalls(violation: Violation) -> bool:
+    """Return True if no request makes progress, or one gets lost."""
+    return violation.oracle in ("M8", "HANG") and violation.field in ("stall", "lost", "")
+
+
+def _stall(trace: Trace, history: History, violation: Violation) -> str:
+    """Return what a user sees of an engine that schedules nothing although requests wait."""
+    if len(history.moments[-1].waiting) > 1:
+        return "Requests wait forever"
+    subject = next((one for one in requests_of(trace, history) if one.name == violation.request), None)
+    return "A request is never admitted" if subject and subject.hit < 0 else "A request waits forever"
+
+
+def _situation(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
+    """Yield the situation of the violation's request."""
     subject = next((one for one in requests_of(trace, history) if one.name == violation.request), None)
     steps = steps_of(history)
     own = steps.get(violation.request, [])
@@ -178,6 +205,10 @@ def _circumstances(trace: Trace, history: History, violation: Violation) -> Iter
             yield "that resumes after a preemption"
         if subject.hit > 0:
             yield "after a prefix-cache hit"
+
+
+def _events(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
+    """Yield the events that are left in the trace."""
     last = len(history.moments)
     happened = [type(event) for event in trace.events[:last]]
     names = {
@@ -190,7 +221,13 @@ def _circumstances(trace: Trace, history: History, violation: Violation) -> Iter
     if violation.event_kind == "dummy_run":  # of the trace, or of a rank without requests
         del names[DummyRun]
         yield "in a data-parallel dummy run"
-    if earlier := [words for kind, words in names.items() if kind in happened]:
+    earlier = [words for kind, words in names.items() if kind in happened]
+    loads = [event for event in trace.events[:last] if isinstance(event, ExternalLoad)]
+    if any(event.breaks_off for event in loads):
+        earlier.append("a failed load of a KV connector")
+    elif loads:
+        earlier.append("a KV connector's load" if len(loads) == 1 else "loads of a KV connector")
+    if earlier:
         yield f"after {' and '.join(earlier)}"
 
 

@@ -16,6 +16,7 @@ from itertools import product
 
 from msgspec import structs
 
+from ...reference.tokens import plain_name
 from ...targets.base.protocol import Capabilities, TargetFactory
 from ...targets.base.trace import (
     AnyEvent,
@@ -23,11 +24,13 @@ from ...targets.base.trace import (
     Config,
     DummyRun,
     Group,
+    Resume,
     Step,
     Trace,
     TraceError,
     check_config,
     needed_events,
+    needed_kinds,
 )
 from ..generate.overrides import RANKS, foreign_option
 
@@ -47,6 +50,8 @@ def refusal(trace: Trace, factory: TargetFactory) -> str:
         return f"configuration: {factory.name}: {reason}"
     if foreign := needed_events(trace.events) - factory.capabilities.events:
         return f"events: {factory.name} has no {', '.join(sorted(foreign))}"
+    if foreign := needed_kinds(trace.events) - factory.capabilities.features:
+        return f"documents: {factory.name} has no {', '.join(sorted(foreign))}"
     return ""
 
 
@@ -166,7 +171,11 @@ def _closest(offered: Sequence[int], wanted: int) -> int:
 
 
 def _limited(event: AnyEvent, config: Config, capabilities: Capabilities) -> AnyEvent:
-    """Return an event without sessions, limits and rows that the target does not have."""
+    """Return an event without sessions, kinds of documents, limits and rows that the target does not have."""
+    if isinstance(event, Arrive | Resume) and not needed_kinds([event]) <= capabilities.features:
+        event = structs.replace(
+            event, prompt=tuple((plain_name(document), length) for document, length in event.prompt)
+        )
     if isinstance(event, DummyRun):
         return structs.replace(event, rows=min(event.rows, config.max_num_seqs))
     if isinstance(event, Arrive) and "resume" not in capabilities.events:
@@ -213,7 +222,7 @@ def _event_changes(before: Sequence[AnyEvent], known: Sequence[AnyEvent], after:
     gone = Counter(tag_of(event) for event in before) - Counter(tag_of(event) for event in known)
     for tag, count in sorted(gone.items()):
         yield f"events: {count} {tag} left out"
-    for field in ("session", "chunks", "drafts", "right", "per_request", "rows"):
+    for field in ("prompt", "session", "chunks", "drafts", "right", "per_request", "rows"):
         changed = sum(getattr(old, field, 0) != getattr(new, field, 0) for old, new in zip(known, after, strict=True))
         if changed:
             yield f"{field}: changed in {changed} events"

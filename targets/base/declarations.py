@@ -10,7 +10,7 @@ from msgspec import ValidationError, convert, structs
 
 from ...reference.layout import Mode
 from .protocol import Capabilities, Feature, Observation, TargetError, Usual
-from .trace import AnyEvent, Config
+from .trace import AnyEvent, Config, features_of
 
 EVENTS = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
 """Tags of all events."""
@@ -48,7 +48,7 @@ def fault(capabilities: Capabilities) -> str:
         convert({name: _plain(value) for name, value in structs.asdict(capabilities).items()}, Capabilities)
     except ValidationError as error:
         return str(error)
-    return _contradiction(capabilities) or _bad_option(capabilities) or _bad_exclusion(capabilities)
+    return _contradiction(capabilities) or _bad_option(capabilities) or _bad_with_option(capabilities)
 
 
 def _bad_events(events: Set[str]) -> str:
@@ -87,18 +87,26 @@ def _bad_option(capabilities: Capabilities) -> str:
     return ""
 
 
-def _bad_exclusion(capabilities: Capabilities) -> str:
+def _bad_with_option(capabilities: Capabilities) -> str:
+    """Return the fault of what holds beside a value of an option."""
+    for field in ("excludes", "documents"):
+        for name, declared in getattr(capabilities, field).items():
+            values = {*capabilities.options.get(name, ()), *capabilities.accepts.get(name, ())}
+            if not values:
+                return f"{field} has {name!r}; {_hint(name, {*capabilities.options, *capabilities.accepts})}"
+            if unknown := [value for value in declared if value not in values]:
+                return f"{field} has {name}={unknown[0]}; {_hint(unknown[0], values)}"
     for name, tags_of in capabilities.excludes.items():
-        values = {*capabilities.options.get(name, ()), *capabilities.accepts.get(name, ())}
-        if not values:
-            return f"excludes has {name!r}; {_hint(name, {*capabilities.options, *capabilities.accepts})}"
         for value, tags in tags_of.items():
-            if value not in values:
-                return f"excludes has {name}={value}; {_hint(value, values)}"
             for tag in sorted(tags - capabilities.events):
                 return f"excludes has {tag!r} with {name}={value}; {_hint(tag, capabilities.events)}"
             if reason := _bad_events(capabilities.events_with({name: value})):
                 return f"with {name}={value} {reason}"
+    for name, documents_of in capabilities.documents.items():
+        for value, documents in documents_of.items():
+            for document in documents:
+                if missing := features_of([document]) - capabilities.features:
+                    return f"documents has {document!r} with {name}={value}, but features has no {min(missing)!r}"
     return ""
 
 

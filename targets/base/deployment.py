@@ -29,9 +29,11 @@ class Deployment(Struct, frozen=True):
 
     title      the engine's name
     command    the serve command, with a model of the kind that the trace needs
-    flags      command-line arguments
+    flags      command-line arguments of a server of ordinary size
+    sizes      command-line arguments with the trace's miniature sizes, which no server has
+    notes      about the command and its model, one sentence each
     variables  environment variables
-    scaled     settings that the trace scales down or that no flag expresses, one clause each
+    scaled     what the trace scales down or gives itself and no flag expresses, one clause each
     implementations  those that a trace can select, () where there is only one
     own, replaced    code that runs as released, and stand-ins, one clause each
     packages   further packages whose versions a report lists
@@ -50,3 +52,5 @@ class Deployment(Struct, frozen=True):
     packages: tuple[str, ...] = ()
     tracker: str = ""
     unusual: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -32,9 +32,13 @@ Observation = Literal[
 """Words of `Capabilities.observes`: each enables the oracles that need it (docs/reference/capabilities.md)."""
 Feature = Literal[
     "pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks", "async-loads", "failing-loads",
-    "held-for-transfer",
+    "held-for-transfer", "images", "adapters",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
+
+
+PLAIN_DOCUMENTS = ("a", "b", "c")
+"""Documents of plain text that prompts are drawn from: few, so that prefixes are shared."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -50,9 +54,11 @@ class Capabilities(Struct, frozen=True):
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none
     windows      tokens that a sliding-window attention group reaches back, () where a target has none
     attention_chunks  chunks of a chunked-local attention group, in blocks, () where a target has none
-    options      the target's own switches and their values, drawn per trace
+    options      the target's own switches and their values, drawn per trace. A value that is listed several times is
+                 drawn more often, and is the usual one: a configuration that is refused falls back to it
     accepts      further values of switches: a trace may have them, but they are not drawn
     excludes     switch -> value -> event tags that are not drawn with it; a trace may have them
+    documents    switch -> value -> documents that prompts are drawn from with it, instead of plain ones
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
                  same on every machine
     traces_per_configuration  consecutive traces that share a configuration: for engines that are expensive to build and
@@ -88,6 +94,7 @@ class Capabilities(Struct, frozen=True):
     options: dict[str, tuple[str, ...]] = {}
     accepts: dict[str, tuple[str, ...]] = {}
     excludes: dict[str, dict[str, frozenset[str]]] = {}
+    documents: dict[str, dict[str, tuple[str, ...]]] = {}
     traces_per_second: float = 4.0
     traces_per_configuration: int = 1
     features: frozenset[str] = frozenset()
@@ -103,6 +110,11 @@ class Capabilities(Struct, frozen=True):
         """Return the tags of the events that are drawn with these options of a configuration."""
         excluded = (tags.get(options.get(name, "")) for name, tags in self.excludes.items())
         return self.events.difference(*(tags for tags in excluded if tags))
+
+    def documents_with(self, options: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the documents that prompts are drawn from with these options of a configuration."""
+        declared = (names.get(options.get(name, "")) for name, names in self.documents.items())
+        return next((names for names in declared if names), PLAIN_DOCUMENTS)
 
 
 class Target(Protocol):

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, field
 
 from ...reference.layout import Group as LayoutGroup
 from ...reference.layout import smallest_pool
+from ...reference.tokens import kind_of
 
 SCHEMA_VERSION = 1
 
@@ -41,7 +42,7 @@ class Arrive(Event, frozen=True, tag="arrive"):
     """A request arrives. `prompt` is a path in the prefix tree: (document, tokens) after one another.
 
     The document "~" stands for the model's own continuation of the path so far, so a multi-turn prompt is
-    [("a", 20), ("~", 7), ("b", 5)].
+    [("a", 20), ("~", 7), ("b", 5)]. Images, adapters and salts are documents, too (`reference.tokens`).
 
     With `session` it is the first turn of a session: when the turn ends its caches stay, until `Resume` starts the next
     turn or `Abort` closes the session.
@@ -311,6 +312,17 @@ def needed_events(events: Iterable[Event]) -> set[str]:
     """Return the event tags that a target must know to run these events; a session may need "resume"."""
     tags = {str(event.__struct_config__.tag) for event in events}
     return tags | {"resume" for event in events if isinstance(event, Arrive) and event.session}
+
+
+def needed_kinds(events: Iterable[Event]) -> set[str]:
+    """Return the features that a target must have for the documents of these events."""
+    prompts = [event.prompt for event in events if isinstance(event, Arrive | Resume)]
+    return features_of(document for prompt in prompts for document, _ in prompt)
+
+
+def features_of(documents: Iterable[str]) -> set[str]:
+    """Return the features that a target must have for documents: images, or adapters and salts."""
+    return {"images" if kind == "image" else "adapters" for document in documents if (kind := kind_of(document))}
 
 
 def fits(config: Config, event: Arrive | Resume, known: int = 0) -> bool:

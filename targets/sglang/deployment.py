@@ -9,6 +9,9 @@ from ..base.trace import Arrive, Config, Trace
 
 MODEL = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 """A public model with gated delta nets, whose contract the target checks."""
+ARCHITECTURE = "Qwen3NextForCausalLM"
+WEIGHTS = ("--load-format", "dummy", "--json-model-override-args", '{"num_hidden_layers": 4}')
+"""Few layers with random weights, which fit one GPU."""
 OWN = (
     "scheduler (planning, admission, chunking, retraction, aborts), ScheduleBatch, Req, batch result processor",
     "UnifiedRadixCache with its tree cores, request and state pools, KV allocators",
@@ -20,6 +23,11 @@ REPLACED = (
     "one turn of event_loop_normal or event_loop_overlap, the choice of the request that is retracted, index "
     "kernels (in plain PyTorch), output to clients",
     "scheduler features that no scenario uses: switched off",
+)
+NOTES = (
+    f"the model must have gated delta nets: architecture {ARCHITECTURE}; {MODEL} is one",
+    "random weights and 4 layers fit one GPU; compare each answer with that of the same request alone, or leave both "
+    "flags out and serve the checkpoint",
 )
 DRAFTS = ("the n-gram corpus: drafts are as many right and wrong tokens as the scenario states",)
 CORES = ("rust", "python")
@@ -35,7 +43,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     return Deployment(
         title="SGLang",
         command=("python", "-m", "sglang.launch_server", "--model-path", MODEL),
-        flags=tuple(_flags(trace)),
+        flags=(*WEIGHTS, *_flags(trace)),
         variables=_variables(config, core),
         scaled=tuple(_scaled(config)),
         implementations=cores if core in CORES and not variant else (),
@@ -43,6 +51,8 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         replaced=(*REPLACED, *(DRAFTS if config.num_speculative_tokens else ())),
         packages=("torch", "triton", "transformers", "numpy"),
         tracker="https://github.com/sgl-project/sglang/issues",
+        sizes=tuple(_sizes(config)),
+        notes=NOTES,
     )
 
 
@@ -61,14 +71,19 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield "--disable-radix-cache"
     if not config.async_depth:
         yield "--disable-overlap-schedule"
-    yield from ("--page-size", str(sizes["attention"]), "--chunked-prefill-size", str(config.max_num_batched_tokens))
-    yield from ("--max-running-requests", str(config.max_num_seqs), "--context-length", str(config.max_model_len))
+    yield from ("--page-size", str(sizes["attention"]))
     if config.num_speculative_tokens:
         # A verification has the last token and the drafts.
         drafts = str(config.num_speculative_tokens + 1)
         yield from ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", drafts)
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
+
+
+def _sizes(config: Config) -> Iterator[str]:
+    """Yield the trace's sizes as flags."""
+    yield from ("--chunked-prefill-size", str(config.max_num_batched_tokens))
+    yield from ("--max-running-requests", str(config.max_num_seqs), "--context-length", str(config.max_model_len))
 
 
 def _scaled(config: Config) -> Iterator[str]:

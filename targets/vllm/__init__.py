@@ -24,6 +24,8 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     drafter         proposes the drafts that the trace specifies
     hooks           record zeroing, copies and the forward
     sessions        clients that send input in turns: streaming input sessions
+    inputs          images, LoRA adapters and salts of requests
+    sampling        sampling parameters of requests
     cache_events    a subscriber to KV events
     kv_connector    a KV connector whose hits, delays and failures the trace chooses
     interpreter     a fast interpreter for the runner's Triton kernels

@@ -32,7 +32,16 @@ from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
 from .layout import layout_of
-from .options import drafts_on_device, has_graphs, has_peer, is_v2, reports_all, stages, state_parts
+from .options import (
+    drafts_on_device,
+    has_graphs,
+    has_peer,
+    is_v2,
+    reports_all,
+    stages,
+    state_parts,
+    windows_are_last,
+)
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 
 _CPU = torch.device("cpu")
@@ -70,6 +79,7 @@ def prepare_process() -> None:
     graphs.prepare_process()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.
     compat.copy_in_one_tile()
+    compat.sample_in_torch()
     # The only compiled operator on the greedy path of the V1 runner.
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
     # The rendezvous has one participant. Its file is deleted now, since a worker may be killed at any time.
@@ -100,6 +110,7 @@ class Engine:
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process()
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if self.is_v2 else "0"
+        compat.lay_out_windows("DS" if windows_are_last(config) else "SD")
         self.vllm_config = vllm_config = configure(config, self.is_v2)
         self.store = self._connect()
         # vLLM collects garbage to measure the memory of a loaded model, which would take most of the start-up time.
@@ -113,7 +124,8 @@ class Engine:
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             if compat.has_connectors():
                 kv_connector().begin_worker(vllm_config, plan.worker)
-            self.runner.initialize_kv_cache(plan.worker)
+            with compat.replaced(*compat.without_replay_kernel()):
+                self.runner.initialize_kv_cache(plan.worker)
             if config.options.get("metadata", "each") == "shared":
                 compat.share_state_indices(self.runner)
             self.cache_config = plan.worker
@@ -138,6 +150,7 @@ class Engine:
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
         self.worker.ranks = ranks
         self.recorder.worker = self.worker
+        self.inputs = self._take_inputs()
         self.recorder.attention_layers = [layer for layer in self.layers if isinstance(layer, ShadowAttention)]
         self.recorder.group_layers = [group.layers for group in self.layout.groups]
         self.recorder.page_slots = [
@@ -160,6 +173,17 @@ class Engine:
                 **({"include_finished_set": True} if reports_all(config) else {}),
                 **compat.scheduler_arguments(plan),
             )
+
+    def _take_inputs(self) -> Any:
+        """Return what token ids stand for, None if for themselves."""
+        if self.config.options.get("inputs", "tokens") == "tokens":
+            return None
+        from .inputs import Inputs
+
+        inputs = Inputs(self.config, self.drafter.truths)
+        inputs.prepare(self.scheduler, self.runner)
+        self.worker.inputs = self.recorder.inputs = inputs
+        return inputs
 
     def _connect(self) -> Any:
         return kv_connector().connect(self.vllm_config, self.config, self.recorder) if compat.has_connectors() else None

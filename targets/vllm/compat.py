@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -354,6 +355,98 @@ def copy_in_one_tile() -> None:
         from vllm.v1.worker import mamba_utils
 
         mamba_utils._TEMPORAL_TILES = 1
+
+
+def has_replay() -> bool:
+    """Return True if Mamba 2 can replay inputs instead of storing states in each decode (ReplaySSM), as since 0.32."""
+    from vllm.v1.attention.backends import mamba_attn
+
+    return "replayssm_state_indices_d" in mamba_attn.BaseMambaAttentionMetadata.__dataclass_fields__
+
+
+def replay_inputs(config: VllmConfig, entries: int) -> None:
+    """Switch ReplaySSM on once vLLM has validated the configuration: the platform's backend and the model, both of
+    which a test replaces, do not support it."""
+    from vllm.config.mamba import MambaBackendEnum
+
+    config.mamba_config.backend = MambaBackendEnum.TRITON
+    config.cache_config.use_replayssm = True
+    config.cache_config.replayssm_buffer_len = entries
+
+
+def without_replay_kernel() -> list[tuple[Any, str, Any]]:
+    """Return the replacements, as for `replaced`, with which no kernel for Mamba's decodes is chosen: shadow layers
+    call none, and the one for CPUs cannot replay inputs."""
+    if not has_replay():
+        return []
+    from vllm.v1.worker import gpu_model_runner
+
+    return [(gpu_model_runner, "initialize_mamba_ssu_backend", lambda *_, **__: None)]
+
+
+def has_inputs() -> bool:
+    """Return True if images, adapters and salts are in the keys of blocks, with the position of an image and the path
+    of an adapter (0.31 and later)."""
+    keys = getattr(kv_cache_utils, "_gen_lora_extra_hash_keys", None)
+    return keys is not None and "lora_path" in inspect.getsource(keys)
+
+
+def image(name: str, offset: int, length: int) -> Any:
+    """Return an image of a request, at a position among its tokens."""
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+
+    place = PlaceholderRange(offset=offset, length=length)
+    return MultiModalFeatureSpec(data=None, modality="image", identifier=name, mm_position=place)
+
+
+def adapter(name: str, number: int) -> Any:
+    """Return the LoRA adapter of a request."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(lora_name=name, lora_int_id=number, lora_path=f"/{name}")
+
+
+def has_movable_parameters() -> bool:
+    """Return True if the V1 runner's rows have sampling parameters as since 0.31: a mask of allowed tokens moves with
+    its request."""
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    return "allowed_token_ids_mask_cpu_tensor[last_req_index].fill_" in inspect.getsource(InputBatch)
+
+
+def sample_in_torch() -> None:
+    """Let the V1 sampler draw in PyTorch: its other kernels are compiled, and are not the cache's."""
+    with contextlib.suppress(ImportError):
+        from vllm.v1.sample.ops import topk_topp_sampler
+
+        if hasattr(topk_topp_sampler, "HAS_TRITON"):
+            topk_topp_sampler.HAS_TRITON = False
+            topk_topp_sampler.TopKTopPSampler.forward_cpu = topk_topp_sampler.TopKTopPSampler.forward_native
+
+
+def has_junctions() -> bool:
+    """Return True if states can also be published where prompts fork beside EAGLE (0.31 and later)."""
+    from vllm.config import CacheConfig
+
+    return "enable_mamba_shared_prefix_checkpoint" in CacheConfig.__dataclass_fields__
+
+
+def has_conv_layouts() -> bool:
+    """Return True if the layout of windows can be chosen and states in both can be moved (0.26 and later)."""
+    try:
+        from vllm.v1.worker.mamba_utils import MambaSpecDecodeGPUContext as Context
+    except ImportError:
+        return False
+    return "state_dim_row_count" in inspect.getsource(Context)
+
+
+def lay_out_windows(layout: str) -> None:
+    """Set the layout of convolution windows: "SD", the channels of each input together, or "DS"."""
+    if has_conv_layouts():
+        from vllm.model_executor.layers.mamba import mamba_utils
+
+        os.environ["VLLM_SSM_CONV_STATE_LAYOUT"] = layout
+        mamba_utils.get_conv_state_layout.cache_clear()
 
 
 def block_hasher(config: VllmConfig, hash_block_size: int) -> Callable[[Any], list[Any]]:

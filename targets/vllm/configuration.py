@@ -23,7 +23,14 @@ from vllm.config import (
 from ...reference.layout import cdiv
 from ..base.trace import Config, Group
 from . import compat
-from .options import PREFILL_INTERVAL, drafts_on_device, has_graphs, reports_all, schedules_asynchronously
+from .options import (
+    PREFILL_INTERVAL,
+    drafts_on_device,
+    has_graphs,
+    reports_all,
+    ring_entries,
+    schedules_asynchronously,
+)
 
 MODEL = Path(__file__).parent / "model"
 """The `config.json` of a hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the
@@ -74,6 +81,8 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
     # hybrid model has on a GPU.
     vllm_config.scheduler_config.async_scheduling = schedules_asynchronously(config)
     _set_block_sizes(config, vllm_config.cache_config)
+    if ring_entries(config):
+        compat.replay_inputs(vllm_config, ring_entries(config))
     if has_graphs(config):
         set_graph_sizes(config, vllm_config.compilation_config)
     if reports_all(config):
@@ -133,7 +142,8 @@ def layer_groups(config: Config) -> list[Group]:
 def page_words(config: Config) -> int:
     """Return the 8-byte words of a page: those of the largest attention block with keys large enough for a state."""
     largest = max(group.block_size for group in config.groups if group.kind == "attention")
-    state = config.conv_width + config.num_speculative_tokens
+    entries = ring_entries(config)
+    state = config.conv_width + config.num_speculative_tokens + (entries + 2 if entries else 0)
     return 2 * largest * cdiv(state, 2 * largest)
 
 
@@ -178,8 +188,11 @@ def _set_block_sizes(config: Config, cache_config: Any) -> None:
     cache_config.num_gpu_blocks_override = config.num_blocks
     if config.options.get("prefix_match_unit", "0") != "0":
         cache_config.prefix_match_unit = hash_unit(config)
-    if config.options.get("retention", "dense") == "dense":
+    retention = config.options.get("retention", "dense")
+    if retention == "dense":
         compat.retain_every_boundary(cache_config)
+    if retention == "junctions":
+        cache_config.enable_mamba_shared_prefix_checkpoint = True
     assert getattr(cache_config, "mamba_cache_mode", config.mamba_cache_mode) == config.mamba_cache_mode
 
 

@@ -7,7 +7,8 @@ linear  plain linear attention, a recurrent state without a window: read in `lin
 mamba1  Mamba 1 (`Mamba1AttentionMetadataBuilder`): as Mamba 2, after `MambaMixer.forward_impl`; its scan is compiled
 mamba2  Mamba 2 (`Mamba2AttentionMetadataBuilder`): read here, after `MambaMixer2.conv_ssm_forward`. Prefills run
         first. Decode rows are speculative wherever k > 0. Since 0.32 a chunk may also leave the state at a boundary
-        inside it in a block of its own (`store_prefill_checkpoint`).
+        inside it in a block of its own (`store_prefill_checkpoint`). With ReplaySSM a decode stores its state only now
+        and then: the inputs since are in a ring (`selective_state_update_replayssm_output_only`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 from .all_mode import all_rows
 from .bounds import Bounds
-from .layer_rows import Inner, StateRow
+from .layer_rows import Inner, Replay, StateRow
 from .linear_attention import SKIPPED, linear_rows
 from .metadata import Columns, in_bounds, speculative_row, state_rows
 
@@ -180,7 +181,24 @@ def _decode_rows(metadata: Any, columns: Columns) -> list[StateRow]:
     rows = []
     indices = metadata.state_indices_tensor if _in_one(metadata) else metadata.state_indices_tensor_d
     decodes = indices[: metadata.num_decode_tokens]
+    replays = _replays(metadata, columns.bounds)
     for row, (block, *_) in enumerate(decodes.reshape(len(decodes), -1).tolist()):
         column = columns.of(row, 0, block)
-        rows.append(StateRow(row, (row,), False, False, block, column, 0, block, column, True, True, [block], [column]))
+        decode = StateRow(row, (row,), False, False, block, column, 0, block, column, True, True, [block], [column])
+        if replays is None:
+            rows.append(decode)
+        elif (replay := replays[row]) is not None:
+            rows.append(decode._replace(replay=replay))
     return rows
+
+
+def _replays(metadata: Any, bounds: Bounds) -> list[Replay | None] | None:
+    """Return the replay of each decode row, None for one whose ring has no such entry; None without ReplaySSM."""
+    if getattr(metadata, "write_pos_d", None) is None:
+        return None
+    entries = metadata.bc_pre_scratch.shape[-1]
+    counts, flags = metadata.write_pos_d.tolist(), metadata.is_flush_d.tolist()
+    return [
+        Replay(count, bool(flag)) if bounds.has(row, "ring entry", count, entries) else None
+        for row, (count, flag) in enumerate(zip(counts, flags, strict=True))
+    ]

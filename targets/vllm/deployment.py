@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from ..base.deployment import Deployment, Implementation
 from ..base.trace import Config, DummyRun, ExternalLoad, Trace
 from .options import PREFILL_INTERVAL, has_graphs, has_peer, is_v2, reports_all, schedules_asynchronously, stages
 
+
+class Model(NamedTuple):
+    """A model with one kind of state layer.
+
+    layer         the kind of layer, in words
+    architecture  its name in vLLM's model registry
+    checkpoint    a public checkpoint of it; a shell variable where we know of none that can be verified
+    has_mtp       True if vLLM has a drafter of the model's own layers (MTP)
+    layers        number of layers with which it fits one GPU and has all kinds of layers, 0 for all
+    """
+
+    layer: str
+    architecture: str
+    checkpoint: str
+    has_mtp: bool = False
+    layers: int = 0
+
+
 MODELS = {
-    "gdn": "Qwen/Qwen3-Next-80B-A3B-Instruct",
-    "mamba2": "ibm-granite/granite-4.0-h-tiny",
-    "mamba1": "ai21labs/AI21-Jamba-Mini-1.7",
-    "short_conv": "LiquidAI/LFM2-1.2B",
-    "linear": "inclusionAI/Ring-2.5-1T",
+    "gdn": Model("gated delta nets", "Qwen3NextForCausalLM", "Qwen/Qwen3-Next-80B-A3B-Instruct", True, 4),
+    "mamba2": Model("Mamba 2", "GraniteMoeHybridForCausalLM", "ibm-granite/granite-4.0-h-tiny"),
+    "mamba1": Model("Mamba 1", "JambaForCausalLM", "ai21labs/AI21-Jamba-Mini-1.7", False, 8),
+    "short_conv": Model("short convolutions", "Lfm2ForCausalLM", "LiquidAI/LFM2-1.2B"),
+    "linear": Model("plain linear attention", "BailingMoeV2_5ForCausalLM", '"$MODEL"', True),
 }
-"""A public model for each kind of state layer."""
 CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector"}
 """vLLM's own connector that serves requests in the same way, by the option `connector`."""
 FAILING = "MooncakeStoreConnector"
@@ -39,6 +57,12 @@ CONNECTOR = (
     "the KV connector: made by vLLM's factory and called through vLLM's connector API; the scenario states what its "
     "store holds, how long a load takes and whether it fails"
 )
+MATCH_UNIT = 32
+"""`--prefix-match-unit` of a server: vLLM's own example, for blocks of 1,024 tokens."""
+THRESHOLD = 512
+"""`--long-prefill-token-threshold` of a server: below its chunks of some thousand tokens."""
+DRAFTER = "DRAFTER"
+"""Stands for a checkpoint of an EAGLE drafter, where a model has no drafter of its own."""
 V2_DEFAULT_SINCE = (0, 28)
 """vLLM #53183."""
 OWN = (
@@ -73,10 +97,11 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     stood_in = version.partition("stood in: ")[2]
     graphs = GRAPHS if has_graphs(config) and not device else ()
     connector = (CONNECTOR,) if config.options.get("connector", "none") != "none" else ()
-    flags = tuple(_flags(trace))
+    model = MODELS[config.options.get("mixer", "gdn")]
+    flags = (*_weights(model), *_flags(trace))
     return Deployment(
         title="vLLM",
-        command=("vllm", "serve", MODELS[config.options.get("mixer", "gdn")]),
+        command=("vllm", "serve", model.checkpoint),
         flags=flags,
         variables={"VLLM_USE_V2_MODEL_RUNNER": "1" if is_v2(config) else "0"},
         scaled=tuple(_scaled(config)),
@@ -91,6 +116,8 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         else (*REPLACED, *connector, *graphs),
         packages=("torch", "triton", "transformers", "numpy"),
         tracker="https://github.com/vllm-project/vllm/issues",
+        sizes=tuple(_sizes(config)),
+        notes=tuple(_notes(config, model)),
     )
 
 
@@ -108,33 +135,23 @@ def _flags(trace: Trace) -> Iterator[str]:
         if config.options.get("retention", "dense") == "dense":
             yield from ("--prefix-cache-retention-interval", "None")
         if config.options.get("prefix_match_unit", "0") != "0":
-            yield from ("--prefix-match-unit", config.options["prefix_match_unit"])
+            yield from ("--prefix-match-unit", str(MATCH_UNIT))
     else:
         yield "--no-enable-prefix-caching"
     if k:
-        method = "mtp" if config.eagle_block_drop else "ngram"
-        speculation: dict[str, object] = {"method": method, "num_speculative_tokens": k}
-        if method == "ngram":
-            speculation |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
-        yield from ("--speculative-config", json.dumps(speculation))
+        yield from ("--speculative-config", json.dumps(_speculation(config)))
     yield "--async-scheduling" if schedules_asynchronously(config) else "--no-async-scheduling"
     if stages(config) > 1:
         yield from ("--pipeline-parallel-size", str(stages(config)))
     yield from ("--scheduling-policy", config.policy)
-    yield from ("--max-model-len", str(config.max_model_len), "--max-num-seqs", str(config.max_num_seqs))
-    yield from ("--max-num-batched-tokens", str(max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))))
     if config.long_prefill_token_threshold:
-        threshold = min(config.long_prefill_token_threshold, config.max_model_len)
-        yield from ("--long-prefill-token-threshold", str(threshold))
+        yield from ("--long-prefill-token-threshold", str(THRESHOLD))
     if config.options.get("prefills", "eager") == "spaced":
         yield from ("--prefill-schedule-interval", str(PREFILL_INTERVAL), "--long-prefill-token-threshold-adaptive")
     if reports_all(config):
         yield from ("--kv-events-config", json.dumps({"enable_kv_cache_events": True}), "--kv-cache-metrics")
-    yield from ("--num-gpu-blocks-override", str(config.num_blocks))
     if has_graphs(config):
-        sizes = sorted({rows * (k + 1) for rows in config.graph_sizes})
-        graphs = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
-        yield from ("--compilation-config", json.dumps(graphs))
+        yield from ("--compilation-config", json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY"}))
     else:
         yield "--enforce-eager"
     connector = config.options.get("connector", "none")
@@ -146,6 +163,56 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--kv-transfer-config", json.dumps(transfer))
     if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
         yield from ("--data-parallel-size", "2")
+
+
+def _speculation(config: Config) -> Mapping[str, object]:
+    """Return a drafter that drops the last block of a hit if the trace does, and that the runner supports."""
+    if config.eagle_block_drop:
+        has_mtp = MODELS[config.options.get("mixer", "gdn")].has_mtp
+        method: dict[str, object] = {"method": "mtp"} if has_mtp else {"method": "eagle3", "model": DRAFTER}
+    else:  # V1 schedules ahead of its drafts only if they are on the device
+        kind = "ngram_gpu" if schedules_asynchronously(config) and not is_v2(config) else "ngram"
+        method = {"method": kind, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    return {**method, "num_speculative_tokens": config.num_speculative_tokens}
+
+
+def _weights(model: Model) -> Iterator[str]:
+    """Yield flags that make a large model fit one GPU: few layers, random weights."""
+    if model.layers:
+        overrides = json.dumps({"num_hidden_layers": model.layers})
+        yield from ("--load-format", "dummy", "--hf-overrides", overrides)
+
+
+def _sizes(config: Config) -> Iterator[str]:
+    """Yield the trace's sizes as flags."""
+    k, unit = config.num_speculative_tokens, config.options.get("prefix_match_unit", "0")
+    yield from ("--max-model-len", str(config.max_model_len), "--max-num-seqs", str(config.max_num_seqs))
+    yield from ("--max-num-batched-tokens", str(max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))))
+    yield from ("--num-gpu-blocks-override", str(config.num_blocks))
+    if config.long_prefill_token_threshold:
+        threshold = min(config.long_prefill_token_threshold, config.max_model_len)
+        yield from ("--long-prefill-token-threshold", str(threshold))
+    if config.enable_prefix_caching and unit != "0":
+        yield from ("--prefix-match-unit", unit)
+    if has_graphs(config):
+        sizes = sorted({rows * (k + 1) for rows in config.graph_sizes})
+        yield from ("--cudagraph-capture-sizes", *map(str, sizes))
+
+
+def _notes(config: Config, model: Model) -> Iterator[str]:
+    where = "MODEL is a checkpoint" if model.checkpoint.startswith('"$') else f"{model.checkpoint} is one"
+    yield f"the model must have {model.layer}: architecture {model.architecture} in vLLM's registry; {where}"
+    if model.layers:
+        yield (
+            f"random weights and {model.layers} layers fit one GPU; compare each answer with that of the same request "
+            "alone, or leave both flags out and serve the checkpoint"
+        )
+    if config.num_speculative_tokens and _speculation(config).get("model") == DRAFTER:
+        yield "DRAFTER is a checkpoint of an EAGLE drafter for the model"
+    if config.options.get("connector", "none") != "none":
+        yield "the KV connector needs the settings of your store or peer in kv_connector_extra_config"
+    if config.options.get("prefix_match_unit", "0") != "0" and config.enable_prefix_caching:
+        yield f"--prefix-match-unit {MATCH_UNIT} must divide the block size that vLLM derives for the model"
 
 
 def _scaled(config: Config) -> Iterator[str]:

@@ -34,7 +34,7 @@ class Drafter:
         _, right = self.event.per_request.get(name, (self.event.drafts, self.event.right))
         truth = self.truths.get(name)
         possible = truth is not None and 0 <= known <= self.longest
-        return draft_tokens(truth.tag(known), count, right) if truth and possible else [0] * count
+        return draft_tokens(truth.tag(known), count, right, truth.key) if truth and possible else [0] * count
 
     def wanted(self, name: str) -> int:
         """The number of proposals that the event specifies."""

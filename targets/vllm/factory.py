@@ -8,11 +8,12 @@ from ...reference.layout import Mode
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .options import drafts_on_device, has_peer, is_v2
+from .options import drafts_on_device, has_adapters, has_peer, is_v2
 
 _DEFAULTS = {"runner": "v2", "mixer": "gdn"}
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTOR = {"connector": ("none", "none", "store", "transfer"), "load_failure": ("recompute", "fail")}
+_DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
 _SERVING = {
     "reports": ("none", "all"),
     "reset": ("direct", "direct", "paused"),
@@ -43,6 +44,11 @@ class VllmFactory:
     v2_drafts_ahead  the V2 runner can schedule ahead of drafts without EAGLE's rules
     coordinates    data-parallel ranks are coordinated by vLLM's own code
     draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
+    replays        Mamba 2 can replay inputs (ReplaySSM)
+    conv_layouts   the layout of convolution windows can be chosen
+    junctions      states can be published where prompts fork, beside EAGLE
+    inputs         requests may have images, adapters and salts
+    sampling       requests on the V1 runner may have sampling parameters
     """
 
     def __init__(
@@ -68,6 +74,11 @@ class VllmFactory:
         serving_options: bool = False,
         coordinates: bool = False,
         v2_drafts_ahead: bool = True,
+        replays: bool = False,
+        conv_layouts: bool = False,
+        junctions: bool = False,
+        inputs: bool = False,
+        sampling: bool = False,
     ) -> None:
         self.name = name
         self._device_drafts = device_drafts
@@ -96,7 +107,8 @@ class VllmFactory:
             draft_block_sizes=(4, 8, 16) if draft_groups else (),
             policies=("fcfs", "priority"),
             conv_widths=(4,),
-            # retention: the state of every boundary is published, or of those that vLLM chooses by default.
+            # retention: the state of every boundary is published, or of those that vLLM chooses by default, or also
+            # those where prompts fork.
             # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
             # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
             # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
@@ -104,24 +116,34 @@ class VllmFactory:
             # prefills: as the budget allows, or every third step only, while others decode.
             # pipeline: the steps in flight are those of two pipeline stages, with or without asynchronous scheduling.
             # data_parallel: rows of other ranks pad a batch by our rule, or by vLLM's coordination of two ranks.
+            # inputs: prompts are token ids alone, or have images or LoRA adapters and salts (`inputs`).
+            # sampling: greedy without parameters, or with parameters of each request's own (`sampling`).
+            # replay: entries of the ring with which Mamba 2 decodes replay inputs (ReplaySSM) where vLLM takes it.
+            # conv_layout: of a window the channels of each input lie together (SD), or the inputs of each channel (DS).
             # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
             options={
                 "runner": runners,
-                "retention": ("dense", "default"),
+                "retention": ("dense", "default", *(("junctions",) if junctions else ())),
                 "graphs": ("decode", "none") if graphs else ("none",),
                 "mixer": mixers,
                 "attention": ("flash", "triton"),
-                **({"metadata": ("each", "shared")} if shared_metadata else {}),
+                **({"metadata": ("each", "each", "shared", "shared")} if shared_metadata else {}),
                 **({"data_parallel": ("1", "2")} if coordinates else {}),
                 **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if partial_hits else {}),
                 **(_CONNECTOR if connectors else {}),
                 **(_SERVING if serving_options else {}),
+                **({"replay": ("0", "3", "6")} if replays else {}),
+                **({"conv_layout": ("SD", "SD", "DS")} if conv_layouts else {}),
+                **({"sampling": ("greedy", "varied")} if sampling else {}),
+                **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
             },
             features=frozenset(
                 {"block-tables", "padding"}
                 | ({"partial-hits"} if partial_hits else set())
                 | (_TRANSFERS if connectors else set())
+                | ({"images", "adapters"} if inputs else set())
             ),
+            documents={"inputs": _DOCUMENTS} if inputs else {},
             engine=("vllm",),
             lacks=frozenset() if zeroes else frozenset({"zeroing"}),
         )
@@ -159,6 +181,8 @@ class VllmFactory:
             return "the V2 runner of this release does not schedule ahead of drafts without EAGLE's rules"
         if config.eagle_block_drop and config.options.get("runner") == "v1":
             return "the V1 runner would load a real drafter for eagle_block_drop"
+        if reason := self._inputs(config):
+            return reason
         staged = config.options.get("pipeline", "none") != "none"
         if staged and (not config.async_depth or config.num_speculative_tokens):
             return "pipeline stages are driven with steps in flight and without drafts"
@@ -199,6 +223,18 @@ class VllmFactory:
         states = max(group.block_size for group in config.groups if group.kind == "mamba")
         if any(group.block_size % states for group in config.groups):
             return "the planner makes attention blocks as large as the blocks of states, or a multiple"
+        return ""
+
+    def _inputs(self, config: Config) -> str:
+        """Return "", or the reason why images or adapters are not supported."""
+        if config.options.get("inputs", "tokens") == "tokens":
+            return ""
+        if config.options.get("connector", "none") != "none":
+            return "images and adapters are not driven beside a KV connector yet"
+        if any(group.draft for group in config.groups):
+            return "the drafter's own layer is not driven with images or adapters"
+        if has_adapters(config) and config.options.get("graphs", "none") != "none":
+            return "graphs of batches with adapters are not driven"
         return ""
 
     def _draft(self, config: Config) -> str:
@@ -280,6 +316,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
     from . import compat
 
     runners = ("v2", "v1") if compat.has_v2() else ("v1",)
+    tested = compat.has_sessions()  # 0.33: older releases have some of this, too, but were not run with it
     factory = VllmFactory(
         variant or "vllm",
         runners,
@@ -302,6 +339,11 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         draft_groups=compat.has_v2() and compat.has_draft_layers(),
         sessions=compat.has_sessions(),
         serving_options=compat.has_serving_options(),
+        replays=tested and compat.has_replay(),
+        conv_layouts=tested and compat.has_conv_layouts(),
+        junctions=tested and compat.has_junctions(),
+        inputs=tested and compat.has_inputs(),
+        sampling=tested and compat.has_movable_parameters(),
     )
     trial = Config(
         num_blocks=40,

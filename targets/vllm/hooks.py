@@ -29,6 +29,10 @@ class Recorder:
         self.worker: Any = None
         self.group_layers: Sequence[int] = ()
         self.attention_layers: Sequence[Any] = ()
+        self.inputs: Any = None
+        """What token ids stand for, if not for themselves."""
+        self.contents: Sequence[int] = ()
+        """The contents of the present forward's tokens."""
         self.parts = StateParts()
         """The parts of the states of all state layers."""
         self.aligned_block_size: int | None = None
@@ -65,6 +69,10 @@ class Recorder:
         starts, lengths = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
         self._batch = Batch(self.worker.names(len(lengths)), starts, lengths)
         self._context, self._ids = context, ids
+        self.contents = ids
+        if self.inputs:
+            positions = [self.position(row) for row in range(len(lengths))]
+            self.contents = self.inputs.contents(self._batch.names, starts, positions, ids)
         self._states, self._slots = {}, {}
         self._place = len(self.records)
         return True

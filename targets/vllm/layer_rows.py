@@ -32,6 +32,16 @@ class Cached(NamedTuple):
     states: Sequence[tuple[int, int, int]]
 
 
+class Replay(NamedTuple):
+    """A decode of ReplaySSM, which folds the first `entries` inputs of a block's ring into its stored state.
+
+    flushes  True if the new state is stored, False if the input is appended to the ring at index `entries`
+    """
+
+    entries: int
+    flushes: bool
+
+
 class StateRow(NamedTuple):
     """One row of a state layer.
 
@@ -45,6 +55,7 @@ class StateRow(NamedTuple):
     folded     tokens in the state that a prefill stores, None for all
     inner      a state inside a prefill
     cached     mode all: what is stored, in place of `outputs`
+    replay     the ring of inputs since the stored state, where decodes replay it
     """
 
     row: int
@@ -63,6 +74,7 @@ class StateRow(NamedTuple):
     folded: int | None = None
     inner: Inner | None = None
     cached: Cached | None = None
+    replay: Replay | None = None
 
 
 KERNELS = ("prefill", "verification", "decode", "decode beside others")

@@ -182,7 +182,7 @@ class ShadowModel(nn.Module):
         for index, form in enumerate(forms):
             name = f"model.layers.{index}.mixer"
             if form.kind == "mamba":
-                layers.append(ShadowMamba(name, config, recorder, trace.conv_width, contract))
+                layers.append(ShadowMamba(name, config, recorder, trace.conv_width, contract, trace))
             else:
                 words = head_size(trace, form.block_size)
                 layers.append(ShadowAttention(name, config, recorder, words, form))
@@ -207,8 +207,9 @@ class ShadowModel(nn.Module):
         hidden: Tags | None = None
         context = get_forward_context()
         if context.attn_metadata is not None and self.recorder.begin_forward(context, ids):
+            contents = self.recorder.contents
             for layer in self._in_order:
-                above = layer.run(ids, hidden) if isinstance(layer, ShadowAttention) else layer.run(ids)
+                above = layer.run(contents, hidden) if isinstance(layer, ShadowAttention) else layer.run(contents)
                 hidden = join(hidden, above)
             self.recorder.end_forward()
         return torch.from_numpy(np.array(hidden or (0,) * len(ids), dtype=np.int64)[:, None])

@@ -14,7 +14,16 @@ DROPPED_TOKENS = 1
 
 PREFILL_INTERVAL = 3
 """Steps from one with prefills to the next, with prefills=spaced."""
-PLAIN_SERVING = {"reports": "none", "reset": "direct", "prefills": "eager", "pipeline": "none"}
+PLAIN_SERVING = {
+    "reports": "none",
+    "reset": "direct",
+    "prefills": "eager",
+    "pipeline": "none",
+    "inputs": "tokens",
+    "sampling": "greedy",
+    "replay": "0",
+    "conv_layout": "SD",
+}
 
 
 class StateParts(NamedTuple):
@@ -40,6 +49,36 @@ def is_v2(config: Config) -> bool:
     return config.options.get("runner", "v2") == "v2"
 
 
+def ring_entries(config: Config) -> int:
+    """Return the inputs that the ring of ReplaySSM holds, 0 without it.
+
+    The option has an effect only where vLLM takes it: Mamba 2 on the V1 runner, without drafts and KV connectors. In
+    mode all, which vLLM does not refuse, the kernel would write to the first of the two columns.
+    """
+    option = config.options.get
+    takes = not is_v2(config) and option("mixer") == "mamba2" and option("connector", "none") == "none"
+    if not takes or config.num_speculative_tokens or config.mamba_cache_mode == "all":
+        return 0
+    return int(option("replay", "0"))
+
+
+def has_adapters(config: Config) -> bool:
+    """Return True if requests may have LoRA adapters."""
+    return config.options.get("inputs", "tokens") == "adapters"
+
+
+def varies_sampling(config: Config) -> bool:
+    """Return True if requests have sampling parameters of their own: on the V1 runner without drafts, whose acceptance
+    depends on them."""
+    return config.options.get("sampling", "greedy") == "varied" and not (is_v2(config) or config.num_speculative_tokens)
+
+
+def windows_are_last(config: Config) -> bool:
+    """Return True if the inputs of a convolution lie next to each other for each channel (vLLM's layout DS), False if
+    the channels of each input do (SD)."""
+    return config.options.get("conv_layout", "SD") == "DS"
+
+
 def reports_all(config: Config) -> bool:
     """Return True if the engine reports statistics and KV events."""
     return config.options.get("reports", "none") == "all"
@@ -51,7 +90,7 @@ def stages(config: Config) -> int:
 
 
 def serving_option(config: Config) -> str:
-    """Return "", or the first option of serving that is not at its first value, with this value."""
+    """Return "", or the first option that reproducers lack and that is not at its first value, with this value."""
     for name, plain in PLAIN_SERVING.items():
         value = config.options.get(name, plain)
         if value != plain:

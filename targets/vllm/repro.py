@@ -13,10 +13,25 @@ from importlib.resources import files
 from ...reference.tokens import Truth
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script, python_comment, python_format
-from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Group, Preempt, ResetPrefixCache, Step, Trace
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    DummyRun,
+    Event,
+    Evict,
+    ExternalLoad,
+    Group,
+    Preempt,
+    ResetPrefixCache,
+    Step,
+    Trace,
+)
 from .options import drafts_on_device, has_graphs, serving_option
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
+IDLE_MAX = 8
+"""Steps in a row that may schedule nothing while requests wait, as the oracle of liveness allows."""
 ENVIRONMENT = """\
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
 os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
@@ -30,23 +45,22 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
     if trace.config.options.get("mixer", "gdn") != "gdn":
         raise TargetError("no stand-alone script can show a failure of state layers other than gated delta nets")
-    if trace.config.options.get("connector", "none") != "none":
-        raise TargetError("no stand-alone script can show a failure that needs a KV connector: it has none")
+    connector = trace.config.options.get("connector", "none")
+    if connector not in ("none", "store"):
+        raise TargetError("no stand-alone script can show a failure that needs a KV connector which hands blocks over")
     if drafts_on_device(trace.config):
         raise TargetError("no stand-alone script can show a failure of V1 that needs a drafter on the device")
-    if any(
-        group != Group(group.kind, trace.config.groups[0].block_size, group.layers) for group in trace.config.groups
-    ):
-        raise TargetError("no stand-alone script can show a failure that needs local attention or unequal blocks yet")
-    if trace.config.options.get("prefix_match_unit", "0") != "0":
-        raise TargetError("no stand-alone script can show a failure that needs prefix_match_unit yet")
+    if any(group != Group(group.kind, group.block_size, group.layers) for group in trace.config.groups):
+        raise TargetError("no stand-alone script can show a failure that needs local attention or the drafter's groups")
+    if any(len(sizes) > 1 for sizes in _block_sizes(trace.config).values()):
+        raise TargetError("no stand-alone script can show a failure that needs blocks of more than two sizes")
     if any(isinstance(event, Arrive) and event.session for event in failure.events):
         raise TargetError("no stand-alone script can show a failure that needs streaming input sessions yet")
     if needed := serving_option(trace.config):
         raise TargetError(f"no stand-alone script can show a failure that needs {needed}")
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]
-    sources = ["layers", "config", "engine"]
+    sources = ["layers", "config", *(["connector"] if connector == "store" else []), "engine"]
     parts = [_source(name) for name in sources]
     imports = sorted({line for part, _ in parts for line in part if line.startswith("import ")} | {"import os"})
     imports += sorted({line for part, _ in parts for line in part if line.startswith("from ")})
@@ -83,12 +97,20 @@ def _source(name: str) -> tuple[list[str], str]:
     return imports, "\n".join(lines[last:]).strip("\n") + "\n\n"
 
 
+def _block_sizes(config: Config) -> dict[str, set[int]]:
+    sizes: dict[str, set[int]] = {"mamba": set(), "attention": set()}
+    for group in config.groups:
+        sizes[group.kind].add(group.block_size)
+    return sizes
+
+
 def _opening(config: Config) -> str:
+    sizes = _block_sizes(config)
     fields = {
         "runner": config.options.get("runner", "v2"),
         "num_blocks": config.num_blocks,
         "groups": [(group.kind, group.layers) for group in config.groups],
-        "block_size": config.groups[0].block_size,
+        "block_size": min(sizes["attention"]),
         "mode": config.mamba_cache_mode,
         "num_drafts": config.num_speculative_tokens,
         "async_depth": config.async_depth,
@@ -101,6 +123,12 @@ def _opening(config: Config) -> str:
         "conv_width": config.conv_width,
         "every_boundary": config.options.get("retention", "dense") == "dense",
     }
+    if sizes["mamba"] != sizes["attention"]:
+        fields["mamba_block_size"] = min(sizes["mamba"])
+    if config.options.get("prefix_match_unit", "0") != "0":
+        fields["prefix_match_unit"] = int(config.options["prefix_match_unit"])
+    if config.options.get("connector", "none") == "store":
+        fields["load_failure"] = config.options.get("load_failure", "recompute")
     return "engine = Engine(\n" + "".join(f"    {name}={value!r},\n" for name, value in fields.items()) + ")"
 
 
@@ -124,6 +152,10 @@ def _calls(event: Event, config: Config) -> Iterator[str]:
             yield "engine.dummy_run()"
         case ResetPrefixCache():
             yield f"engine.reset_prefix_cache({event.preempt_running})"
+        case ExternalLoad() if event.states:
+            more = f", delay={event.delay}" if event.delay else ""
+            more += ", fails=True" if event.breaks_off else ""
+            yield f"engine.store({event.name!r}, {event.length}{more})"
         case Evict():
             yield f"engine.evict({event.blocks})"
         case _:
@@ -147,6 +179,23 @@ def _assertion(failure: Failure) -> tuple[str, str]:
         lines = [
             f"block = engine.scheduler.kv_cache_manager.block_pool.blocks[{failure.block}]",
             f'assert block.block_hash is None, f"{python_format(promise)} ({{block.ref_cnt}} references)"',
+        ]
+        return "\n".join(lines), f"AssertionError: {promise}"
+    if (failure.oracle, failure.field) == ("S2", "slot") and failure.request:
+        promise = f"step {failure.step}: {failure.request} attends to wrong content"
+        lines = [
+            f"for layer, position, block, state in engine.slots({failure.step}, {failure.request!r}, {failure.group}):",
+            f"    expected = engine.state({failure.request!r}, position + 1)",
+            f'    assert state == expected, f"{python_format(promise)} at position {{position}} in block {{block}}: '
+            '{engine.describe(state)}"',
+        ]
+        return "\n".join(lines), f"AssertionError: {promise}"
+    if (failure.oracle, failure.field) == ("M8", "stall"):
+        promise = "nothing was scheduled in"
+        lines = [
+            "waiting = engine.unfinished()",
+            f"assert engine.idle <= {IDLE_MAX} or not waiting, "
+            f'f"{promise} {{engine.idle}} steps in a row while {{waiting}} wait"',
         ]
         return "\n".join(lines), f"AssertionError: {promise}"
     if failure.oracle == "CRASH":

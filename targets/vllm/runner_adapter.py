@@ -7,6 +7,7 @@ tables in batch order and moves rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from . import compat
@@ -25,13 +26,15 @@ class RunnerAdapter:
         self.manager: Any = None
         self.is_dummy = False
         self.ranks: Ranks = Padding()
+        self.inputs: Any = None
 
     def execute(self, plan: Any, pad_to: int) -> Any:
         """Run one planned step beside ranks with `pad_to` rows; return the output, with sampled tokens on the host."""
         self.ranks.begin(pad_to)
-        output = self.runner.execute_model(plan)
-        if output is None:
-            output = self.runner.sample_tokens(None)
+        with self.inputs.running(self.runner, plan) if self.inputs else nullcontext():
+            output = self.runner.execute_model(plan)
+            if output is None:
+                output = self.runner.sample_tokens(None)
         return output.get_output() if hasattr(output, "get_output") else output
 
     def dummy_run(self, rows: int) -> None:

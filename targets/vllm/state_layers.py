@@ -3,7 +3,8 @@
 One class serves every contract between a model's state layers and their metadata builder (`contracts`): a contract
 names the builder and turns its metadata into rows. Layout of a page in 64-bit words: a convolution buffer of
 width - 1 + k tags, then the temporal state, one tag; a layer may have only one of the two. A layer without a temporal
-state starts from the last input of its window, which is a tag, too.
+state starts from the last input of its window, which is a tag, too. With ReplaySSM a ring of inputs (tokens) follows,
+and the two smaller rings of the real layer, which stay unused.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from vllm.model_executor.layers.mamba.abstract import MambaBase
 from ...reference.tokens import EMPTY, NO_INPUT, chain
 from ..base.observe import Content, StateContent, StateRead, StateWrite
 from ..base.shadow import combine
+from ..base.trace import Config
 from . import compat
 from .contracts import Contract
 from .hooks import Recorder
 from .layer_rows import Cached, StateRow
+from .options import ring_entries, windows_are_last
 
 Tags = tuple[int, ...]
 _prefill = attrgetter("prefill")
@@ -33,12 +36,16 @@ _prefill = attrgetter("prefill")
 class ShadowMamba(nn.Module, MambaBase):
     """A state layer: one convolution buffer and one recurrent state per block, as far as the contract has them."""
 
-    def __init__(self, name: str, config: Any, recorder: Recorder, conv_width: int, contract: Contract) -> None:
+    def __init__(
+        self, name: str, config: Any, recorder: Recorder, conv_width: int, contract: Contract, trace: Config
+    ) -> None:
         super().__init__()
         self.prefix = self.layer_name = name
         self.recorder = recorder
         self.contract = contract
         self.skipped = contract.skipped
+        self.entries = ring_entries(trace)
+        self.window_last = windows_are_last(trace)
         self.window = conv_width - 1
         self.buffer = self.window + compat.most_drafts(config)
         self.kv_cache = (torch.tensor([]), torch.tensor([]))
@@ -46,12 +53,14 @@ class ShadowMamba(nn.Module, MambaBase):
         config.compilation_config.static_forward_context[name] = self
 
     def get_state_shape(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of convolution buffer and temporal state, as far as the contract has them."""
-        return ((self.buffer, 1),) * self.contract.conv + ((1,),) * self.contract.recurrent
+        """Return the shapes of convolution buffer, temporal state and rings."""
+        buffer = (1, self.buffer) if self.window_last else (self.buffer, 1)
+        rings = ((self.entries, 1), (1,), (1, 1)) if self.entries else ()
+        return (buffer,) * self.contract.conv + ((1,),) * self.contract.recurrent + rings
 
     def get_state_dtype(self) -> tuple[torch.dtype, ...]:
-        """Return the dtype of each part: 64-bit tags."""
-        return (torch.int64,) * (self.contract.conv + self.contract.recurrent)
+        """Return their dtypes: 64-bit tags."""
+        return (torch.int64,) * len(self.get_state_shape())
 
     @property
     def mamba_type(self) -> Any:
@@ -72,11 +81,14 @@ class ShadowMamba(nn.Module, MambaBase):
     def attach(self, group: int, index: int) -> None:
         """Note that the caches are allocated and that this is layer `index` of `group`."""
         self.group, self.index = group, index
-        states = [state.numpy()[..., 0] for state in compat.bound_states(self.kv_cache)]
+        states = [state.numpy() for state in compat.bound_states(self.kv_cache)]
         if self.contract.conv:
-            self.conv = states.pop(0)
+            buffer = states.pop(0)
+            self.conv = buffer[:, 0] if self.window_last else buffer[..., 0]
         if self.contract.recurrent:
-            self.temporal = states.pop(0)
+            self.temporal = states.pop(0)[..., 0]
+        if self.entries:
+            self.ring = states.pop(0)[..., 0]
 
     @property
     def num_blocks(self) -> int:
@@ -130,6 +142,8 @@ class ShadowMamba(nn.Module, MambaBase):
         if row.temporal == self.skipped and not row.prefill:
             return None
         tag: int = self.temporal.item(row.temporal)
+        if row.replay and row.replay.entries:
+            tag = chain(tag, tuple(self.ring[row.temporal, : row.replay.entries].tolist()))[-1]
         return tag
 
     def _window(self, row: StateRow) -> Tags | None:
@@ -165,7 +179,10 @@ class ShadowMamba(nn.Module, MambaBase):
         else:
             stored = self._convolve(row, window + tags) if window else None
         if start is not None:
-            if row.cached is None and self.contract.recurrent:
+            if row.replay and not row.replay.flushes:
+                self.ring[row.temporal, row.replay.entries] = tokens[0]
+                self._wrote(row, row.temporal_column, row.temporal, 1, tags[0], stored)
+            elif row.cached is None and self.contract.recurrent:
                 self._recur(row, tags, stored)
             elif stored is not None:
                 self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import structs
-from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from ...reference.tokens import Truth
@@ -34,6 +33,7 @@ from ..base.trace import (
 )
 from . import compat, hooks
 from .options import reports_all
+from .sampling import parameters
 from .views import Admissions, Host, KeyBook, free_labelled
 
 
@@ -52,11 +52,12 @@ class VllmTarget:
         self.engine = engine = engine or _shadow_engine(config)
         self.layout = engine.layout
         self.scheduler = engine.scheduler
-        self.keys = KeyBook(engine.hash_block_size)
+        self.keys = KeyBook(engine.hash_block_size, engine.drafter.truths)
         self.hasher = self.keys.recording(engine.hasher) if engine.hasher else None
         self.host = Host(engine.scheduler, engine.worker, self.keys)
         self.admissions = Admissions(engine.scheduler.kv_cache_manager)
         self.store = engine.store
+        self.inputs = getattr(engine, "inputs", None)
         if self.store:
             self.host.stored = self.store.pages
         self.sessions = self._sessions()
@@ -118,18 +119,21 @@ class VllmTarget:
             return []
         truth = truths[event.name] = Truth(event.prompt)
         self._priorities[event.name] = event.priority
-        self._add(event.name, truth.tokens[: truth.prompt_length], event.max_new_tokens, event.session)
+        self._add(event.name, truth, 0, event.max_new_tokens, event.session)
         return []
 
-    def _add(self, name: str, tokens: list[int], max_new_tokens: int, session: bool) -> None:
+    def _add(self, name: str, truth: Truth, first: int, max_new_tokens: int, session: bool) -> None:
+        """Add a request, or the next turn of a session, with the prompt of `truth` from position `first` on."""
         self._arrivals += 1
-        parameters = SamplingParams(max_tokens=max_new_tokens, temperature=0.0, ignore_eos=True)
         # vLLM hashes a new turn's tokens alone, too, and never uses that.
         hasher = self.engine.hasher if name in self.scheduler.requests else self.hasher
         arguments = compat.request_arguments(hasher, self._priorities[name], float(self._arrivals))
         if session and self.sessions:
             arguments["resumable"] = True
-        self.scheduler.add_request(Request(name, tokens, parameters, **arguments))
+        if self.inputs:
+            arguments |= self.inputs.arguments(truth, first)
+        tokens, chosen = truth.tokens[first : truth.prompt_length], parameters(self.config, name, truth, max_new_tokens)
+        self.scheduler.add_request(Request(name, tokens, chosen, **arguments))
 
     def resume(self, event: Resume) -> list[Record]:
         """Send the next turn of an idle session; no-op for others."""
@@ -145,7 +149,7 @@ class VllmTarget:
         truths = self.engine.drafter.truths
         truth = truths[event.name] = truths[event.name].continued(kept, event.prompt)
         self.keys.forget(event.name, kept)
-        self._add(event.name, truth.tokens[kept - again : truth.prompt_length], event.max_new_tokens, session=True)
+        self._add(event.name, truth, kept - again, event.max_new_tokens, session=True)
         return records
 
     def _let_go(self, name: str, records: list[Record]) -> None:

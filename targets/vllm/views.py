@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from ...reference.prefix_cache import Key
-from ...reference.tokens import EMPTY, mix
+from ...reference.tokens import EMPTY, Truth, mix
 from ..base.observe import Content, Table, View
 from . import compat
 
@@ -19,10 +19,11 @@ _UNKNOWN_DEPTH = -1
 
 
 class KeyBook:
-    """Maps every block hash to its prefix."""
+    """Maps every block hash to its prefix. `truths` give the content of the requests' tokens."""
 
-    def __init__(self, hash_block_size: int) -> None:
+    def __init__(self, hash_block_size: int, truths: Mapping[str, Truth]) -> None:
         self._size = hash_block_size
+        self._truths = truths
         self._prefixes: dict[bytes, tuple[int, int]] = {}
         self._tags: dict[str, list[int]] = {}
 
@@ -46,7 +47,9 @@ class KeyBook:
 
     def _tags_of(self, request: Any, length: int) -> list[int]:
         tags = self._tags.setdefault(request.request_id, [EMPTY])
-        for token in request.all_token_ids[len(tags) - 1 : length]:
+        first = len(tags) - 1
+        tokens, truth = request.all_token_ids[first:length], self._truths.get(request.request_id)
+        for token in tokens if truth is None or truth.is_plain else truth.contents(first, tokens):
             tags.append(mix(tags[-1], token))
         return tags
 

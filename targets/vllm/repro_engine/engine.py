@@ -21,7 +21,8 @@ from vllm.v1.worker.cpu.model_runner import CPUModelRunner
 from vllm.v1.worker.gpu import model_runner
 
 from .config import configure, prepare
-from .layers import Model, fold, takes
+from .connector import begin_worker, connect
+from .layers import Model, State, fold, takes
 
 
 class Engine:
@@ -29,24 +30,29 @@ class Engine:
 
     def __init__(self, runner, num_blocks, groups, block_size, mode, num_drafts=0, async_depth=0, eagle=False, **more):
         self.is_v2, self.k, self.async_depth = runner == "v2", num_drafts, async_depth
-        self.budget = more["max_num_batched_tokens"]
-        self.tokens, self.batch, self.computed, self.reads, self.in_flight = {}, [], [], [], []
+        self.budget, self.block_size = more["max_num_batched_tokens"], block_size
+        self.tokens, self.batch, self.computed, self.reads, self.attended, self.in_flight = {}, [], [], [], [], []
         self.drafts = self.right = self.steps = self.executing = 0
         self.per_request = {}
+        self.idle, self.stored, self.load_delays, self.failing = 0, [], {}, set()
         folder = prepare(runner)
         self.config = configure(folder, runner, mode, block_size, num_drafts, async_depth, eagle, **more)
-        width = more["conv_width"]
+        if policy := more.get("load_failure"):
+            connect(self, self.config, policy)
+        width, mamba_size = more["conv_width"], more.get("mamba_block_size", block_size)
         head_size = -(-(width + num_drafts) // (2 * block_size))
         cache = self.config.cache_config
         # The platform derives these from the sizes of a real model's states.
-        cache.block_size = block_size
-        cache.mamba_block_size = more["max_model_len"] if mode == "none" else block_size
+        cache.block_size = min(block_size, mamba_size) if mode != "none" else block_size
+        cache.mamba_block_size = more["max_model_len"] if mode == "none" else mamba_size
         cache.mamba_page_size_padded = block_size * 2 * head_size * 8
         cache.num_gpu_blocks_override = num_blocks
+        if more.get("prefix_match_unit"):
+            cache.prefix_match_unit = more["prefix_match_unit"]
         if more["every_boundary"] and hasattr(cache, "prefix_cache_retention_interval"):
             cache.prefix_cache_retention_interval = None
         with set_current_vllm_config(self.config):
-            self.build(Model(self, self.pattern(groups), width, head_size, num_drafts))
+            self.build(Model(self, self.pattern(groups), width, block_size, head_size, num_drafts))
 
     def pattern(self, groups):
         """Return the order of layers: state layers, then an attention layer, and so on, as in real hybrid models."""
@@ -82,6 +88,8 @@ class Engine:
         for one in (worker, plan):
             if hasattr(one, "hash_block_size"):
                 one.hash_block_size = hash_size
+        if config.kv_transfer_config:
+            begin_worker(config, worker)
         runner.initialize_kv_cache(worker)
         if worker.needs_kv_cache_zeroing and hasattr(runner, "_init_kv_zero_meta"):
             runner._init_kv_zero_meta()
@@ -160,6 +168,11 @@ class Engine:
         self.runner = cpu_model_runner.CPUModelRunner(self.config, torch.device("cpu"))
         self.runner.load_model()
 
+    def note_slots(self, layer, row, pages, tags):
+        """Record what a row attends to in an attention layer: its blocks, and the content of each position."""
+        name = self.batch[row] if row < len(self.batch) else None
+        self.attended.append((self.executing, name, layer, pages, tags))
+
     def begin_forward(self, computed):
         if not self.is_v2:
             self.batch = list(self.runner.input_batch.req_ids)
@@ -194,6 +207,12 @@ class Engine:
         layers = self.groups[group]
         return [(one[2], one[3], one[4]) for one in self.reads if one[:2] == (step, name) and one[2] in layers]
 
+    def slots(self, step, name, group):
+        """Return (layer, position, block, content) of all that a request attends to in a step, in a group's layers."""
+        for at, who, layer, pages, tags in self.attended:
+            if (at, who) == (step, name) and layer in self.groups[group]:
+                yield from ((layer, one, pages[one // self.block_size], tag) for one, tag in enumerate(tags))
+
     def content(self, group, block):
         """Return the states that the layers of a group hold in a block."""
         caches = [
@@ -207,7 +226,7 @@ class Engine:
             for depth in range(1, len(tokens) + 1):
                 if fold(tokens[:depth]) == state:
                     return f"the state of {name} after {depth} tokens"
-        return f"bytes that are nobody's state ({state:#x})"
+        return f"content of no known prefix ({state:#x})"
 
     def add(self, name, prompt, says, new_tokens, priority=0):
         """Add a request; the model will sample the tokens `says`."""
@@ -226,6 +245,7 @@ class Engine:
         # With asynchronous scheduling the worker is another process and gets a copy.
         self.in_flight.append((self.steps, plan, pickle.loads(pickle.dumps(plan)) if self.async_depth else plan))
         self.steps += 1
+        self.idle = 0 if plan.num_scheduled_tokens else self.idle + 1
         while len(self.in_flight) > (self.async_depth if plan.total_num_scheduled_tokens else 0):
             self.complete()
 
@@ -262,7 +282,29 @@ class Engine:
         self.steps += 1
 
     def reset_prefix_cache(self, preempt_running):
-        self.scheduler.reset_prefix_cache(reset_running_requests=preempt_running)
+        more = {"reset_connector": True} if self.config.kv_transfer_config else {}
+        self.scheduler.reset_prefix_cache(reset_running_requests=preempt_running, **more)
+
+    def store(self, name, length, delay=0, fails=False):
+        """Store the first tokens of a request outside the pool, as another engine would have computed them.
+
+        A load takes `delay` more steps; with `fails` the request's first one fails.
+        """
+        self.stored.append(self.tokens[name][:length])
+        self.load_delays[name] = delay
+        if fails:
+            self.failing.add(name)
+
+    def write_states(self, name, depth, blocks):
+        """Write the state of a request after `depth` tokens into a block of each group of state layers."""
+        for names, block in zip(self.groups, blocks, strict=True):
+            for layer in (self.config.compilation_config.static_forward_context[one] for one in names):
+                if isinstance(layer, State):
+                    layer.kv_cache[1].view(len(layer.kv_cache[1]), -1)[block, 0] = self.state(name, depth)
+
+    def unfinished(self):
+        """Return the names of the requests that have not ended."""
+        return [name for name in self.tokens if name in self.scheduler.requests]
 
     def evict(self, count):
         """Evict the keys of up to `count` free blocks, oldest first."""

@@ -48,22 +48,43 @@ class Backend(TritonAttentionBackend):
 
 
 class Attention(nn.Module, AttentionLayerBase):
-    """An attention layer that only takes part in the allocation."""
+    """Stores a number for each position, that of the tokens up to there (`fold`), and reads its whole context."""
 
     num_heads = 1
     impl = types.SimpleNamespace(num_heads=1, need_to_return_lse_for_decode=False, supports_quant_query_input=False)
 
-    def __init__(self, name, head_size):
+    def __init__(self, name, block_size, head_size, note):
         super().__init__()
-        self.layer_name, self.head_size, self.kv_cache = name, head_size, torch.tensor([])
+        self.layer_name, self.note, self.kv_cache = name, note, torch.tensor([])
+        self.block_size, self.head_size = block_size, head_size
 
     def get_attn_backend(self):
         return Backend
 
     def get_kv_cache_spec(self, vllm_config):
-        size = vllm_config.cache_config.block_size
         words = {"head_size": self.head_size, "head_size_v": self.head_size, "dtype": torch.int64}
-        return FullAttentionSpec(block_size=size, num_kv_heads=1, **words)
+        return FullAttentionSpec(block_size=self.block_size, num_kv_heads=1, **words)
+
+    def run(self, ids):
+        context = get_forward_context()
+        metadata = context.attn_metadata[self.layer_name]
+        mapping = getattr(context, "slot_mapping", None)
+        slots = (mapping[self.layer_name] if mapping else metadata.slot_mapping).tolist()
+        cache = self.kv_cache if isinstance(self.kv_cache, torch.Tensor) else self.kv_cache[0]
+        keys, size = cache[:, 0, :, 0], self.block_size
+        starts, lengths, tables = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist(), metadata.block_table
+        rows = [one for one in range(len(lengths)) if starts[one] < starts[one + 1] <= len(ids)]
+        for row in rows:
+            first, pages = lengths[row] - starts[row + 1] + starts[row], tables[row].tolist()
+            tag = int(keys[pages[(first - 1) // size], (first - 1) % size]) if first > 0 else 0
+            for token in range(starts[row], starts[row + 1]):
+                tag = fold([ids[token]], tag)
+                if slots[token] >= 0:
+                    keys[slots[token] // size, slots[token] % size] = tag
+        for row in rows:
+            pages = tables[row].tolist()
+            tags = [int(keys[pages[one // size], one % size]) for one in range(lengths[row])]
+            self.note(self.layer_name, row, pages, tags)
 
 
 class State(nn.Module, MambaBase):
@@ -132,13 +153,15 @@ class Model(nn.Module):
 
     is_hybrid = True
 
-    def __init__(self, engine, pattern, conv_width, head_size, num_drafts):
+    def __init__(self, engine, pattern, conv_width, block_size, head_size, num_drafts):
         super().__init__()
         self.engine, layers = engine, []
         for index, kind in enumerate(pattern):
             name = f"model.layers.{index}.mixer"
-            state = kind == "m"
-            layers.append(State(name, conv_width, num_drafts, engine.note) if state else Attention(name, head_size))
+            if kind == "m":
+                layers.append(State(name, conv_width, num_drafts, engine.note))
+            else:
+                layers.append(Attention(name, block_size, head_size, engine.note_slots))
             engine.config.compilation_config.static_forward_context[name] = layers[-1]
         self.layers = nn.ModuleList(layers)
 
@@ -158,8 +181,7 @@ class Model(nn.Module):
             starts, lengths = attention[0].query_start_loc.tolist(), attention[0].seq_lens.tolist()
             self.engine.begin_forward([length - starts[row + 1] + starts[row] for row, length in enumerate(lengths)])
             for layer in self.layers:
-                if isinstance(layer, State):
-                    layer.run(ids)
+                layer.run(ids)
             for row, name in enumerate(self.engine.batch):
                 for token in range(starts[row], starts[row + 1]):
                     says[token] = self.engine.says(name, self.engine.computed[row] + token - starts[row] + 1)

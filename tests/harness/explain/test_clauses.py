@@ -239,3 +239,22 @@ def test_a_signature_has_no_empty_parts() -> None:
     assert Violation("S2", "conv", "other", event_kind="step", group_kind="mamba").signature == full.signature
     assert Violation("M1", "free", "m", event_kind="abort").signature == "M1-abort-free"
     assert Violation("HANG", "", "m").signature == "HANG"
+
+
+def test_a_step_without_tokens_has_no_empty_range() -> None:
+    """A load was told as "is admitted to compute positions 24 to 23"."""
+    load = RequestStep(0, 0, "r0", 24, 0, 0, True, 0, external=24)
+    assert step_clause(load) == "r0 is admitted and waits for a load of 24 tokens; nothing of it is computed"
+    assert step_clause(RequestStep(0, 0, "r0", 24, 0, 0, False, 0)) == "r0 computes nothing"
+
+
+def test_a_refused_admission_is_told() -> None:
+    """The story ended where the blocks of a failed load were freed."""
+    steps = tuple(Moment(step, "step", "step", (step,), ("r0",), 8 if step > 1 else 4) for step in range(5))
+    load = RequestStep(0, 0, "r0", 24, 0, 0, True, 0, external=24)
+    marks = (Mark(0, 0, 1, "alloc", "r0", 0, 0), Mark(2, 2, 1, "release", "r0", 0, 0))
+    violation = Violation("M8", "stall", "M8: nothing was scheduled", request="r0")
+    found = explain(History(9, HISTORY.groups, 0, steps, marks, (load,), violation))
+    assert found
+    assert found.story[1] == "Step 1: nothing is scheduled; r0 waits and holds 1 block; 4 blocks are free."
+    assert found.story[-1] == "Steps 2 to 4: nothing is scheduled; r0 waits and is not admitted; 8 blocks are free."

@@ -75,7 +75,7 @@ def test_every_trace_of_the_corpus(name: str) -> None:
     assert explanation is not None
     # A crash in the first step has nothing to tell: no step was executed.
     assert explanation.story or (violation.oracle == "CRASH" and not any(one.steps for one in history.moments))
-    assert explanation.rule == contract(violation.oracle)
+    assert explanation.rule == contract(violation.oracle, violation.field)
     assert violation.message.partition(": ")[2] in explanation.apart
     if violation.block >= 0:
         assert any(f"block {violation.block}" in sentence for sentence in explanation.story)

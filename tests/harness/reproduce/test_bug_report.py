@@ -14,7 +14,8 @@ from hybridfuzz.harness.identity.evidence import Place
 from hybridfuzz.harness.lockstep.target_exception import ADAPTER_ORACLES
 from hybridfuzz.harness.oracles import ORACLES
 from hybridfuzz.harness.reproduce.folder import write_folder
-from hybridfuzz.harness.reproduce.report import LENGTH_MAX, SCRIPT_LINES_SHOWN, OtherRun, ReproCase, report
+from hybridfuzz.harness.reproduce.related import RelatedEntry
+from hybridfuzz.harness.reproduce.report import LENGTH_MAX, SCRIPT_LINES_SHOWN, OtherRun, ReproCase, TriedFix, report
 from hybridfuzz.harness.reproduce.scenario import narrate, requests_of
 from hybridfuzz.harness.reproduce.script import ScriptVerdict
 from hybridfuzz.harness.reproduce.symptom import CONSEQUENCES, symptom_of
@@ -24,7 +25,7 @@ from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.repro import Script
-from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, Step
+from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Step
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from msgspec import structs
@@ -33,7 +34,7 @@ from support import CLEAN, HOSTILE, arrive, make_trace, steps
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
 DETAILS = re.compile(
-    r"<details><summary>(Every event|Blocks, step by step|repro\.py \(\d+ lines\))</summary>|</details>"
+    r"<details><summary>(Every event|Blocks, step by step|(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
 )
 """All HTML that a report may have."""
 VERDICT = ScriptVerdict(True, 1, 0.1, "AssertionError: x")
@@ -105,6 +106,39 @@ def test_a_failure_that_no_client_sees_claims_no_wrong_token() -> None:
     assert symptom.impact.endswith("In the run below every client receives the right tokens.")
 
 
+def test_a_stall_is_told_as_what_a_client_sees() -> None:
+    """The title was "Requests stall for a request", the rule that of publication, and each idle step had a line."""
+    case = case_of("align-starvation")
+    text = report(case)
+    assert text.startswith("# A request is never admitted (hybrid model)\n")
+    assert "r0 waits until the client gives up, and so do requests that are sent later. No error is raised." in text
+    assert "M8 liveness: While requests are unfinished" in text and "published" not in text
+    assert "Steps 0 to 8: nothing is scheduled while r0 waits." in text
+    assert "nothing is scheduled; r0 waits and is not admitted; 1 block is free." in text
+
+
+def test_a_stall_after_a_failed_load_names_the_load() -> None:
+    case = case_of("align-starvation")
+    trace = structs.replace(case.trace, events=(*case.trace.events, ExternalLoad("r0", 3, breaks_off=True)))
+    both = [structs.replace(one, waiting=("r0", "r1")) for one in case.history.moments]
+    history = structs.replace(case.history, moments=tuple(both))
+    title = symptom_of(trace, history, case.violation, ()).title
+    assert title == "Requests wait forever after a failed load of a KV connector (hybrid model)"
+
+
+def test_a_patch_is_shown_with_what_ran_before_and_after() -> None:
+    """Maintainers ask for the test that fails before and passes after; the packaged patch was not mentioned."""
+    case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
+    fix = TriedFix("# about\n--- a/x\n+++ b/x\n", "the patch of E", "passes", ScriptVerdict(False, 0, 0.1, ""))
+    text = report(structs.replace(case, fix=fix))
+    assert "| `python repro.py` | exit status 1 | exit status 0 |" in text
+    assert "| `pytest test_repro.py` (runs `repro.py`) | fails | passes |" in text
+    assert "```diff\n--- a/x\n+++ b/x\n```" in text and "does not fix" not in text
+    assert "**The patch does not fix this failure.**" in report(
+        structs.replace(case, fix=structs.replace(fix, result="fails (S3)"))
+    )
+
+
 def test_memory_of_another_request() -> None:
     case = case_of("accepted-count-zero")
     violation = structs.replace(case.violation, request="r0", observed="the state of r1 after 3 tokens")
@@ -147,7 +181,7 @@ def test_every_kind_of_event_has_words() -> None:
     assert len(words) == len(made) > 15
     assert not [one for one in words if one.startswith("Event ")]
     assert "Dummy run of 2 rows" in words[made.index(next(one for one in made if isinstance(one, DummyRun)))]
-    assert words[made.index(Step())] == "A step: nothing is scheduled."
+    assert re.match(r"(A step|Step \d+): nothing is scheduled", words[made.index(Step())])
 
 
 @pytest.mark.parametrize("slug", slugs())
@@ -218,8 +252,25 @@ def test_places_are_shown_with_their_scores_and_never_guessed() -> None:
 def test_known_reports_are_listed_and_a_search_is_named() -> None:
     case = case_of("finished-row-not-cleared")
     tracked = structs.replace(case, deployment=Deployment("engine", tracker="https://example.org/issues"))
-    assert "`mamba dummy run data parallel`" in report(tracked)
-    assert "* engine #123, not \\#abc\n" in report(structs.replace(case, related=["engine #123, not #abc"]))
+    text = report(tracked)
+    assert "No public report is recorded. Please search in `https://example.org/issues` for " in text
+    assert "`mamba dummy run data parallel`" in text
+    text = report(structs.replace(case, related=[RelatedEntry("entry", "engine #123, not #abc")]))
+    assert "Public reports that are recorded: #123. " in text
+    assert "* `entry`: engine #123, not \\#abc\n" in text
+
+
+def test_an_entry_of_ours_is_no_public_report() -> None:
+    """ "Related reports: ... not searched" listed our own entry as if it were one."""
+    case = structs.replace(
+        case_of("finished-row-not-cleared"), related=[RelatedEntry("entry", "Public: not searched.")]
+    )
+    text = report(case).partition("## Related reports\n")[2]
+    assert (
+        text.index("No public report is recorded") < text.index("which are not public reports") < text.index("`entry`")
+    )
+    other = [RelatedEntry("entry", "Public: #5.", is_exact=False)]
+    assert "No public report is recorded" in report(structs.replace(case, related=other))
 
 
 def test_the_server_command_is_one_shell_command() -> None:
@@ -254,7 +305,7 @@ def test_hostile_text_changes_neither_report_nor_drawing(tmp_path: Path, text: s
         spec=f"python:{text}",
         launch=Launch("python", {}, text),
         deployment=Deployment(
-            text, (text,), (text, text), {"X": text}, (text,), (), (text,), (text,), (), text, (text,)
+            text, (text,), (text, text), {"X": text}, (text,), (), (text,), (text,), (), text, (text,), (text,), (text,)
         ),
         history=history,
         violation=violation,
@@ -263,7 +314,8 @@ def test_hostile_text_changes_neither_report_nor_drawing(tmp_path: Path, text: s
         versions={text: text},
         system=text,
         places=(Place(text, text, 1, 0.5),),
-        related=(text,),
+        related=(RelatedEntry(text, text),),
+        fix=TriedFix(text, text, text, ScriptVerdict(True, 1, 0.1, text)),
         script=Script(f"{text}\n", text, text),
         verdict=ScriptVerdict(False, 0, 0.1, text),
     )
@@ -281,6 +333,7 @@ def test_hostile_text_changes_neither_report_nor_drawing(tmp_path: Path, text: s
         "Equivalent server",
         "Expected and observed",
         "Reproduction",
+        "A patch, before and after",
         "What happens",
         "Where to look",
         "Environment",

@@ -48,6 +48,11 @@ PLAIN = replace(
             {"excludes": {"connector_saves": {"yes": frozenset({"resume"})}}},
             "with connector_saves=yes events has 'fork' but no 'resume'",
         ),
+        ({"documents": {"conector_saves": {}}}, "documents has 'conector_saves'; did you mean 'connector_saves'?"),
+        (
+            {"documents": {"connector_saves": {"yes": ("a", "image.b")}}},
+            "documents has 'image.b' with connector_saves=yes, but features has no 'images'",
+        ),
         ({"excludes": {"connector_saves": {"yes": "abort"}}}, "Expected `array`, got `str` - at `$.excludes"),
         ({"features": frozenset({"padding"})}, "neither 'block-tables' nor 'pool'"),
         ({"observes": GOOD.observes | {"caches"}}, "observes has 'caches', which is for targets without a pool"),

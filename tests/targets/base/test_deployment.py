@@ -10,6 +10,7 @@ from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.registry import describe, prepare
 from hybridfuzz.targets.base.trace import DummyRun, ExternalLoad, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory
+from hybridfuzz.targets.vllm.deployment import MODELS
 from hybridfuzz.targets.vllm.factory import VllmFactory
 from msgspec import structs
 from support import arrive, make_trace, steps
@@ -22,7 +23,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 for flags in json.loads(sys.argv[1]):
     found = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(flags)
-    assert found.max_num_seqs and found.num_gpu_blocks_override
+    if "--num-gpu-blocks-override" in flags:  # with the miniature sizes
+        assert found.max_num_seqs and found.num_gpu_blocks_override
     wanted = None if "None" in flags else 0
     assert found.prefix_cache_retention_interval == wanted, flags
     assert bool(found.speculative_config) == ("--speculative-config" in flags), flags
@@ -36,7 +38,9 @@ for flags in json.loads(sys.argv[1]):
     ServerArgs.add_cli_args(parser)
     found = parser.parse_args(["--model-path", "x", *flags])
     assert found.disable_overlap_schedule == ("--disable-overlap-schedule" in flags)
-    assert found.max_running_requests and found.page_size
+    if "--max-running-requests" in flags:  # with the miniature sizes
+        assert found.max_running_requests and found.context_length
+    assert found.page_size and json.loads(found.json_model_override_args)
 print("parsed")
 """,
 }
@@ -70,10 +74,48 @@ def test_flags_are_well_formed_and_complete(target: str) -> None:
 @pytest.mark.xdist_group("engine")
 def test_the_engines_own_parser_takes_them(target: str) -> None:
     launch = prepare(target, print)
-    flags = [list(describe(target, trace, launch.version).flags) for trace in drawn(target)]
+    found = [describe(target, trace, launch.version) for trace in drawn(target)]
+    flags = [list(one.flags) for one in found] + [[*one.flags, *one.sizes] for one in found]
     command = [launch.python, "-c", PARSE[target], json.dumps(flags)]
     ran = subprocess.run(command, env={**os.environ, **launch.env}, capture_output=True, text=True, check=False)
     assert ran.stdout.endswith("parsed\n"), ran.stderr[-2000:]
+
+
+CONFIGURE = """\
+import json, os, sys, tempfile, transformers
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models import ModelRegistry
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+folders = {}
+for name in ("Qwen3NextForCausalLM", "GraniteMoeHybridForCausalLM", "JambaForCausalLM", "Lfm2ForCausalLM"):
+    config = getattr(transformers, name.replace("ForCausalLM", "Config"))()
+    config.architectures, folders[name] = [name], tempfile.mkdtemp()
+    config.save_pretrained(folders[name])
+for architecture, variables, flags in json.loads(sys.argv[1]):
+    assert architecture in ModelRegistry.get_supported_archs(), architecture
+    if architecture in folders and "DRAFTER" not in str(flags):
+        os.environ |= variables
+        words = ["--model", folders[architecture], "--skip-tokenizer-init", *flags]
+        found = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(words)
+        EngineArgs.from_cli_args(found).create_engine_config()
+print("configured")
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+def test_vllm_accepts_the_configuration_of_a_server() -> None:
+    """It refused --async-scheduling with n-gram drafts on V1, and MTP for models without such layers."""
+    launch = prepare("vllm@0.33.0", print)
+    found = []
+    for trace in drawn("vllm@0.33.0"):
+        one = describe("vllm@0.33.0", trace, launch.version)
+        architecture = MODELS[trace.config.options.get("mixer", "gdn")].architecture
+        found.append((architecture, dict(one.variables), list(one.flags)))
+    command = [launch.python, "-c", CONFIGURE, json.dumps(found)]
+    env = {**os.environ, **launch.env, "VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert ran.stdout.endswith("configured\n"), ran.stderr[-2000:]
 
 
 def vllm(trace: Trace, version: str = "0.33.0", spec: str = "vllm@0.33.0") -> Deployment:
@@ -114,10 +156,24 @@ def test_what_the_trace_needs_is_configured_and_named() -> None:
     found = vllm(make_trace(arrive("r0", 5), ExternalLoad("r0", 4, breaks_off=True), options=options))
     named = {"--kv-transfer-config", "--data-parallel-size", "--prefix-match-unit"}
     assert named <= set(found.unusual) <= set(found.flags)
-    assert found.flags[found.flags.index("--prefix-match-unit") + 1] == "2"
+    assert found.sizes[found.sizes.index("--prefix-match-unit") + 1] == "2"
     chosen = json.loads(found.flags[found.flags.index("--kv-transfer-config") + 1])
     assert chosen["kv_connector"] == "MooncakeStoreConnector"
     assert any("KV connector" in clause for clause in found.replaced)
+
+
+def test_the_command_has_no_miniature_size() -> None:
+    """An 80B model was printed with --max-model-len 16 and a pool of 20 blocks: no server starts like that."""
+    found = vllm(make_trace(arrive("r0", 5), options={"mixer": "gdn"}))
+    small = {"--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--num-gpu-blocks-override"}
+    assert small <= set(found.sizes) and not small & set(found.flags)
+    assert found.flags[: found.flags.index("--hf-overrides")] == ("--load-format", "dummy")
+
+
+def test_a_model_without_a_known_checkpoint_is_named_by_its_architecture() -> None:
+    found = vllm(make_trace(arrive("r0", 5), options={"mixer": "linear"}))
+    assert found.command == ("vllm", "serve", '"$MODEL"')
+    assert any("BailingMoeV2_5ForCausalLM" in note for note in found.notes)
 
 
 def test_a_real_model_has_other_stand_ins() -> None:

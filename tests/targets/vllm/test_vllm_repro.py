@@ -5,22 +5,24 @@ from typing import Any
 
 import msgspec
 import pytest
+from hybridfuzz.harness.findings.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.reproduce.script import failure_of, run_script
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Failure
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, ExternalLoad, Group, Step, Trace
 
 FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
 NEEDS_MORE: tuple[dict[str, Any], ...] = (
     {"options": {"graphs": "decode"}},
     {"options": {"mixer": "mamba2"}},
     {"options": {"mixer": "linear"}},
-    {"options": {"connector": "store"}},
-    {"options": {"prefix_match_unit": "4"}},
-    {"groups": (Group("mamba", 8), Group("attention", 16))},
+    {"options": {"connector": "transfer"}},
+    {"groups": (Group("mamba", 8), Group("attention", 16), Group("attention", 8))},
+    {"groups": (Group("mamba", 8), Group("attention", 8, window=4))},
     {"options": {"runner": "v1"}, "async_depth": 1, "num_speculative_tokens": 2},
 )
 """What the stand-alone scripts do not know: `write_scripts` refuses it, and a wrong output."""
@@ -32,8 +34,8 @@ def needs_more(name: str) -> bool:
     drafter_on_device = config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens
     unknown = config.options.get("graphs") == "decode" or config.options.get("mixer", "gdn") != "gdn"
     no_assertion = any(f"--{oracle}-" in name for oracle in ("S6", "M9"))
-    unknown |= config.options.get("connector", "none") != "none" or config.options.get("prefix_match_unit", "0") != "0"
-    unknown |= len({group.block_size for group in config.groups}) > 1
+    unknown |= config.options.get("connector", "none") == "transfer"
+    unknown |= any(event.session for event in load_trace(FOLDER / name).events if isinstance(event, Arrive))
     return no_assertion or unknown or bool(drafter_on_device)
 
 
@@ -44,13 +46,29 @@ EVENTS = (Arrive("r0", (("a", 3),), 2), Step(budget=2))
 TRACE = Trace(Config(20, (Group("mamba", 8), Group("attention", 8)), max_model_len=16), EVENTS)
 
 
-@pytest.mark.parametrize(("oracle", "field"), [("S3", "temporal"), ("S4", "temporal"), ("M2", "key"), ("CRASH", "x")])
+@pytest.mark.parametrize(
+    ("oracle", "field"),
+    [("S3", "temporal"), ("S4", "temporal"), ("M2", "key"), ("CRASH", "x"), ("S2", "slot"), ("M8", "stall")],
+)
 def test_scripts_are_python_without_hybridfuzz(oracle: str, field: str) -> None:
     failure = Failure(oracle, field, f"{oracle}: broken", EVENTS, 1, "r0", 0, 3, 2, "r0")
     [script] = write_scripts("vllm@0.33.0", TRACE, failure)
     compile(script.text, "repro.py", "exec")
     assert "hybridfuzz" not in script.text
     assert "engine.step(budget=2)" in script.text
+
+
+def test_a_connector_is_inlined_where_it_is_needed() -> None:
+    """Findings with a KV connector had no script: a report without one is not accepted."""
+    failure = Failure("M8", "stall", "M8: broken", (*EVENTS, ExternalLoad("r0", 3, breaks_off=True, delay=1)), 1, "r0")
+    config = msgspec.structs.replace(TRACE.config, options={"connector": "store", "prefix_match_unit": "4"})
+    [script] = write_scripts("vllm@0.33.0", Trace(config, EVENTS), failure)
+    compile(script.text, "repro.py", "exec")
+    assert "class Connector(KVConnectorBase_V1, SupportsHMA)" in script.text
+    assert "engine.store('r0', 3, delay=1, fails=True)" in script.text
+    assert "prefix_match_unit=4" in script.text and "load_failure='recompute'" in script.text
+    [plain] = write_scripts("vllm@0.33.0", TRACE, failure)
+    assert "class Connector" not in plain.text
 
 
 def test_what_no_script_can_show_is_refused() -> None:
@@ -69,7 +87,7 @@ def test_what_no_script_knows_is_refused(changes: dict[str, Any]) -> None:
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("name", FILES)
-def test_it_fails_as_promised(tmp_path: Path, name: str) -> None:
+def test_it_fails_as_promised_and_passes_with_the_packaged_fix(tmp_path: Path, name: str) -> None:
     spec, trace = f"vllm@{name.partition('--')[0]}", load_trace(FOLDER / name)
     launch = prepare(spec, print)
     with WorkerClient(spec, launch, trace_seconds=300) as worker:
@@ -81,3 +99,7 @@ def test_it_fails_as_promised(tmp_path: Path, name: str) -> None:
     path.write_text(script.text)
     verdict = run_script(path, script, launch)
     assert verdict.promised, verdict.tail
+    for entry in read_fixes(BUILTIN, spec):
+        if name in entry.traces and launch.version in entry.releases:
+            fixed = run_script(path, script, patched(launch, [entry.read_patch()]))
+            assert fixed.status == 0, fixed.tail

@@ -1,0 +1,42 @@
+"""Sampling parameters that do not change what a request samples, and would change what another one samples.
+
+The V1 runner keeps them in the rows of its batch and moves them with a request. A row with parameters of another
+request then samples another token: tokens that this request needs are not allowed or are bad words there, or sampling
+is random.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from vllm.sampling_params import SamplingParams
+
+from ...reference.tokens import VOCABULARY, Truth
+from ..base.trace import Config
+from .options import varies_sampling
+
+FIRST_TOKEN = 2
+"""The language model produces no smaller token ids."""
+
+
+def parameters(config: Config, name: str, truth: Truth, max_new_tokens: int) -> SamplingParams:
+    """Return the parameters of a request, or of a turn of a session, with the prompt of `truth`."""
+    greedy = SamplingParams(max_tokens=max_new_tokens, temperature=0.0, ignore_eos=True)
+    if not varies_sampling(config):
+        return greedy
+    end = truth.prompt_length + max_new_tokens
+    truth.reach(end)
+    needed = set(truth.tokens[truth.prompt_length : end])
+    others = [token for token in range(FIRST_TOKEN, VOCABULARY) if token not in needed]
+    kind = crc32(name.encode()) % 4
+    chosen = greedy
+    if kind % 2:  # random, but for its top_k of 1
+        chosen = SamplingParams(max_tokens=max_new_tokens, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True)
+    if kind < 2:
+        chosen.allowed_token_ids = sorted(needed)
+    else:
+        chosen._bad_words_token_ids = [[token] for token in others]
+        chosen.logprobs = 1
+        chosen.presence_penalty = chosen.frequency_penalty = 1e-3
+        chosen.repetition_penalty = 1.0 + 1e-3
+    return chosen
