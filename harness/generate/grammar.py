@@ -9,7 +9,7 @@ It uses what is known about hybrid caches, and nothing about single bugs:
     company     arrivals come in bursts: most of what can go wrong in a batch needs two rows that differ, and a request
                 that runs alone meets none. Between bursts ranks become idle, and dummy runs happen
     endings     a trace goes on without arrivals until its requests have ended: the lockstep would end them by plain
-                steps, which are all alike
+                steps, which are all alike. What they leave behind in an engine's buffers shows in a dummy run
     turns       sessions are parked while other requests need their blocks, and resume before or after losing them
 """
 
@@ -121,6 +121,8 @@ class Grammar:
         self.burst = 0
         while self.left and len(events) < count + ENDING_MAX:
             events.append(self.next_event())
+        if not self.left and "dummy_run" in self.capabilities.events and self.choices.chance(50):
+            events.append(self.dummy_run())
         return tuple(events)
 
     _last: AnyEvent | None = None

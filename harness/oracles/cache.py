@@ -187,6 +187,8 @@ class HitValidity(Oracle):
         life = context.reference.lives[row.name]
         for index in context.layout.eagle_groups:
             group = context.layout.groups[index]
+            if _is_completed(context, row, index):
+                continue
             available = {
                 *context.before.published.values(),
                 *planned.view.published.values(),
@@ -234,8 +236,7 @@ class HitValidity(Oracle):
         for key in keys_needed(index, group, tags, row.hit - inside, inside + row.external):
             column = key.depth // group.block_size - 1
             block = columns[column] if column < len(columns) else None
-            completes = context.layout.loads_complete_hits and row.external and group.is_local
-            if completes and block is not None and block not in view.published:
+            if _is_completed(context, row, index) and block is not None and block not in view.published:
                 continue  # it is loaded: checked when it is read (S2, S4)
             if block is None or view.published.get(block) != key:
                 holds = view.published.get(block) if block is not None else None
@@ -301,6 +302,11 @@ class HitValidity(Oracle):
             request=row.name,
             oracle="M8",
         )
+
+
+def _is_completed(context: Context, row: PlannedRow, index: int) -> bool:
+    """Return True if a load brings what a group lacks of a row's hit."""
+    return context.layout.loads_complete_hits and row.external > 0 and context.layout.groups[index].is_local
 
 
 class Commit(Oracle):

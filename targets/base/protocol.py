@@ -54,7 +54,8 @@ class Capabilities(Struct, frozen=True):
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none
     windows      tokens that a sliding-window attention group reaches back, () where a target has none
     attention_chunks  chunks of a chunked-local attention group, in blocks, () where a target has none
-    options      the target's own switches and their values, drawn per trace
+    options      the target's own switches and their values, drawn per trace. A value that is listed several times is
+                 drawn more often, and is the usual one: a configuration that is refused falls back to it
     accepts      further values of switches: a trace may have them, but they are not drawn
     excludes     switch -> value -> event tags that are not drawn with it; a trace may have them
     documents    switch -> value -> documents that prompts are drawn from with it, instead of plain ones

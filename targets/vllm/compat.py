@@ -152,7 +152,7 @@ def can_preempt_in_flight(scheduler: Any) -> bool:
     Earlier releases preempt only while they schedule; they assert that a resumed request was not in the step before,
     and would deliver a token in flight twice.
     """
-    return "drop_stale_output" in parameters(scheduler._preempt_request)
+    return "drop_stale_output" in parameters(type(scheduler)._preempt_request)  # the target wraps the instance's
 
 
 def caches_asynchronously() -> bool:
@@ -386,7 +386,7 @@ def without_replay_kernel() -> list[tuple[Any, str, Any]]:
 
 def has_inputs() -> bool:
     """Return True if images, adapters and salts are in the keys of blocks, with the position of an image and the path
-    of an adapter (0.33 and later)."""
+    of an adapter (0.31 and later)."""
     keys = getattr(kv_cache_utils, "_gen_lora_extra_hash_keys", None)
     return keys is not None and "lora_path" in inspect.getsource(keys)
 
@@ -407,7 +407,7 @@ def adapter(name: str, number: int) -> Any:
 
 
 def has_movable_parameters() -> bool:
-    """Return True if the V1 runner's rows have sampling parameters as since 0.33: a mask of allowed tokens moves with
+    """Return True if the V1 runner's rows have sampling parameters as since 0.31: a mask of allowed tokens moves with
     its request."""
     from vllm.v1.worker.gpu_input_batch import InputBatch
 
@@ -425,14 +425,14 @@ def sample_in_torch() -> None:
 
 
 def has_junctions() -> bool:
-    """Return True if states can also be published where prompts fork beside EAGLE (0.33 and later)."""
+    """Return True if states can also be published where prompts fork beside EAGLE (0.31 and later)."""
     from vllm.config import CacheConfig
 
     return "enable_mamba_shared_prefix_checkpoint" in CacheConfig.__dataclass_fields__
 
 
 def has_conv_layouts() -> bool:
-    """Return True if the layout of windows can be chosen and states in both can be moved (0.31 and later)."""
+    """Return True if the layout of windows can be chosen and states in both can be moved (0.26 and later)."""
     try:
         from vllm.v1.worker.mamba_utils import MambaSpecDecodeGPUContext as Context
     except ImportError:

@@ -316,6 +316,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
     from . import compat
 
     runners = ("v2", "v1") if compat.has_v2() else ("v1",)
+    tested = compat.has_sessions()  # 0.33: older releases have some of this, too, but were not run with it
     factory = VllmFactory(
         variant or "vllm",
         runners,
@@ -338,11 +339,11 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         draft_groups=compat.has_v2() and compat.has_draft_layers(),
         sessions=compat.has_sessions(),
         serving_options=compat.has_serving_options(),
-        replays=compat.has_replay(),
-        conv_layouts=compat.has_conv_layouts(),
-        junctions=compat.has_junctions(),
-        inputs=compat.has_inputs(),
-        sampling=compat.has_movable_parameters(),
+        replays=tested and compat.has_replay(),
+        conv_layouts=tested and compat.has_conv_layouts(),
+        junctions=tested and compat.has_junctions(),
+        inputs=tested and compat.has_inputs(),
+        sampling=tested and compat.has_movable_parameters(),
     )
     trial = Config(
         num_blocks=40,

@@ -33,12 +33,12 @@ class Cached(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A decode of ReplaySSM, which folds the first `inputs` inputs of a block's ring into its stored state.
+    """A decode of ReplaySSM, which folds the first `entries` inputs of a block's ring into its stored state.
 
-    flushes  True if the new state is stored, False if the input is appended to the ring at index `inputs`
+    flushes  True if the new state is stored, False if the input is appended to the ring at index `entries`
     """
 
-    inputs: int
+    entries: int
     flushes: bool
 
 

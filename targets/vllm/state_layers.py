@@ -142,8 +142,8 @@ class ShadowMamba(nn.Module, MambaBase):
         if row.temporal == self.skipped and not row.prefill:
             return None
         tag: int = self.temporal.item(row.temporal)
-        if row.replay and row.replay.inputs:
-            tag = chain(tag, tuple(self.ring[row.temporal, : row.replay.inputs].tolist()))[-1]
+        if row.replay and row.replay.entries:
+            tag = chain(tag, tuple(self.ring[row.temporal, : row.replay.entries].tolist()))[-1]
         return tag
 
     def _window(self, row: StateRow) -> Tags | None:
@@ -180,7 +180,7 @@ class ShadowMamba(nn.Module, MambaBase):
             stored = self._convolve(row, window + tags) if window else None
         if start is not None:
             if row.replay and not row.replay.flushes:
-                self.ring[row.temporal, row.replay.inputs] = tokens[0]
+                self.ring[row.temporal, row.replay.entries] = tokens[0]
                 self._wrote(row, row.temporal_column, row.temporal, 1, tags[0], stored)
             elif row.cached is None and self.contract.recurrent:
                 self._recur(row, tags, stored)

@@ -256,12 +256,16 @@ class VllmTarget:
         """Preempt a running request between two steps; no-op for others."""
         request = self.scheduler.requests.get(event.name)
         if request is not None and request in self.scheduler.running:
-            if not compat.can_preempt_in_flight(self.scheduler):
+            arguments: dict[str, bool] = {}
+            if compat.can_preempt_in_flight(self.scheduler):
+                # As `schedule()` does.
+                arguments = {"drop_stale_output": getattr(self.scheduler, "requires_kv_delivery", False)}
+            else:
                 if any(event.name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
                     return []
                 self.scheduler.prev_step_scheduled_req_ids.discard(event.name)
             self.scheduler.running.remove(request)
-            self.scheduler._preempt_request(request, time.monotonic())
+            self.scheduler._preempt_request(request, time.monotonic(), **arguments)
         return []
 
     def abort(self, event: Abort) -> list[Record]:

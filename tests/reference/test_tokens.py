@@ -7,6 +7,8 @@ from hybridfuzz.reference.tokens import (
     CONTINUATION,
     EMPTY,
     NO_INPUT,
+    PLACEHOLDER,
+    SHARED,
     VOCABULARY,
     Truth,
     chain,
@@ -128,3 +130,38 @@ def test_drafts_are_right_exactly_as_far_as_asked(count: int) -> None:
         assert drafts[:right] == truth.tokens[9 : 9 + right]
         if right < count:
             assert drafts[right] != truth.tokens[9 + right]
+
+
+def test_an_image_has_content_that_its_tokens_do_not_show() -> None:
+    """Prompts with different images have equal tokens and different tags, from the image on."""
+    first, second = (Truth((("a", 3), (f"image.{name}", 9), ("b", 2))) for name in ("x", "y"))
+    assert first.tokens[:14] == second.tokens[:14] and first.tokens[3:12] == [PLACEHOLDER] * 9
+    assert first.tags[:4] == second.tags[:4]
+    assert not set(first.tags[4:15]) & set(second.tags[4:15])
+    assert [(image.start, image.stop) for image in first.images] == [(3, 10), (10, 12)]  # of IMAGE_TOKENS at most
+
+
+@pytest.mark.parametrize("document", ["adapter.x", "salt.x"])
+def test_an_adapter_changes_the_content_of_all_tokens(document: str) -> None:
+    plain, other = Truth(((SHARED, 4), ("b", 3))), Truth(((document, 4), ("b", 3)))
+    assert plain.tokens[:7] == other.tokens[:7]
+    assert set(plain.tags[1:8]).isdisjoint(other.tags[1:8])
+    other.reach(20)
+    assert chain(EMPTY, tuple(other.contents(0, other.tokens))) == tuple(other.tags[1:])
+    assert draft_tokens(other.tag(7), 5, 5, other.key) == other.tokens[7:12]
+
+
+def test_contents_follow_an_engine_that_has_other_tokens() -> None:
+    """A token of an image is one only where the engine has the placeholder."""
+    truth = Truth((("image.x", 4), ("b", 4)))
+    assert chain(truth.tags[2], tuple(truth.contents(2, truth.tokens[2:8]))) == tuple(truth.tags[3:9])
+    assert truth.contents(2, [9, PLACEHOLDER, 9])[0] == 9
+
+
+def test_a_turn_and_a_branch_keep_images_and_adapters() -> None:
+    truth = Truth((("adapter.x", 4), ("image.y", 3), ("~", 2)))
+    turn = truth.continued(9, (("image.z", 2),))
+    assert turn.tags[:10] == truth.tags[:10] and len(turn.images) == 2 and turn.key == truth.key
+    branch = truth.branched(8, 5)
+    assert branch.tags[:9] == truth.tags[:9] and branch.tokens[8] == 5
+    assert chain(EMPTY, tuple(branch.contents(0, branch.tokens))) == tuple(branch.tags[1:])

@@ -11,6 +11,7 @@ from hybridfuzz.harness.generate.grammar import Grammar, draw_trace
 from hybridfuzz.harness.generate.overrides import apply_overrides
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.lockstep.state_catalogue import missing_states
+from hybridfuzz.reference.tokens import kind_of
 from hybridfuzz.targets.base.observe import Planned
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, TraceError, check_config, fits
@@ -302,3 +303,15 @@ def test_excluded_events_are_not_drawn_and_other_configurations_keep_their_trace
         assert not tags & saving["connector_saves"]["yes"]
         assert not any(isinstance(event, Arrive) and event.session for event in trace.events)
     assert differing > 5
+
+
+def test_documents_follow_the_option_inputs() -> None:
+    """Images, adapters and salts are drawn only where the configuration has them."""
+    capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"inputs": ("tokens", "images", "adapters")})
+    found: dict[str, set[str]] = {}
+    for index in range(60):
+        trace = draw_trace(capabilities, 4, index)
+        prompts = [event.prompt for event in trace.events if isinstance(event, Arrive)]
+        kinds = found.setdefault(trace.config.options["inputs"], set())
+        kinds |= {kind_of(document) for prompt in prompts for document, _ in prompt}
+    assert found == {"tokens": {""}, "images": {"", "image"}, "adapters": {"", "adapter", "salt"}}

@@ -377,6 +377,15 @@ def test_eagle_drops_the_block_after_the_hit_from_a_window(published: tuple[int,
     assert field_of(violation) == field
 
 
+def test_a_load_that_completes_hits_brings_the_block_that_eagle_drops_from_a_window() -> None:
+    groups = (*GROUPS, Group("attention", 4, window=5))
+    layout = Layout(groups, 20, 4, "align", True, eagle_drop=True, eagle=frozenset({2}), loads_complete_hits=True)
+    context = context_of(layout, r0=life_of("r0", 20))
+    row = PlannedRow("r0", 16, 4, 0, True, 12, external=4)
+    planned = plan(context, row, tables={"r0": (*R0, (0, 0, 8, 9))}, published={})
+    assert HitValidity()._block_given_up(context, planned, row) is None
+
+
 @pytest.mark.parametrize(("alias", "field"), [
     (key(1, 6), ""), (key(1, 6, "b"), "alias"), (key(1, 4), "alias"), (key(0, 6), "alias"), (key(1, 10), "alias"),
 ])  # fmt: skip

@@ -137,7 +137,7 @@ def test_a_session_whose_load_broke_off_is_admitted_anew(worker: WorkerClient) -
     session = Arrive("y", (("d", 44),), 4, session=True)
     outcome = run(worker, *STEPS, session, ExternalLoad("y", 44, breaks_off=True), *STEPS)
     assert outcome.reached["request computed after its load broke off"] == 1
-    assert outcome.reached["prefix hit"] == 1
+    assert outcome.reached["prefix hit"]
 
 
 def test_a_load_brings_what_a_sliding_window_lacks_of_the_hit(worker: WorkerClient) -> None:

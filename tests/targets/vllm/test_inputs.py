@@ -1,0 +1,59 @@
+"""Images, adapters, salts, ReplaySSM, the layout of windows and sampling parameters on the released vLLM. Random traces
+of each must be silent with the fixes of all known causes; what they would see is in docs/reference/vllm-breaks.md."""
+
+from collections import Counter
+
+import pytest
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+REPLAY = {"runner": "v1", "mixer": "mamba2", "replay": "3", "num_speculative_tokens": "0", "connector": "none"}
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"inputs": "images", "runner": "v1"},
+        {"inputs": "images", "runner": "v2"},
+        {"inputs": "adapters", "runner": "v1"},
+        {"inputs": "adapters", "runner": "v2"},
+        {"conv_layout": "DS"},
+        {"sampling": "varied", "runner": "v1", "num_speculative_tokens": "0"},
+        REPLAY,
+    ],
+)
+def test_random_traces_are_silent(worker: WorkerClient, overrides: dict[str, str]) -> None:
+    reached: Counter[str] = Counter()
+    for ran in worker.fuzz(Fuzz(6, 0, 10, {"enable_prefix_caching": "true", **overrides})):
+        assert ran.outcome.violation is None, ran.outcome.violation.message
+        reached.update(ran.outcome.reached)
+    assert reached["prefix hit"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "hits"),
+    [
+        ("image.b", "image.b", True),
+        ("image.b", "image.c", False),
+        ("adapter.b", "adapter.b", True),
+        ("adapter.b", "adapter.c", False),
+        ("adapter.b", "a", False),
+        ("salt.b", "salt.b", True),
+        ("salt.b", "salt.c", False),
+    ],
+)
+def test_equal_tokens_hit_only_with_equal_content(worker: WorkerClient, first: str, second: str, hits: bool) -> None:
+    kind = "images" if first.startswith("image") else "adapters"
+    groups = (Group("mamba", 8), Group("attention", 8))
+    config = Config(num_blocks=40, groups=groups, options={"runner": "v2", "inputs": kind}, max_model_len=64)
+    events = (
+        Arrive("x", ((first, 7), ("d", 13)), 2),
+        *(Step(),) * 4,
+        Arrive("y", ((second, 7), ("d", 13)), 2),
+        *(Step(),) * 4,
+    )
+    outcome = worker.run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert bool(outcome.reached.get("prefix hit")) is hits
