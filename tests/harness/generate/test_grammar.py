@@ -305,9 +305,12 @@ def test_excluded_events_are_not_drawn_and_other_configurations_keep_their_trace
     assert differing > 5
 
 
-def test_documents_follow_the_option_inputs() -> None:
+def test_documents_are_those_of_the_options_value() -> None:
     """Images, adapters and salts are drawn only where the configuration has them."""
-    capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"inputs": ("tokens", "images", "adapters")})
+    documents = {"images": ("a", "image.b"), "adapters": ("a", "adapter.b", "salt.c")}
+    capabilities = msgspec.structs.replace(
+        CLEAN.capabilities, options={"inputs": ("tokens", *documents)}, documents={"inputs": documents}
+    )
     found: dict[str, set[str]] = {}
     for index in range(60):
         trace = draw_trace(capabilities, 4, index)
