@@ -59,27 +59,38 @@ def run_all(target: str, launch: Launch, traces: Mapping[int, Trace], name: str)
     return found
 
 
-def explain(target: str, launch: Launch, name: str, index: int, trace: Trace, runs: Mapping[str, Results]) -> Worse:
-    """Find the further fixes that silence a trace which is worse with one fix."""
+def explain(
+    target: str, launch: Launch, name: str, traces: Mapping[int, Trace], runs: Mapping[str, Results]
+) -> list[Worse]:
+    """Find further fixes that silence traces that are worse with one fix; those that change them alone come first."""
     fixes = fixes_of(launch.version)
-    violation, before = runs[name][index], runs[UNPATCHED][index]
-    assert violation is not None
-    cut = with_events(trace, trace.events[: violation.event + 1 or len(trace.events)])
-    pairs = {other: [fixes[name], patch] for other, patch in fixes.items() if other != name}
-    silenced: list[str] = []
-    for other, both in {"all": [*fixes.values()], **pairs}.items():
+    cut: dict[int, Trace] = {}
+    found: list[Worse] = []
+    for index, trace in traces.items():
+        if violation := runs[name][index]:
+            cut[index] = with_events(trace, trace.events[: violation.event + 1 or len(trace.events)])
+            found.append(Worse(name, index, violation, runs[UNPATCHED][index], []))
+
+    def changes(other: str) -> int:
+        return sum(runs[other][index] != runs[UNPATCHED][index] for index in traces)
+
+    others = sorted((other for other in fixes if other != name), key=changes, reverse=True)
+    for other in ("all", *others):
+        left = [each for each in found if not set(each.silenced_by) - {"all"}]
+        if not left:
+            break
         try:
-            copy = patched(launch, both)
+            copy = patched(launch, [*fixes.values()] if other == "all" else [fixes[name], fixes[other]])
         except PatchError as error:
             print(f"{name} with {other}: {error}")
             continue
         with WorkerClient(target, copy, trace_seconds=300) as worker:
             worker.start()
-            if worker.run(cut).violation is None:
-                silenced.append(other)
-        if other != "all" and silenced[-1:] == [other]:
-            break
-    return Worse(name, index, violation, before, silenced)
+            for each in left:
+                if worker.run(cut[each.index]).violation is None:
+                    each.silenced_by.append(other)
+        print(f"{name} with {other}: {[each.index for each in left if other in each.silenced_by]} silent", flush=True)
+    return found
 
 
 def measure(target: str, seed: int, count: int, folder: Path) -> Sequence[Worse]:
@@ -95,12 +106,11 @@ def measure(target: str, seed: int, count: int, folder: Path) -> Sequence[Worse]
         if name not in runs:
             runs[name] = run_all(target, patched(launch, [patch]) if patch else launch, traces, name)
             saved.write_bytes(msgspec.json.encode(runs))
-    return [
-        explain(target, launch, name, index, trace, runs)
-        for name in fixes
-        for index, trace in traces.items()
-        if is_worse(runs[name][index], runs[UNPATCHED][index])
-    ]
+    found: list[Worse] = []
+    for name in fixes:
+        worse = {index: trace for index, trace in traces.items() if is_worse(runs[name][index], runs[UNPATCHED][index])}
+        found += explain(target, launch, name, worse, runs) if worse else []
+    return found
 
 
 def main() -> int:

@@ -3,8 +3,8 @@
 They are read from the recorded steps (`explain.activity`) and the trace alone, and mean the same for every engine. Each
 is about the request that the violation names (`own`; if it names none, the rows of the step as a whole), about the
 other rows, or about the step, either in the violating step (`now`) or in the one in which the request ran before
-(`before`; if the violation names none, the last one that ran any request). None is about a single bug: they are the
-properties that schedulers and metadata builders branch on.
+(`before`; if the violation names none, the last one that ran any request, and the last one of each request). None is
+about a single bug: they are the properties that schedulers and metadata builders branch on.
 """
 
 from __future__ import annotations
@@ -63,6 +63,18 @@ def _facts(run: _Run, violation: Violation) -> Iterator[str]:
     if before < now - 1 and name:
         yield "own was left out of the step before"
     yield from _step_facts(run, real, before, name, "before")
+    if not name:  # a dead row may be that of any request that ended
+        yield from _ended_facts(run, real, before)
+
+
+def _ended_facts(run: _Run, steps: Sequence[Activity], before: int) -> Iterator[str]:
+    """Yield facts about the last rows of requests that ran before a step and not in it."""
+    seen = {row.name for row in steps[before].rows}
+    for at in reversed(range(before)):
+        for row in steps[at].rows:
+            if row.name not in seen:
+                yield from (f"own before {what}" for what in _row_facts(run, steps, at, row))
+        seen |= {row.name for row in steps[at].rows}
 
 
 def _step_facts(run: _Run, steps: Sequence[Activity], at: int, name: str, when: str) -> Iterator[str]:

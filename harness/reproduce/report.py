@@ -380,7 +380,7 @@ def _related(case: ReproCase, title: str) -> Iterator[str]:
     search = f"search{where} for {markdown_code(words)} before filing"
     # Numbers of issues become links in the repository where the report is filed.
     if numbers := public_reports(case.related):
-        yield f"Public reports that are recorded: {', '.join(numbers)}. The list may be old: {search}."
+        yield f"Public reports, of this or of kin: {', '.join(numbers)}. The list may be old: {search}."
     else:
         yield f"No public report is recorded. Please {search}."
     if not case.related:

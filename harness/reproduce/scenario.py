@@ -130,7 +130,8 @@ def narrate(trace: Trace, history: History) -> Iterator[str]:
 
 def _idle(history: History, moments: Sequence[int]) -> str:
     """Return a sentence for consecutive steps that schedule nothing."""
-    steps = [step for moment in moments for step in history.moments[moment].steps]
+    ran = {one.step for one in history.request_steps}  # a moment may also execute an earlier step
+    steps = sorted({step for moment in moments for step in history.moments[moment].steps} - ran)
     where = "A step" if not steps else f"Step {steps[0]}" if len(steps) == 1 else f"Steps {steps[0]} to {steps[-1]}"
     waiting = history.moments[moments[0]].waiting
     who = f" while {' and '.join(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""

@@ -260,10 +260,10 @@ class VllmTarget:
             if compat.can_preempt_in_flight(self.scheduler):
                 # As `schedule()` does.
                 arguments = {"drop_stale_output": getattr(self.scheduler, "requires_kv_delivery", False)}
-            else:
-                if any(event.name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
-                    return []
-                self.scheduler.prev_step_scheduled_req_ids.discard(event.name)
+            elif any(event.name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
+                return []
+            # As `reset_prefix_cache` does: the request may be resumed in the next step.
+            self.scheduler.prev_step_scheduled_req_ids.discard(event.name)
             self.scheduler.running.remove(request)
             self.scheduler._preempt_request(request, time.monotonic(), **arguments)
         return []

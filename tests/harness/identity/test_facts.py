@@ -15,9 +15,16 @@ def empty(step: int) -> Activity:
     return Activity(step, step + 1)
 
 
+def test_a_dummy_run_has_the_facts_of_each_request_that_ended() -> None:
+    """Only the step before was looked at. A known bug of rows that ended as prompts therefore had no such fact in its
+    condition, since one of its traces has a decode after the prompt, and swallowed a new bug of rows that decoded."""
+    other = Activity(1, 2, (ActivityRow("r1", 3, 1, 0, False, 0),), order=("r1",))
+    seen = facts_of(TRACE, (PROMPT, other, empty(2)), DUMMY)
+    assert {"own before prompt", "own before decode"} <= set(seen)
+    assert "own before prompt" not in facts_of(TRACE, (PROMPT, DECODE, empty(2)), DUMMY)
+
+
 def test_a_dummy_run_after_several_empty_steps_has_the_facts_of_the_last_row() -> None:
-    """The step before was taken even if it had no row: a known bug of rows that ended as prompts then had no such fact
-    in its condition, and swallowed a new bug of rows that ended as decodes."""
     one = facts_of(TRACE, (PROMPT, empty(1)), DUMMY)
     two = facts_of(TRACE, (PROMPT, empty(1), empty(2)), DUMMY)
     assert {fact for fact in one if fact.startswith("own")} == {fact for fact in two if fact.startswith("own")}

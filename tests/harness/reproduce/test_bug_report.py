@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from hybridfuzz.harness.explain.answers import Answer, Answers, collect_answers
+from hybridfuzz.harness.explain.history import History, Moment, RequestStep
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.identity.evidence import Place
 from hybridfuzz.harness.lockstep.target_exception import ADAPTER_ORACLES
@@ -115,6 +116,13 @@ def test_a_stall_is_told_as_what_a_client_sees() -> None:
     assert "M8 liveness: While requests are unfinished" in text and "published" not in text
     assert "Steps 0 to 8: nothing is scheduled while r0 waits." in text
     assert "nothing is scheduled; r0 waits and is not admitted; 1 block is free." in text
+
+
+def test_an_idle_step_that_executes_an_earlier_one_has_its_own_number() -> None:
+    """With asynchronous scheduling it was "Steps 10 to 9"."""
+    planned = Moment(0, "step", "step", (0,)), Moment(1, "step", "step", (1, 0))
+    history = History(moments=planned, request_steps=(RequestStep(0, 0, "r0", 0, 3, 0, True, 0),))
+    assert [*narrate(make_trace(*steps(2)), history)][-1] == "Step 1: nothing is scheduled."
 
 
 def test_a_stall_after_a_failed_load_names_the_load() -> None:
@@ -256,7 +264,7 @@ def test_known_reports_are_listed_and_a_search_is_named() -> None:
     assert "No public report is recorded. Please search in `https://example.org/issues` for " in text
     assert "`mamba dummy run data parallel`" in text
     text = report(structs.replace(case, related=[RelatedEntry("entry", "engine #123, not #abc")]))
-    assert "Public reports that are recorded: #123. " in text
+    assert "Public reports, of this or of kin: #123. " in text
     assert "* `entry`: engine #123, not \\#abc\n" in text
 
 

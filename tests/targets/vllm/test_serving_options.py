@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, ResetPrefixCache, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Preempt, ResetPrefixCache, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -38,3 +38,12 @@ def test_a_pause_lets_requests_finish_or_stops_them(worker: WorkerClient, preemp
     outcome = worker.run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
     assert bool(outcome.reached.get("preempted")) is not served
+
+
+def test_a_request_is_preempted_while_its_step_is_in_flight(worker: WorkerClient) -> None:
+    """The event did nothing: the target looked for vLLM's argument in the signature of its own wrapper."""
+    groups = (Group("mamba", 8), Group("attention", 8))
+    config = Config(num_blocks=40, groups=groups, options={"runner": "v2"}, max_model_len=64, async_depth=1)
+    outcome = worker.run(Trace(config, (Arrive("x", (("d", 20),), 4), Step(), Preempt("x"), Step())))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["preempted with a step in flight"] == 1
