@@ -95,7 +95,7 @@ LIVE = {
 }
 """Break -> a known cause with the same signature, which is not fixed in a campaign with conditions."""
 CONDITION_STEPS = 600
-MORE_STEPS: Mapping[str, int] = {"zero-draft-row": 2000, "dummy-tables-stale": 2000}
+MORE_STEPS: Mapping[str, int] = {"zero-draft-row": 2000, "dummy-tables-stale": 2000, "row-not-cleared": 2000}
 """Steps by break, where no trace of the first 600 meets it."""
 ENTRY_TRACES = 2
 """Traces of a known bug in its entry, the smallest: their evidence is collected again by each campaign."""

@@ -113,7 +113,7 @@ def plain_name(document: str) -> str:
 
 
 def key_of(name: str) -> int:
-    """Return what an adapter or a salt adds to the content of a token, 0 for ""."""
+    """Return what an image, an adapter or a salt adds to the content of a token, 0 for ""."""
     return (1 + zlib.crc32(name.encode())) * VOCABULARY if name else 0
 
 
@@ -127,7 +127,7 @@ class Image(NamedTuple):
 
     def contents(self, key: int) -> tuple[int, ...]:
         """Return the content of its tokens for a request with a key."""
-        own = key + VOCABULARY
+        own = key + key_of(self.name)  # other images have other contents, though there are few tokens
         return tuple([token + own for token in document_tokens(self.name, self.stop - self.start)])
 
 

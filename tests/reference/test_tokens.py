@@ -10,6 +10,7 @@ from hybridfuzz.reference.tokens import (
     PLACEHOLDER,
     SHARED,
     VOCABULARY,
+    Image,
     Truth,
     chain,
     document_token,
@@ -156,6 +157,14 @@ def test_contents_follow_an_engine_that_has_other_tokens() -> None:
     truth = Truth((("image.x", 4), ("b", 4)))
     assert chain(truth.tags[2], tuple(truth.contents(2, truth.tokens[2:8]))) == tuple(truth.tags[3:9])
     assert truth.contents(2, [9, PLACEHOLDER, 9])[0] == 9
+
+
+def test_images_that_differ_share_no_content() -> None:
+    """Random traces met two images whose first tokens were the same one of 125, so that a hit seemed too short (M8)."""
+    eight, nine = Truth((("image.c", 8),)), Truth((("image.c", 9),))
+    assert eight.tags[7] == nine.tags[7] and eight.tags[8] != nine.tags[8]
+    first = {Image(0, 1, f"image.c.{index}").contents(0) for index in range(1000)}
+    assert len(first) == 1000
 
 
 def test_a_turn_and_a_branch_keep_images_and_adapters() -> None:
