@@ -88,6 +88,7 @@ LIVE = {
     "first-boundary-not-reset": "one-token-prompt",
     "accepted-after-copy": "one-token-prompt",
     "zero-draft-row": "one-token-prompt",
+    "condense-without-accepted": "one-token-prompt",
     "dummy-tables-stale": "dummy-run-as-prompt",
     "row-not-cleared": "dummy-run-as-prompt",
     "skipped-off-by-one": "inner-state-without-block",
@@ -95,7 +96,12 @@ LIVE = {
 }
 """Break -> a known cause with the same signature, which is not fixed in a campaign with conditions."""
 CONDITION_STEPS = 600
-MORE_STEPS: Mapping[str, int] = {"zero-draft-row": 2000, "dummy-tables-stale": 2000, "row-not-cleared": 2000}
+MORE_STEPS: Mapping[str, int] = {
+    "zero-draft-row": 2000,
+    "dummy-tables-stale": 2000,
+    "row-not-cleared": 2000,
+    "condense-without-accepted": 1500,
+}
 """Steps by break, where no trace of the first 600 meets it."""
 ENTRY_TRACES = 2
 """Traces of a known bug in its entry, the smallest: their evidence is collected again by each campaign."""
