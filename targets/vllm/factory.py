@@ -233,8 +233,6 @@ class VllmFactory:
             return "images and adapters are not driven beside a KV connector yet"
         if any(group.draft for group in config.groups):
             return "the drafter's own layer is not driven with images or adapters"
-        if not has_adapters(config) and config.policy == "priority":
-            return "images are not driven with priority scheduling: preemptions lose encoder inputs"
         if has_adapters(config) and config.options.get("graphs", "none") != "none":
             return "graphs of batches with adapters are not driven"
         return ""
