@@ -56,7 +56,9 @@ def test_random_traces_are_silent_and_reach_the_states_of_sessions(
     worker: WorkerClient, runner: str, reset: str
 ) -> None:
     reached: Counter[str] = Counter()
-    for ran in worker.fuzz(Fuzz(3, 0, 20, {"runner": runner, "reset": reset, "connector": "none"})):
+    # With drafts or a ring the fixes of causes 17 and 22 give a session's blocks back when its turn ends.
+    keeps = {"num_speculative_tokens": "0", "replay": "0", "connector": "none"}
+    for ran in worker.fuzz(Fuzz(3, 0, 20, {**keeps, "runner": runner, "reset": reset})):
         assert ran.outcome.violation is None, ran.outcome.violation.message
         reached.update(ran.outcome.reached)
     assert reached["turn resumed with kept caches"]
