@@ -61,10 +61,10 @@ def test_a_trace_with_such_blocks_is_kept() -> None:
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_the_corpus_scales_to_configurations_that_can_be_had(path: Path) -> None:
     options = load_trace(path).config.options
-    features = {options.get(name) for name in ("connector", "prefix_match_unit", "data_parallel")}
+    features = {options.get(name) for name in ("connector", "prefix_match_unit", "data_parallel", "inputs")}
     for trace in candidates(load_trace(path), 16):
         check_config(trace.config)
-        if features - {None, "none", "0", "1"} or options.get("mixer") == "linear":
+        if features - {None, "none", "0", "1", "tokens"} or options.get("mixer") == "linear":
             assert "shadow layers" in FACTORY.supports(trace.config) or "no real model" in FACTORY.supports(
                 trace.config
             )
