@@ -33,7 +33,7 @@ from typing import NamedTuple
 MASK = (1 << 63) - 1
 VOCABULARY = 128
 """Number of token ids; 0 and 1 are never produced, engines use them for padding and unknown."""
-_FIRST_TOKEN = 2
+FIRST_TOKEN = 2
 EMPTY = 0x2545F4914F6CDD1D
 """Tag of the empty prefix. Not 0, so that zeroed memory never looks like a legitimate state."""
 NO_INPUT = 0
@@ -68,12 +68,12 @@ def chain(tag: int, tokens: tuple[int, ...]) -> tuple[int, ...]:
 
 def next_token(tag: int) -> int:
     """Return the language model's greedy token after the prefix with this tag."""
-    return (tag >> 17) % (VOCABULARY - _FIRST_TOKEN) + _FIRST_TOKEN
+    return (tag >> 17) % (VOCABULARY - FIRST_TOKEN) + FIRST_TOKEN
 
 
 def other_token(token: int) -> int:
     """Return a legal token that differs from `token`, for a wrong draft."""
-    return (token - _FIRST_TOKEN + 1) % (VOCABULARY - _FIRST_TOKEN) + _FIRST_TOKEN
+    return (token - FIRST_TOKEN + 1) % (VOCABULARY - FIRST_TOKEN) + FIRST_TOKEN
 
 
 def draft_tokens(tag: int, count: int, right: int, key: int = 0) -> list[int]:

@@ -64,8 +64,7 @@ class Grammar:
         self.choices = choices
         self.capabilities = capabilities
         self.events = capabilities.events_with(config.options)
-        """Tags of the events that are drawn with this configuration. The choices themselves depend on those that the
-        target has: where an option excludes an event, the draws that follow stay as they were."""
+        """Tags of the events that are drawn with this configuration."""
         self.left: dict[str, int] = {}
         """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
         self.uncomputed: dict[str, int] = {}
@@ -79,7 +78,7 @@ class Grammar:
         self.rare = self._enabled()
         self.burst = choices.pick((2, 3, 4, 6, 8, 1))
         self.short = choices.chance(35)
-        self.talks = "resume" in capabilities.events and choices.chance(50) and "resume" in self.events
+        self.talks = "resume" in self.events and choices.chance(50)
         self.forks = self.talks and "fork" in self.events and choices.chance(40)
         self.waits = "async-loads" in capabilities.features and "external_load" in self.events
         """True if requests wait for loads, which an arrival then often brings: later the request runs already."""
@@ -103,8 +102,7 @@ class Grammar:
             "crop": (8, self.crop),
             "reset": (3, Reset),
         }
-        known = [tag for tag in rare if tag in self.capabilities.events and self.choices.chance(50)]
-        return [rare[tag] for tag in known if tag in self.events]
+        return [rare[tag] for tag in rare if tag in self.events and self.choices.chance(50)]
 
     def next_event(self) -> AnyEvent:
         """Return the next event of the trace."""
@@ -121,8 +119,8 @@ class Grammar:
         self.burst = 0
         while self.left and len(events) < count + ENDING_MAX:
             events.append(self.next_event())
-        dummy = "dummy_run" in self.capabilities.events and self.choices.chance(50)
-        if dummy and not self.left and "dummy_run" in self.events:
+        dummy = "dummy_run" in self.events and self.choices.chance(50)
+        if dummy and not self.left:
             events.append(self.dummy_run())
         return tuple(events)
 

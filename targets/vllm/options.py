@@ -14,7 +14,7 @@ DROPPED_TOKENS = 1
 
 PREFILL_INTERVAL = 3
 """Steps from one with prefills to the next, with prefills=spaced."""
-PLAIN_SERVING = {
+PLAIN_OPTIONS = {
     "reports": "none",
     "reset": "direct",
     "prefills": "eager",
@@ -89,9 +89,9 @@ def stages(config: Config) -> int:
     return 1 if config.options.get("pipeline", "none") == "none" else 2
 
 
-def serving_option(config: Config) -> str:
+def unscripted_option(config: Config) -> str:
     """Return "", or the first option that reproducers lack and that is not at its first value, with this value."""
-    for name, plain in PLAIN_SERVING.items():
+    for name, plain in PLAIN_OPTIONS.items():
         value = config.options.get(name, plain)
         if value != plain:
             return f"{name}={value}"

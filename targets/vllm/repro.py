@@ -27,7 +27,7 @@ from ..base.trace import (
     Step,
     Trace,
 )
-from .options import drafts_on_device, has_graphs, serving_option
+from .options import drafts_on_device, has_graphs, unscripted_option
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
 IDLE_MAX = 8
@@ -56,7 +56,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         raise TargetError("no stand-alone script can show a failure that needs blocks of more than two sizes")
     if any(isinstance(event, Arrive) and event.session for event in failure.events):
         raise TargetError("no stand-alone script can show a failure that needs streaming input sessions yet")
-    if needed := serving_option(trace.config):
+    if needed := unscripted_option(trace.config):
         raise TargetError(f"no stand-alone script can show a failure that needs {needed}")
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]

@@ -7,14 +7,14 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target, TargetError
 from ...base.trace import Config
-from ..options import PLAIN_SERVING
+from ..options import PLAIN_OPTIONS
 from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
-_PLAIN = {"connector": "none", "data_parallel": "1", "metadata": "each", "prefix_match_unit": "0"} | PLAIN_SERVING
+_PLAIN = {"connector": "none", "data_parallel": "1", "metadata": "each", "prefix_match_unit": "0"} | PLAIN_OPTIONS
 """Options of the shadow layers' engine, and the values that a real model has."""
 FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
 """What unused memory holds in the engines of one target."""
