@@ -316,7 +316,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
     from . import compat
 
     runners = ("v2", "v1") if compat.has_v2() else ("v1",)
-    tested = compat.has_sessions()  # 0.31 and later: older releases have some of this, too, but were not run with it
+    tested = compat.coordinates_ranks()  # 0.33: older releases have some of this, too, but were not run with it
     factory = VllmFactory(
         variant or "vllm",
         runners,
