@@ -1,24 +1,22 @@
 """Steps until each known cause of an engine is first met: `python benchmarks/causes.py --record DIR`.
 
-All causes share the traces of a seed. They run on the engine as released first, up to --steps for each seed. A trace
-that is silent there is taken to meet none of the causes. A failing one meets a cause if it fails on the engine with the
-fixes of all others. What is tried, is limited:
+All causes share the traces of a seed. A cause is met by a trace that fails on the engine with the fixes of all others.
+Trying each trace with each cause would take hours, so common causes are separated from rare ones:
 
-    1. for each cause, traces of the first --soon steps of each seed. Most causes are met there.
-    2. the other traces once, on the engine without the fixes of any cause that some seed has not met yet. What is
-       silent there meets none of these causes.
-    3. for each of these causes, the traces that failed there
+    soon  the traces of the first --soon steps of each seed run on the engine as released. Those that fail are tried
+          with each cause. What is silent on the release is taken to meet none, so these figures are upper bounds.
+    late  all traces of --steps steps of each seed run on the engine without the fixes of the causes that some seed has
+          not met soon, or that are known to be --rare. Those that fail are tried with each of these causes.
 
-An engine starts once for each cause in 1 and once in 3, for all seeds. Steps do not depend on the machine. CPU seconds
-are those of the engine as released, up to the same trace. DIR keeps what is measured: the same command continues.
+Steps do not depend on the machine. CPU seconds are those of the first run of each trace, up to the one that meets the
+cause. DIR keeps what is measured: the same command continues.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -46,10 +44,10 @@ class Met(msgspec.Struct, frozen=True):
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """A failing trace of a seed on the engine without the fixes of some causes, and how many steps it took there; no
+    """A failing trace of a seed on the engine with all fixes but that of a cause, and how many steps it took there; no
     signature if it was silent."""
 
-    causes: tuple[str, ...]
+    cause: str
     seed: int
     index: int
     signature: str
@@ -69,20 +67,20 @@ class First(NamedTuple):
 
 
 class Record:
-    """The folder of a measurement: a file of `Met` for each seed, and one of `Tried`."""
+    """The folder of a measurement: a file of `Met` for each pass and seed, and one of `Tried`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def traces(self, seed: int) -> list[Met]:
-        """Return the traces of a seed so far."""
-        path = self.folder / f"seed-{seed}.jsonl"
+    def traces(self, run: str, seed: int) -> list[Met]:
+        """Return the traces of a pass and a seed so far."""
+        path = self.folder / f"{run}-{seed}.jsonl"
         return msgspec.json.Decoder(Met).decode_lines(path.read_bytes()) if path.exists() else []
 
-    def add_trace(self, seed: int, met: Met) -> None:
+    def add_trace(self, run: str, seed: int, met: Met) -> None:
         """Append a trace."""
-        with (self.folder / f"seed-{seed}.jsonl").open("ab") as file:
+        with (self.folder / f"{run}-{seed}.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(met) + b"\n")
 
     def tried(self) -> list[Tried]:
@@ -96,20 +94,6 @@ class Record:
             file.write(msgspec.json.encode(tried) + b"\n")
 
 
-def run_seed(worker: WorkerClient, record: Record, seed: int, steps_max: int) -> None:
-    """Run the traces of a seed on the engine as released."""
-    known = record.traces(seed)
-    index, steps = len(known), sum(met.steps for met in known)
-    while steps < steps_max:
-        for ran in worker.fuzz(Fuzz(seed, index, BATCH, {})):
-            failing = ran.trace if ran.outcome.violation else None
-            record.add_trace(seed, Met(ran.outcome.steps, ran.seconds, failing))
-            index, steps = ran.index + 1, steps + ran.outcome.steps
-            if steps >= steps_max:
-                break
-    print(f"seed {seed}: {steps} steps, {index} traces", flush=True)
-
-
 @dataclass
 class Measurement:
     """Runs what the record lacks."""
@@ -121,73 +105,76 @@ class Measurement:
 
     def __post_init__(self) -> None:
         self.fixes = fixes_of(self.launch.version)
-        self.traces = {seed: self.record.traces(seed) for seed in self.seeds}
-        self.known = {(tried.causes, tried.seed, tried.index): tried for tried in self.record.tried()}
+        self.known = {(tried.cause, tried.seed, tried.index): tried for tried in self.record.tried()}
 
-    def failing(self, seed: int, first: int, last: int) -> list[int]:
-        """Return the failing traces that begin within these steps of a seed."""
-        begins = accumulate((met.steps for met in self.traces[seed]), initial=0)
-        return [
-            index
-            for index, (begin, met) in enumerate(zip(begins, self.traces[seed], strict=False))
-            if met.trace and first <= begin < last
-        ]
-
-    def attempt(self, causes: Sequence[str], wanted: Mapping[int, Sequence[int]], *, stop: bool) -> None:
-        """Try traces of seeds on the engine with all fixes but those of `causes`; `stop` at a seed's first failure."""
-        key, worker = tuple(causes), None
-        try:
-            for seed, indexes in wanted.items():
-                for index in indexes:
-                    tried = self.known.get((key, seed, index))
-                    if tried is None:
-                        worker = worker or self._start(causes)
-                        trace = self.traces[seed][index].trace
-                        assert trace
-                        outcome = worker.run(trace)
-                        signature = outcome.violation.signature if outcome.violation else ""
-                        tried = self.known[key, seed, index] = Tried(key, seed, index, signature, outcome.steps)
-                        self.record.add_tried(tried)
-                    if stop and tried.signature:
-                        break
-        finally:
-            if worker:
-                worker.__exit__()
-
-    def _start(self, causes: Sequence[str]) -> WorkerClient:
-        others = [fix for name, fix in self.fixes.items() if name not in causes]
-        worker = WorkerClient(self.target, patched(self.launch, others), trace_seconds=300)
+    def _start(self, live: Sequence[str]) -> WorkerClient:
+        """Start the engine with the fixes of all causes but some, which are live."""
+        fixes = [fix for name, fix in self.fixes.items() if name not in live]
+        worker = WorkerClient(self.target, patched(self.launch, fixes) if fixes else self.launch, trace_seconds=300)
         worker.start()
         return worker
 
+    def search(self, run: str, live: Sequence[str], steps_max: int) -> None:
+        """Run the traces of each seed on the engine on which some causes are live."""
+        worker = None
+        for seed in self.seeds:
+            known = self.record.traces(run, seed)
+            index, steps = len(known), sum(met.steps for met in known)
+            while steps < steps_max:
+                worker = worker or self._start(live)
+                for ran in worker.fuzz(Fuzz(seed, index, BATCH, {})):
+                    failing = ran.trace if ran.outcome.violation else None
+                    self.record.add_trace(run, seed, Met(ran.outcome.steps, ran.seconds, failing))
+                    index, steps = ran.index + 1, steps + ran.outcome.steps
+                    if steps >= steps_max:
+                        break
+            print(f"{run}: seed {seed}: {steps} steps, {index} traces", flush=True)
+        if worker:
+            worker.__exit__()
+
+    def attempt(self, run: str, cause: str, seeds: Sequence[int]) -> None:
+        """Try the failing traces of seeds with a cause, up to the first that meets it."""
+        worker = None
+        for seed in seeds:
+            for index, met in enumerate(self.record.traces(run, seed)):
+                tried = self.known.get((cause, seed, index))
+                if met.trace and tried is None:
+                    worker = worker or self._start([cause])
+                    outcome = worker.run(met.trace)
+                    signature = outcome.violation.signature if outcome.violation else ""
+                    tried = self.known[cause, seed, index] = Tried(cause, seed, index, signature, outcome.steps)
+                    self.record.add_tried(tried)
+                if tried and tried.signature:
+                    break
+        if worker:
+            worker.__exit__()
+
     def first(self, cause: str, seed: int) -> First:
         """Return when a seed first meets a cause, as far as it was tried."""
+        soon, late = self.record.traces("soon", seed), self.record.traces("late", seed)
         steps, seconds = 0, 0.0
-        for index, met in enumerate(self.traces[seed]):
+        for index, met in enumerate(late if len(late) > len(soon) else soon):
             steps, seconds = steps + met.steps, seconds + met.seconds
-            tried = self.known.get(((cause,), seed, index))
+            tried = self.known.get((cause, seed, index))
             if tried and tried.signature:
                 return First(cause, seed, steps, seconds, tried.signature, tried.steps)
         return First(cause, seed, seconds=seconds)
 
-    def run(self, causes: Sequence[str], steps: int, soon: int) -> None:
-        """Try traces in the three passes of the module's docstring."""
+    def run(self, causes: Sequence[str], known_rare: Sequence[str], steps: int, soon: int) -> None:
+        """Run both passes of the module's docstring."""
+        self.search("soon", list(self.fixes), soon)
         for cause in causes:
-            self.attempt([cause], {seed: self.failing(seed, 0, soon) for seed in self.seeds}, stop=True)
+            if cause in known_rare:
+                continue
+            self.attempt("soon", cause, self.seeds)
             print(*(self.first(cause, seed) for seed in self.seeds), sep="\n", flush=True)
         rare = [cause for cause in causes if not all(self.first(cause, seed).steps for seed in self.seeds)]
         if not rare:
             return
-        later = {seed: self.failing(seed, soon, steps) for seed in self.seeds}
-        self.attempt(rare, later, stop=False)
+        self.search("late", rare, steps)
         for cause in rare:
-            suspects = {
-                seed: [index for index in indexes if self.known[tuple(rare), seed, index].signature]
-                for seed, indexes in later.items()
-                if not self.first(cause, seed).steps
-            }
-            self.attempt([cause], suspects, stop=True)
-            print(*(self.first(cause, seed) for seed in suspects), sep="\n", flush=True)
+            self.attempt("late", cause, [seed for seed in self.seeds if not self.first(cause, seed).steps])
+            print(*(self.first(cause, seed) for seed in self.seeds), sep="\n", flush=True)
 
 
 def table(causes: Sequence[str], firsts: Sequence[First], steps_max: int) -> Iterator[str]:
@@ -209,22 +196,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", default="vllm@0.33.0")
     parser.add_argument("--only", default="", help="causes, separated by commas (all)")
+    parser.add_argument("--rare", default="", help="causes that are not tried soon, separated by commas")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=STEPS_MAX, help="steps for each seed")
-    parser.add_argument("--soon", type=int, default=STEPS_SOON, help="steps of which each failing trace is tried")
+    parser.add_argument("--soon", type=int, default=STEPS_SOON, help="steps of each seed on the engine as released")
     parser.add_argument("--record", type=Path, required=True, help="folder of the measurement")
     options = parser.parse_args()
     launch = prepare(options.target, print)
     causes = [cause for cause in options.only.split(",") if cause] or list(fixes_of(launch.version))
     record = Record(options.record)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    with WorkerClient(options.target, launch, trace_seconds=300) as worker:
-        worker.start()
-        for seed in seeds:
-            run_seed(worker, record, seed, options.steps)
     measurement = Measurement(options.target, launch, record, seeds)
-    measurement.run(causes, options.steps, options.soon)
+    measurement.run(causes, options.rare.split(","), options.steps, options.soon)
     firsts = [measurement.first(cause, seed) for cause in causes for seed in seeds]
     print("\n".join(table(causes, firsts, options.steps)))
 

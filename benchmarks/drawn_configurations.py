@@ -13,6 +13,7 @@ from hybridfuzz.harness.generate.avoid import switch_values
 from hybridfuzz.harness.generate.choices import RandomChoices
 from hybridfuzz.harness.generate.configurations import draw_valid_config
 from hybridfuzz.targets.vllm.factory import VllmFactory
+from hybridfuzz.targets.vllm.release import Release
 
 
 def matches(values: dict[str, str], wanted: dict[str, str]) -> bool:
@@ -26,8 +27,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=3000)
     parser.add_argument("--together", action="append", default=[], help="setting=value,..., any number of times")
     options = parser.parse_args()
-    factory = VllmFactory(
-        "vllm",
+    release = Release(
         plain_mixers=frozenset(),
         local_groups=True,
         partial_hits=True,
@@ -37,6 +37,7 @@ def main() -> None:
         serving_options=True,
         coordinates=True,
     )
+    factory = VllmFactory("vllm", release)
     wanted = [dict(pair.split("=", 1) for pair in text.split(",")) for text in options.together]
     shares: Counter[str] = Counter()
     for index in range(options.count):

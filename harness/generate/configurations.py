@@ -1,8 +1,8 @@
 """Draws the configuration of a trace.
 
-Each trace has its own, with whole features switched off (swarm testing). Pools are tight: they have
-room for one request of `max_model_len` and for at most half of the others that may run, so that blocks are reused
-within some twenty steps. (If all pools held barely one request, few requests would run together.)
+Each trace has its own, with whole features switched off (swarm testing). Pools have room for one request of
+`max_model_len` and for up to all others that may run. Most are tight, so that blocks are reused within some twenty
+steps and running requests take them from each other. (If all pools held barely one request, few would run together.)
 
 Settings are drawn independently of each other. If the target refuses the result, extras that do not fit are left out
 (`_plain`). An extra often excludes much: if what every configuration has (the kind of state layer, drafts, asynchronous
@@ -147,9 +147,11 @@ def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[
         "conv width": lambda: pick(capabilities.conv_widths),
         # A few blocks: what happens at a boundary or at the limit happens more often in short requests.
         "length": lambda: pick((3, 4, 5, 3, 4, 6, 8)),
-        "seats": lambda: pick((3, 4, 2, 6, 4, 3, 2, 4, 8, 1)),
-        "tokens": lambda: pick(((2, 0), (3, 0), (1, 3), (1, -1), (6, 0))),
-        "threshold": lambda: integer(1, PARTS) if chance(15) else 0,
+        "seats": lambda: pick((4, 3, 6, 2, 8, 4, 3, 6, 4, 2, 8, 3, 4, 6, 1)),
+        # Beside rows that decode, a budget of one block has no room for a block of another prompt, which then waits.
+        "tokens": lambda: pick(((3, 0), (4, 0), (2, 3), (8, 0), (1, 3), (6, 0), (2, -1))),
+        # Prompts in chunks that leave the rest of the budget to other rows: their blocks are not reserved.
+        "threshold": lambda: integer(1, PARTS) if chance(30) else 0,
         "graphs": lambda: pick(((1, 2, 4, 8), (2, 4), (4,), ())),
         "policy": lambda: pick(capabilities.policies),
         "spare blocks": lambda: integer(0, PARTS - 1),
@@ -193,8 +195,8 @@ def _build(settings: Settings, capabilities: Capabilities) -> Config:
     least = config.smallest_pool()
     if not capabilities.has_pool:
         return msgspec.structs.replace(config, num_blocks=least)
-    most = 4 + least * min(config.max_num_seqs, SEATS_IN_POOL_MAX) // 2
-    return msgspec.structs.replace(config, num_blocks=least + settings["spare blocks"] * most // PARTS)
+    most = 4 + least * min(config.max_num_seqs, SEATS_IN_POOL_MAX)
+    return msgspec.structs.replace(config, num_blocks=least + settings["spare blocks"] ** 2 * most // PARTS**2)
 
 
 def _extra_attention(

@@ -9,7 +9,10 @@ It uses what is known about hybrid caches, and nothing about single bugs:
     company     arrivals come in bursts: most of what can go wrong in a batch needs two rows that differ, and a request
                 that runs alone meets none. Between bursts ranks become idle, and dummy runs happen
     endings     a trace goes on without arrivals until its requests have ended: the lockstep would end them by plain
-                steps, which are all alike. What they leave behind in an engine's buffers shows in a dummy run
+                steps, which are all alike. In some traces the rest is aborted instead. What requests leave behind in
+                an engine's buffers shows in a dummy run
+    short       what a configuration can fail with, it mostly fails with in its first steps: most traces are short,
+                so that there are many
     turns       sessions are parked while other requests need their blocks, and resume before or after losing them
 """
 
@@ -52,6 +55,8 @@ from .configurations import draw_valid_config
 EVENTS_MAX = 100
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
+REQUESTS_LEFT_MAX = 12
+"""Latest requests that a trace may end with an abort of."""
 SESSIONS_MAX = 6
 
 
@@ -63,8 +68,8 @@ class Grammar:
         self.config = config
         self.choices = choices
         self.capabilities = capabilities
-        self.events = capabilities.events_with(config.options)
-        """Tags of the events that are drawn with this configuration."""
+        self.events = capabilities.events
+        """Tags of the events that are drawn."""
         self.left: dict[str, int] = {}
         """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
         self.uncomputed: dict[str, int] = {}
@@ -76,7 +81,7 @@ class Grammar:
         self.unit = max(group.block_size for group in config.groups)
         self.documents = capabilities.documents_with(config.options)
         self.rare = self._enabled()
-        self.burst = choices.pick((2, 3, 4, 6, 8, 1))
+        self.burst = choices.pick((3, 4, 6, 8, 12, 2, 6, 1))
         self.short = choices.chance(35)
         self.talks = "resume" in self.events and choices.chance(50)
         self.forks = self.talks and "fork" in self.events and choices.chance(40)
@@ -113,10 +118,15 @@ class Grammar:
         return self._last
 
     def all_events(self) -> tuple[AnyEvent, ...]:
-        """Return the events of a trace: a number of them, then more without arrivals until the requests have ended."""
-        count = self.choices.pick((12, 25, 25, 50, 50, EVENTS_MAX))
+        """Return the events of a trace: a number of them, then aborts, or more without arrivals until the requests have
+        ended."""
+        count = self.choices.pick((8, 12, 12, 16, 25, 25, 50, EVENTS_MAX))
         events = [self.next_event() for _ in range(count)]
+        if isinstance(self._last, Sleep):
+            events.append(self.next_event())
         self.burst = 0
+        if "abort" in self.events and self.choices.chance(40):
+            events += self.aborts()
         while self.left and len(events) < count + ENDING_MAX:
             events.append(self.next_event())
         dummy = "dummy_run" in self.events and self.choices.chance(50)
@@ -167,6 +177,15 @@ class Grammar:
         self.sessions.pop(name, None)
         self.left.pop(name, None)
         return Abort(name)
+
+    def aborts(self) -> list[Abort]:
+        """Return aborts of all that may still run or wait. The estimate of what does knows no pool and is too low; the
+        abort of a request that has ended has no effect."""
+        recent = (event.name for event in self.history[-REQUESTS_LEFT_MAX:])
+        names = dict.fromkeys([*recent, *self.sessions])
+        self.left.clear()
+        self.sessions.clear()
+        return [Abort(name) for name in names]
 
     def park(self) -> Park:
         """Return an early end of a session's turn."""
@@ -277,7 +296,9 @@ class Grammar:
         room = (config.max_model_len - max_new) // (2 if session else 1)
         path = self._shared_path(room) if self.history and choices.chance(75) else None
         if path is None:
-            path = ((choices.pick(self.documents), self.length(room)),)
+            # Short prompts meet boundaries as well, and leave the pool room for others.
+            most = min(room, 2 * self.unit) if choices.chance(40) else room
+            path = ((choices.pick(self.documents), self.length(most)),)
         priority = choices.integer(0, 2) if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total

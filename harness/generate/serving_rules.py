@@ -70,10 +70,9 @@ def serving_event(
 ) -> Callable[[Callable[[ServingRules, AnyEvent], None]], Any]:
     """Make a method that takes an event a rule, named after the kind of event.
 
-    The rule is enabled where the target knows this kind, no option excludes it, and `when` holds for what the grammar
-    expects: then the event is probably not a no-op. All but arrivals also wait for `pace` steps since the last such
-    event: Hypothesis chooses between the enabled rules with equal chances, and a dozen rare kinds would leave no room
-    for steps.
+    The rule is enabled where the target knows this kind, and `when` holds for what the grammar expects: then the event
+    is probably not a no-op. All but arrivals also wait for `pace` steps since the last such event: Hypothesis chooses
+    between the enabled rules with equal chances, and a dozen rare kinds would leave no room for steps.
     """
 
     def decorate(method: Callable[[ServingRules, AnyEvent], None]) -> Any:

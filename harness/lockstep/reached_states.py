@@ -206,9 +206,11 @@ class ReachedStates:
         counts["state cached past the end of the hit"] += "mamba" in deeper
         counts["hit inside a block"] += any(row.hit % group.block_size for group in context.layout.groups)
         counts["hit extended by a load"] += row.hit > 0 and row.external > 0
+        counts["load joined the step of its request"] += row.external > 0 and row.num_tokens > 0
         if not row.hit:
             return
         counts["prefix hit"] += 1
+        counts["hit behind an image"] += any(image.stop <= row.hit for image in life.truth.images)
         counts["resumed from a hit"] += resumed
         tag = life.truth.tag(row.hit)
         for key, truth in context.reference.truths.items():

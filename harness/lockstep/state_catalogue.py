@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from ...targets.base.protocol import Capabilities, Usual
+from ...targets.base.trace import features_of
 from ..generate.overrides import converted
 from ..oracles import applicable
 
@@ -76,6 +77,7 @@ REQUIRES: dict[str, str] = {
     "hit on content written by decoding": "caching",
     "attention blocks cached past the end of the hit": "caching",
     "state cached past the end of the hit": "caching block-tables",
+    "hit behind an image": "images caching",
     "block shared by two requests": "caching",
     "duplicate key": "caching block-tables",
     "cached block evicted": "caching",
@@ -101,6 +103,7 @@ REQUIRES: dict[str, str] = {
     # content outside the pool
     "loaded from outside the pool": "external_load caching",
     "hit extended by a load": "external_load caching",
+    "load joined the step of its request": "sync-loads caching",
     "stored outside the pool": "stores caching",
     "request computed after it waited for a load": "async-loads caching",
     "request computed after its load broke off": "async-loads caching",
@@ -149,7 +152,7 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
     if not fixed.get("enable_prefix_caching", True):
         modes = {"none"}
     options = {name: str(value) for name, value in overrides.items() if name in capabilities.options}
-    has = set(capabilities.events_with(options)) | modes
+    has = set(capabilities.events) | modes
     has |= capabilities.features | set(get_args(Usual)) - capabilities.lacks
     has |= {f"observes:{word}" for word in capabilities.observes}
     if capabilities.windows:
@@ -160,6 +163,11 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has.add("draft-group")
     if "groups" in overrides:
         has -= {"sliding-window", "attention-chunks", "draft-group"}
+    if options.keys() & capabilities.documents.keys():
+        has -= {"images", "adapters"} - features_of(capabilities.documents_with(options))
+    for name, features_of_value in capabilities.features_with.items():
+        if name in options:
+            has -= frozenset().union(*features_of_value.values()) - features_of_value.get(options[name], frozenset())
     if has & {"align", "all", "slots"}:
         has.add("caching")
     if has & {"padding", "dummy_run"}:

@@ -204,11 +204,13 @@ ELSEWHERE = {
     "async-loads",
     "failing-loads",
     "held-for-transfer",
+    "sync-loads",
+    "images",
     *BATCH_EVENTS,
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of
-plain caches by the toy (tests/test_toy_plain_cache.py), those of attention chunks and of loads that
+plain caches by the toy (tests/test_toy_plain_cache.py), those of attention chunks, images and loads that
 requests wait for by vLLM (tests/targets/vllm)."""
 
 
@@ -241,14 +243,22 @@ def test_embedded_target_has_to_reach_all() -> None:
     assert missing_states(CLEAN.capabilities, dict.fromkeys(REQUIRES, 0)) == EMBEDDED
 
 
-def test_states_of_events_that_an_option_excludes_are_not_required() -> None:
-    """Only if the option is fixed: other traces reach them."""
-    sessions = frozenset({"resume", "park", "fork", "truncate"})
-    narrowed = msgspec.structs.replace(CLEAN.capabilities, excludes={"connector_saves": {"yes": sessions}})
-    assert required_states(narrowed) == EMBEDDED
-    left = set(EMBEDDED) - set(required_states(narrowed, {"connector_saves": "yes"}))
-    assert {"session parked", "session forked"} <= left
-    assert left == {state for state in EMBEDDED if sessions & set(REQUIRES[state].split())}
+def test_states_of_images_are_required_unless_an_option_leaves_images_out() -> None:
+    documents = {"connector_saves": {"yes": ("a", "image.b")}}
+    features = CLEAN.capabilities.features | {"images"}
+    with_images = msgspec.structs.replace(CLEAN.capabilities, features=features, documents=documents)
+    assert set(required_states(with_images)) - set(EMBEDDED) == {"hit behind an image"}
+    assert "hit behind an image" in required_states(with_images, {"connector_saves": "yes"})
+    assert "hit behind an image" not in required_states(with_images, {"connector_saves": "no"})
+
+
+def test_states_of_a_feature_are_not_required_if_its_option_is_fixed_to_another_value() -> None:
+    """With the option drawn they are."""
+    with_value = {"connector_saves": {"yes": frozenset({"stores"})}}
+    narrowed = msgspec.structs.replace(CLEAN.capabilities, features_with=with_value)
+    assert "stored outside the pool" in required_states(narrowed)
+    assert "stored outside the pool" in required_states(narrowed, {"connector_saves": "yes"})
+    assert "stored outside the pool" not in required_states(narrowed, {"connector_saves": "no"})
 
 
 def test_a_state_is_required_only_of_who_can_reach_it() -> None:
