@@ -6,8 +6,8 @@
     python benchmarks/identity.py score    -o out [out ...]
 
 The truth is not known to the harness: the cause of a failing trace is the fix that silences it up to the event at which
-it failed (`truth`, for vLLM with the packaged fixes, for a mixture of mutants by leaving one out; a trace that two of
-them silence has both causes, and either is right).
+it failed (`truth`, for vLLM with the packaged fixes, for SGLang with those of `sglang_fixes`, for a mixture of mutants
+by leaving one out; a trace that two of them silence has both causes, and either is right).
 
 Every step can be cut off and continued. `score` replays the campaign's own decisions (`campaign/sorting.py`) on the
 saved evidence, in the order of the traces, and puts the grouping by signature beside it.
@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import sglang_fixes
 from hybridfuzz.harness.identity.compare import founds, joined, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.identity.investigate import Investigation
@@ -33,9 +34,11 @@ from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 from msgspec import Struct
+from vllm_campaign import fixes_of, overrides_of
 
 UNSORTED = "unsorted"
 """Traces whose evidence was cut off by the time limit and that are like no finding."""
@@ -60,20 +63,20 @@ def violation_of(path: Path) -> Violation:
     return msgspec.json.decode(path.with_suffix(".violation").read_bytes(), type=Violation)
 
 
-def collect(target: str, seed: int, most: int, folder: Path) -> None:
-    """Save failing traces as a campaign meets them."""
+def collect(target: str, seed: int, config: Mapping[str, object], most: int, drawn: int, folder: Path) -> None:
+    """Save failing traces as a campaign meets them: `most` of them, or those among the first `drawn` traces."""
     (folder / "traces").mkdir(parents=True, exist_ok=True)
     known = [int(path.stem) for path in failing(folder)]
     index = max(known, default=-1) + 1
     with WorkerClient(target, prepare(target, print), trace_seconds=300) as worker:
         worker.start()
-        while len(known) < most:
-            for ran in worker.fuzz(Fuzz(seed, index, 25, {})):
+        while len(known) < most and index < drawn:
+            for ran in worker.fuzz(Fuzz(seed, index, min(25, drawn - index), dict(config))):
                 index = ran.index + 1
                 if violation := ran.outcome.violation:
                     path = folder / "traces" / f"{ran.index}.json"
                     path.with_suffix(".violation").write_bytes(msgspec.json.encode(violation))
-                    save_trace(ran.trace or worker.draw(seed, ran.index, {}), path)
+                    save_trace(ran.trace or worker.draw(seed, ran.index, dict(config)), path)
                     known.append(ran.index)
         print(f"{len(known)} failing traces of {index}")
 
@@ -93,21 +96,25 @@ def without_one_cause(target: str) -> Iterator[tuple[str, str, Launch]]:
         for name, other in causes_of(target).items():
             yield name, other, prepare(other, print)
         return
-    from hybridfuzz.targets.base.overlay import patched
-    from vllm_campaign import fixes_of
-
     launch = prepare(target, print)
-    for name, patch in fixes_of(launch.version).items():
+    fixes = sglang_fixes.fixes_of(launch) if target.startswith("sglang") else fixes_of(launch.version)
+    for name, patch in fixes.items():
         yield name, target, patched(launch, [patch])
 
 
 def truth(target: str, folder: Path) -> None:
-    """Note for each trace the causes without which it is silent."""
+    """Note for each trace the causes without which it is silent.
+
+    A fix runs on the reduced trace first, where there is one, and on the whole one if that is silent.
+    """
+    reduced = {trace: seen.reduced for trace, seen in load_evidence(folder).items()}
     found: dict[str, list[str]] = {}
     for name, other, launch in without_one_cause(target):
         with WorkerClient(other, launch, trace_seconds=300) as worker:
             worker.start()
             for path in failing(folder):
+                if path.stem in reduced and worker.run(reduced[path.stem]).violation is not None:
+                    continue
                 if silenced(worker, path):
                     found.setdefault(path.stem, []).append(name)
         (folder / "truth.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
@@ -234,13 +241,16 @@ def main() -> None:
     parser.add_argument("--target", default="vllm@0.33.0")
     parser.add_argument("--seed", type=int, default=77)
     parser.add_argument("--traces", type=int, default=400)
+    parser.add_argument("--drawn", type=int, default=10**9, help="end after this many traces, failing or not")
+    parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
     parser.add_argument("--part", default="0/1", help="N/M: every M-th trace from N on, to share the work")
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit for each trace")
     parser.add_argument("-o", dest="out", type=Path, nargs="+", required=True)
     arguments = parser.parse_args()
     folder = arguments.out[0]
     if arguments.step == "collect":
-        collect(arguments.target, arguments.seed, arguments.traces, folder)
+        config = overrides_of(arguments.config)
+        collect(arguments.target, arguments.seed, config, arguments.traces, arguments.drawn, folder)
     elif arguments.step == "truth":
         truth(arguments.target, folder)
     elif arguments.step == "evidence":

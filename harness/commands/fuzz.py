@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..workers.protocol import OpenWorker
 
 EXAMPLES = """\
-The same command continues an interrupted campaign. Blind: the self-test missed its planted bugs.
-Exit: 0 clean, 1 violation, 2 usage, 3 vacuous (a state was missed), blind or outdated, 4 internal, 5 interrupted.
+The same command continues an interrupted campaign. Exit: 0 clean, 1 violation, 2 usage, 3 vacuous
+(a state was missed), blind (self-test) or outdated, 4 internal, 5 interrupted, 6 adapter faults.
 example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0

@@ -30,13 +30,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("action", choices=("add", "list", "check"), help="see below")
     parser.add_argument(
-        "what", nargs="?", metavar="WHAT", help="add: FINDING; list and check: file, folder or builtin (known.toml)"
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help="add: FINDING; list and check: file, folder or builtin (default: known.toml)",
     )
     parser.add_argument("--id", default="", metavar="NAME", help="add: the finding, if FINDING is a campaign's folder")
     parser.add_argument("--reason", default="", metavar="TEXT", help="add: the issue that tracks the bug (required)")
     parser.add_argument("--patch", type=Path, metavar="FILE", help="add: unified diff that fixes it")
     parser.add_argument("--expires", default="", metavar="DATE", help="add: the day from which it counts as new again")
-    parser.add_argument("-o", "--out", type=Path, default=Path("known.toml"), metavar="FILE", help="add: known.toml")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("known.toml"),
+        metavar="FILE",
+        help="add: file to write (default: known.toml)",
+    )
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 

@@ -10,7 +10,7 @@ The folders hold campaigns on one version of one target: the shards of one seed
 (`--seed 7 --shard 1/8`), or campaigns with different seeds. The
 order does not matter, and a folder that comes twice counts once. ALL may be the
 result of an earlier merge: it is extended.
-Exit status: as of `hybridfuzz fuzz`; 5 if a campaign did not end or a shard is
+Exit status: as for `hybridfuzz fuzz`; 5 if a campaign did not end or a shard is
 missing and nothing new was found.
 example: hybridfuzz merge out-1 out-2 out-3 -o all
 """

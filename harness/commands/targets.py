@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping
 
 EXAMPLES = """\
-With a target: makes its environment if it is missing, starts it and prints its
-capabilities.
+Variants of hybrid are its mutants. With a target: makes its environment if it is
+missing, starts it and prints its capabilities.
 example: hybridfuzz targets vllm@0.33.0
 """
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def listing(known: Mapping[str, str], columns: int) -> Iterator[str]:
-    """Yield a line for each target, then the mutants of each engine; cut to `columns`, 0 for no limit."""
+    """Yield a line for each target, then the variants of each engine; cut to `columns`, 0 for no limit."""
     engines = {target: title for target, title in known.items() if not _is_variant(target)}
     yield from _table(engines, columns)
     for engine in dict.fromkeys(target.partition(":")[0] for target in known if _is_variant(target)):
@@ -46,7 +46,7 @@ def listing(known: Mapping[str, str], columns: int) -> Iterator[str]:
             target: title for target, title in known.items() if _is_variant(target) and target.startswith(f"{engine}:")
         }
         yield ""
-        yield f"mutants of {engine} ({len(variants)}):"
+        yield f"variants of {engine} ({len(variants)}):"
         yield from _table(variants, columns)
 
 

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fix.add_argument("--patch", type=Path, metavar="FILE", help="unified diff against the engine's source")
     fix.add_argument("--fixed", metavar="T", help="a target that has the fix")
     add_target(parser)
-    parser.add_argument("--neighbours", type=count, default=300, metavar="N", help="how many (default: 300)")
+    parser.add_argument("--neighbours", type=count, default=300, metavar="N", help="similar traces (default: 300)")
     parser.add_argument("--steps", type=count, default=2000, metavar="N", help="steps of the campaign (default: 2k)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of neighbours and campaign (default: 0)")
     parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)

@@ -14,10 +14,12 @@ of evidence (`weights` has the fitted numbers):
               code that the other one does not run
 
 Two groups of failures are as like as their traces are in the mean (average linkage): one odd trace neither draws others
-to its finding nor joins two findings. Two findings that need the same two or more switches join at a lower likeness:
-the victim of a cause may be the request that triggers it or another one, with different facts. Symptoms weigh little:
-one cause breaks several invariants, and several causes break the same one. Without votes (a target that names no
-packages, a lost process, no passing neighbour) a trace is no reason for a further finding behind a signature.
+to its finding nor joins two findings. Two findings that agree in more than pairs of traces can show join at a lower
+likeness: if they need the same two or more switches, with values that do not exclude each other (the victim of a cause
+may be the request that triggers it or another one, with different facts), or if two or more symptoms occur in both.
+One symptom weighs little: one cause breaks several invariants, and several causes break the same one. Without votes (a
+target that names no packages, a lost process, no passing neighbour) a trace is no reason for a further finding behind a
+signature.
 
 Tried and rejected: a weighted mean with a threshold instead of probabilities (four causes of mutants in three findings
 each); quadratic terms and boosted trees (no better on other traces); facts weighted by their rarity; all facts with
@@ -29,7 +31,10 @@ of a finding (five findings for the commonest cause of vLLM, and links between t
 instead of lines (a scheduler is one function); the facts of the step before, and what passing neighbours lack
 (`needed`), which split causes; a second, agglomerative pass at the end (more findings, no fewer errors); facts without
 the distinction of own and other rows (no fewer errors); joining findings that need the same single switch (twice the
-errors on mutants).
+errors on mutants); joining findings of which each has a trace that shows a symptom of the other when one property is
+changed (`variants`: more errors, and causes without a finding, on mutants in random orders); joining findings with one
+common symptom if the condition of each holds for the traces of the other (more errors: conditions of many traces hold
+for almost any).
 """
 
 from __future__ import annotations
@@ -48,9 +53,9 @@ from .weights import (
     ORIGIN_FACTS,
     ORIGINS,
     SAME,
-    SAME_SWITCHES,
+    SAME_RELATED,
+    SHARED_MIN,
     SWITCHES,
-    SWITCHES_MIN,
     SYMPTOM,
     UNNEEDED,
     VOTES,
@@ -131,28 +136,47 @@ def same_cause(seen: Sequence[Evidence], findings: Mapping[str, FindingEvidence]
     """Return the name of the finding, other than `but`, that has the cause of a group of failures and is most like it,
     "" for none.
 
-    With `but` the group is a finding, too: two findings that need the same switches join at a lower likeness.
+    With `but` the group is a finding, too: two findings that are related join at a lower likeness.
     """
     scores = {
         name: score
         for name, finding in findings.items()
         if name != but
-        and (score := alike(seen, finding.evidence))
-        >= (SAME_SWITCHES if but and _need_the_same(seen, finding.evidence) else SAME)
+        and (score := alike(seen, finding.evidence)) >= SAME_RELATED
+        and (score >= SAME or (but and _related(seen, finding.evidence)))
     }
     return max(scores, key=lambda name: scores[name], default="")
 
 
+def _related(one: Sequence[Evidence], other: Sequence[Evidence]) -> bool:
+    """Return True if two findings need the same switches, or have symptoms in common: at least SHARED_MIN of them."""
+    return _need_the_same(one, other) or len(_symptoms(one) & _symptoms(other)) >= SHARED_MIN
+
+
+def _symptoms(seen: Sequence[Evidence]) -> set[tuple[str, str]]:
+    return {(each.signature, each.relation) for each in seen}
+
+
 def _need_the_same(one: Sequence[Evidence], other: Sequence[Evidence]) -> bool:
-    """Return True if the switches that all traces of one finding need are those of another one, or some of them."""
+    """Return True if the switches that all traces of one finding need are those of another one, or some of them.
+
+    Numbers may differ. Of names (a cache mode, a runner) both findings need at least one in common.
+    """
     first, second = _needed_by_all(one), _needed_by_all(other)
-    return min(len(first), len(second)) >= SWITCHES_MIN and (first <= second or second <= first)
+    both = first.keys() & second.keys()
+    if len(both) < max(SHARED_MIN, min(len(first), len(second))):
+        return False
+    return all(
+        not first[name].isdisjoint(second[name]) or all(value.isdecimal() for value in first[name] | second[name])
+        for name in both
+    )
 
 
-def _needed_by_all(seen: Sequence[Evidence]) -> set[str]:
-    """Return the switches that every trace with complete evidence needs."""
-    needed = [set(each.switches) for each in seen if each.complete]
-    return set.intersection(*needed) if needed else set()
+def _needed_by_all(seen: Sequence[Evidence]) -> dict[str, set[str]]:
+    """Return the switches that every trace with complete evidence needs, with the values that they have."""
+    needed = [each.switches for each in seen if each.complete]
+    names = set.intersection(*map(set, needed)) if needed else set()
+    return {name: {switches[name] for switches in needed} for name in names}
 
 
 def joined(known: FindingEvidence | None, more: Sequence[Evidence]) -> FindingEvidence:

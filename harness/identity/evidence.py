@@ -24,8 +24,9 @@ class Place(Struct, frozen=True):
 
     file      relative to the engine's import root, such as "vllm/v1/core/sched/scheduler.py"
     function  its qualified name in that file
-    line      the line at which failing and passing runs part, 0 for a returned value
-    score     its share of the votes of the passing neighbours (`spectrum`), 0 to 1
+    line      the line at which failing and passing runs part, 0 for a returned value; if they do not part there, the
+              first line that the failing run executed
+    score     its share of the evidence (`spectrum`), 0 to 1
     """
 
     file: str

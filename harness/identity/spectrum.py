@@ -1,19 +1,30 @@
 """The place in the engine's code where a failing run and its nearest passing neighbours part.
 
-A function *decides* if both runs reach one of its lines (or its entry) and go on at different lines from there. Code
-that only one of them reaches is a consequence of a decision before it. Returned values (None, False, True, zero,
+There are two sources of evidence, paths and values, with half of the score each; if one names no function, the other
+has all of it.
+
+Paths: a function *decides* if both runs reach one of its lines (or its entry) and go on at different lines from there.
+Code that only one of them reaches is a consequence of a decision before it. Returned values (None, False, True, zero,
 another number) count only between runs that part nowhere else, since they travel through callers that decide nothing.
 
 Each passing neighbour has one vote, shared by the functions in which it decides otherwise: a neighbour that differs in
 two functions is stronger evidence than one that differs in sixty (nearest-neighbour queries, Renieris and Reiss 2003).
 A function of many lines is more likely to hold a defect than an accessor, so shares grow with the number of pairs of
-lines that the failing run executed in it. The score of a function is its share of all votes; its place is the line at
-which most of them fall, the earliest if there are several.
+lines that the failing run executed in it. Its place is the line at which most votes fall, the earliest if there are
+several.
+
+Values: data may be wrong on a path that passing runs take, too. A function is suspicious if it holds values of a kind,
+or two numbers in an order, that it holds in no passing neighbour (`explain.executed`): predicates of statistical
+debugging (Liblit et al. 2005) that are true in the failing run alone. These functions share one vote, also by their
+size. A function that no neighbour calls is one of them. The place of a function without a decision is its first
+executed line.
 
 Tried and rejected: lines instead of pairs of lines (a condition on one line and the length of a loop do not show); all
 passing runs of a campaign instead of neighbours (every function of a rarely used feature is then suspicious); the
 Ochiai coefficient of each pair (one neighbour counts like another; the functions of one more new request come first);
 functions and lines count less if variants that still fail decide otherwise there, too (no gain on 20 causes of vLLM);
+kinds of arguments and of attributes of objects, the number of values that differ, and values that some neighbour lacks
+instead of all (no gain on 20 causes of vLLM);
 changing the engine's conditions one by one, to find those that silence the trace (minutes for each trace, few of them
 near the defect, and a wild change can crash the process).
 """
@@ -54,26 +65,49 @@ class Spectrum:
         self._points = {_point(arc) for arc in self._failing}
         self._last = max(self._failing.values(), default=0) + 1
         self._sizes = Counter(arc[:2] for arc in self._failing)
+        self._unseen = _unseen(failing, [run for run in passing if run])
 
     def places(self) -> tuple[Place, ...]:
         """Return the most suspicious functions; none without passing neighbours."""
+        decided, best = self._decided()
+        sources = [shares for shares in (decided, self._shares(self._unseen)) if shares]
+        scores = Counter[Function]()
+        for shares in sources:
+            scores.update({function: share / len(sources) for function, share in shares.items()})
+        at = self._entries() | best
+        ranked = sorted(scores, key=lambda function: (-scores[function], at[function][1]))[:PLACES]
+        return tuple(Place(*function, at[function][0], round(scores[function], 3)) for function in ranked)
+
+    def _decided(self) -> tuple[dict[Function, float], dict[Function, tuple[int, int]]]:
+        """Return the functions in which passing runs part from the failing one, with their shares of the votes; and the
+        line of each at which most of these fall, with its order in the failing run."""
         votes, lines = defaultdict[Function, float](float), defaultdict[tuple[Function, int], float](float)
         first: dict[tuple[Function, int], int] = {}
         for run in self._runs:
             decisions = self._decisions(run)
-            shares = {function: max(self._sizes[function], 1) ** SIZE for function, _ in decisions}
-            total = sum(shares.values())
+            shares = self._shares({function for function, _ in decisions})
             for function, share in shares.items():
-                votes[function] += share / total
-            for place in decisions:
-                lines[place] += shares[place[0]] / total
+                votes[function] += share / len(self._runs)
             for place, order in decisions.items():
+                lines[place] += shares[place[0]]
                 first[place] = min(order, first.get(place, order))
-        best: dict[Function, int] = {}
+        best: dict[Function, tuple[int, int]] = {}
         for function, line in sorted(lines, key=lambda place: (-lines[place], first[place])):
-            best.setdefault(function, line)
-        ranked = sorted(votes, key=lambda of: (-votes[of], first[of, best[of]]))[:PLACES]
-        return tuple(Place(*of, best[of], round(votes[of] / len(self._runs), 3)) for of in ranked)
+            best.setdefault(function, (line, first[function, line]))
+        return votes, best
+
+    def _entries(self) -> dict[Function, tuple[int, int]]:
+        """Return the first line that the failing run executed in each function, and its order."""
+        found: dict[Function, tuple[int, int]] = {}
+        for (file, function, _, line), order in sorted(self._failing.items(), key=lambda arc: arc[1]):
+            found.setdefault((file, function), (line, order))
+        return found
+
+    def _shares(self, functions: Iterable[Function]) -> dict[Function, float]:
+        """Return the share of each function in one vote."""
+        sizes = {function: max(self._sizes[function], 1) ** SIZE for function in functions}
+        total = sum(sizes.values())
+        return {function: size / total for function, size in sizes.items()}
 
     def votes(self) -> dict[str, float]:
         """Return the share of the votes of each line, as "file:function:line"; the sum is 1 unless lines are left out.
@@ -101,6 +135,19 @@ class Spectrum:
             place = (file, function), max(before, 0)
             decisions[place] = min(decisions.get(place, order), order)
         return decisions
+
+
+def _unseen(failing: Iterable[Executed], passing: Sequence[Iterable[Executed]]) -> set[Function]:
+    """Return the functions with a value in the failing run that they have in no passing one.
+
+    None without passing runs.
+    """
+    seen = defaultdict[Function, set[str]](set)
+    for run in passing:
+        for each in run:
+            seen[each.file, each.function].update(each.values)
+    values = {(each.file, each.function): set(each.values) for each in failing} if passing else {}
+    return {function for function, those in values.items() if those - seen[function]}
 
 
 def _point(arc: Arc) -> tuple[str, str, int]:

@@ -4,7 +4,7 @@ Fitted on the pairs of 190 failing traces of vLLM 0.33.0 (seeds 900 to 913) and 
 (`benchmarks/mixtures.py`, T1 to T20), all causes of equal weight: a logistic regression whose overlaps of facts are
 weighted, with a penalty on the logarithms of these weights (1e-3) that keeps a fact at 1 unless several causes speak
 against it. Rounded; fact weights between 0.8 and 1.25 are 1, and none is above 5. `CONTRADICTION`, `UNNEEDED`, `SAME`
-and `SAME_SWITCHES` were chosen afterwards with the figures of benchmarks/identity.md in view.
+and `SAME_RELATED` were chosen afterwards with the figures of benchmarks/identity.md in view.
 
 A fact with a large weight separates causes: rows that were preempted, graphs, a prompt beside a decode, a row that was
 left out of a step. One with a small weight is an accident of the trace: how many tokens a decode has, whether the
@@ -24,9 +24,9 @@ UNNEEDED = 2.0
 BIAS = -4.65
 SAME = 0.55
 """Mean likeness from which two groups of failing traces have one cause."""
-SAME_SWITCHES = 0.25
-"""The same for two findings that need the same switches, if these are at least SWITCHES_MIN."""
-SWITCHES_MIN = 2
+SAME_RELATED = 0.25
+"""The same for two findings that need the same switches, or show the same symptoms: at least SHARED_MIN of them."""
+SHARED_MIN = 2
 
 FACTS = {
     "own now was preempted": 5.0,

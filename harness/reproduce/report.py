@@ -141,7 +141,8 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
         yield from _story(case, explanation, has_picture, with_timeline)
     if case.places:
         yield "\n## Where to look\n"
-        yield "Functions in which the failing run parts from its nearest passing neighbors, and their share of it:\n"
+        yield "Functions in which the failing run takes another path than its nearest passing neighbors, or holds"
+        yield "values of a kind that none of them holds, with scores from 0 to 1:\n"
         for place in case.places[:PLACES_SHOWN]:
             yield f"* {markdown_code(f'{place.file}:{place.line}')} {markdown_code(place.function)}, {place.score:.2f}"
     yield "\n## Environment\n"
@@ -380,7 +381,7 @@ def _related(case: ReproCase, title: str) -> Iterator[str]:
     search = f"search{where} for {markdown_code(words)} before filing"
     # Numbers of issues become links in the repository where the report is filed.
     if numbers := public_reports(case.related):
-        yield f"Public reports, of this or of kin: {', '.join(numbers)}. The list may be old: {search}."
+        yield f"Public reports of this or a related bug: {', '.join(numbers)}. The list may be old: {search}."
     else:
         yield f"No public report is recorded. Please {search}."
     if not case.related:

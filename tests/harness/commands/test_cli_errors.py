@@ -306,6 +306,6 @@ def test_targets_of_a_long_list() -> None:
     known |= {f"hybrid:mutant-{number}": "a long title " * 12 for number in range(50)}
     wide, narrow = list(listing(known, 0)), list(listing(known, 80))
     assert len(wide) == len(narrow) == 3 + 2 + 50
-    assert wide.index("mutants of hybrid (50):") == 4
+    assert wide.index("variants of hybrid (50):") == 4
     assert max(map(len, narrow)) <= 80
     assert wide[-1].endswith("a long title")

@@ -12,6 +12,7 @@ from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.lockstep.state_catalogue import missing_states, required_oracles
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.registry import load_factory
+from msgspec import structs
 
 
 def test_the_skeleton_runs_clean_and_is_not_vacuous(
@@ -36,6 +37,10 @@ def test_the_skeleton_runs_clean_and_is_not_vacuous(
             assert outcome.violation is None, outcome.violation.message
             exercised.update(outcome.exercised)
             reached.update(outcome.reached)
+        # Its layout ignores the trace's groups: a trace without one of them would describe another engine.
+        config = load_trace(tmp_path / "some_new_engine/first.json").config
+        assert factory.supports(config) == ""
+        assert "one group of states" in factory.supports(structs.replace(config, groups=config.groups[1:]))
         assert all(exercised[oracle] for oracle in required_oracles(factory.capabilities))
         assert not missing_states(factory.capabilities, reached)
         assert importlib.import_module("some_new_engine.factory").make_factory("").name == "some_new_engine"

@@ -11,7 +11,7 @@ from hybridfuzz.harness.identity.compare import (
     same_cause,
 )
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
-from hybridfuzz.harness.identity.weights import SAME, SAME_SWITCHES
+from hybridfuzz.harness.identity.weights import SAME, SAME_RELATED
 from msgspec import structs
 
 PADDED = Evidence(
@@ -100,12 +100,43 @@ def test_findings_that_need_the_same_switches_join_earlier() -> None:
         origins=PADDED.origins[:1],
     )
     victim = structs.replace(victim, signature="S4-step-mamba-temporal")
-    assert SAME_SWITCHES < likeness(own, victim) < SAME
+    assert SAME_RELATED < likeness(own, victim) < SAME
     findings = {"own": FindingEvidence([own]), "victim": FindingEvidence([victim])}
     assert same_cause([victim], findings, but="victim") == "own"
     assert same_cause([victim], {"own": findings["own"]}) == ""
     single = structs.replace(own, switches={"runner": "v1"})
     assert same_cause([single], {"victim": findings["victim"]}, but="x") == ""
+    other = structs.replace(own, switches={"runner": "v1", "graphs": "none"})
+    assert likeness(other, victim) > SAME_RELATED
+    assert same_cause([other], {"victim": findings["victim"]}, but="x") == "", "they need another kind of graph"
+
+
+def test_findings_that_need_other_numbers_or_modes() -> None:
+    """Numbers of drafts may differ. Cache modes may not: T30 of benchmarks/mixtures.py lost a cause by that."""
+    three = variant(switches={"num_speculative_tokens": "3", "mamba_cache_mode": "all"})
+    one = variant(
+        switches={"num_speculative_tokens": "1", "mamba_cache_mode": "all"},
+        facts=("now graph",),
+        votes={"b.py:g:1": 1.0},
+        origins=PADDED.origins[:1],
+    )
+    one = structs.replace(one, signature="S4-step-mamba-temporal")
+    aligned = structs.replace(one, switches={"num_speculative_tokens": "1", "mamba_cache_mode": "align"})
+    assert SAME_RELATED < likeness(three, aligned) <= likeness(three, one) < SAME
+    findings = {"three": FindingEvidence([three])}
+    assert same_cause([one], findings, but="x") == "three"
+    assert same_cause([aligned], findings, but="x") == ""
+
+
+def test_findings_that_show_the_same_two_symptoms_join_earlier() -> None:
+    """One symptom in common is what two causes often have; two are more than chance."""
+    first = [variant(relation=each, switches={}) for each in ("reads zeros", "reads another state")]
+    second = [structs.replace(each, facts=("now graph",), votes={"a.py:f:2": 1.0}, origins=()) for each in first]
+    assert SAME_RELATED < alike(first, second) < SAME
+    findings = {"first": FindingEvidence(first)}
+    assert same_cause(second, findings, but="second") == "first"
+    assert same_cause(second[:1], findings, but="second") == ""
+    assert same_cause(second, findings) == "", "the group is no finding"
 
 
 def test_groups_are_compared_as_a_whole() -> None:

@@ -3,6 +3,7 @@
 from hybridfuzz.harness.explain.executed import RETURN, Executed
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence, Place
 from hybridfuzz.harness.identity.spectrum import PLACES, VOTES, Spectrum
+from msgspec import structs
 
 FAILING = (
     Executed("engine/sched.py", "schedule", ((0, 10, 1), (10, 11, 2), (11, 12, 3))),
@@ -64,8 +65,28 @@ def test_a_returned_value_counts_only_if_no_line_differs() -> None:
     assert "is_decode" not in {place.function for place in Spectrum(failing, [passing]).places()}
 
 
+def test_data_that_is_wrong_on_the_same_path_is_suspicious() -> None:
+    """With paths alone the fixed functions of 8 of 20 causes of vLLM were among the first five, with values of 11."""
+    failing = tuple(structs.replace(each, values=("done: True", "a < b")) for each in FAILING)
+    usual = tuple(structs.replace(each, values=("done: False", "a < b")) for each in FAILING)
+    wrong = structs.replace(failing[0], values=("done: False", "a < b"))
+    [place] = Spectrum((wrong, failing[1]), [usual]).places()
+    assert (place.function, place.line, place.score) == ("execute", 5, 1.0)
+    assert Spectrum((wrong, failing[1]), [usual, failing]).places() == ()
+
+
+def test_paths_and_values_have_half_of_the_score_each() -> None:
+    usual = tuple(structs.replace(each, values=("done: False",)) for each in NEAR)
+    schedule, execute = (structs.replace(each, values=("done: False",)) for each in FAILING)
+    failing = (schedule, structs.replace(execute, values=("done: True",)))
+    scores = {place.function: place.score for place in Spectrum(failing, [usual]).places()}
+    assert scores == {"execute": 0.75, "schedule": 0.25}
+    assert Spectrum(failing, [usual]).votes() == Spectrum(FAILING, [NEAR]).votes()
+
+
 def test_without_a_passing_run_nothing_is_suspicious() -> None:
-    assert Spectrum(FAILING, []).places() == ()
+    valued = [structs.replace(each, values=("done: True",)) for each in FAILING]
+    assert Spectrum(FAILING, []).places() == Spectrum(valued, [()]).places() == ()
     assert Spectrum(FAILING, []).votes() == {}
 
 

@@ -264,7 +264,7 @@ def test_known_reports_are_listed_and_a_search_is_named() -> None:
     assert "No public report is recorded. Please search in `https://example.org/issues` for " in text
     assert "`mamba dummy run data parallel`" in text
     text = report(structs.replace(case, related=[RelatedEntry("entry", "engine #123, not #abc")]))
-    assert "Public reports, of this or of kin: #123. " in text
+    assert "Public reports of this or a related bug: #123. " in text
     assert "* `entry`: engine #123, not \\#abc\n" in text
 
 
