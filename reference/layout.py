@@ -98,7 +98,8 @@ class Layout:
                  hit can use; 0 for each block as soon as it is computed
     eagle        the groups that `eagle_drop` is about, None for `eagle_groups`' rule
     resume_drops number of tokens at the end of a session's turn that the next turn leaves out
-    loads_complete_hits  a load from outside the pool also brings what local attention lacks of the hit before it
+    loads_complete_hits  a load from outside the pool also brings what local attention, or a drafter's, lacks of the hit
+                 before it
     keeps_every_state  the state at each boundary is published; False where an engine keeps a selection of its own
     """
 

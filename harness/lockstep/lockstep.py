@@ -112,13 +112,17 @@ class Lockstep:
         return record_violation(self.context, error, fault, type(target).__module__)
 
     def _happen(self, event: Event) -> Violation | None:
-        context = self.context
+        context, before, planned = self.context, self.context.before, None
         self._effect = None
         self._effect = effect = self.target.apply(event)
         for record in effect.records:
+            if isinstance(record, Planned):
+                # An engine may take several steps in one event. What is known of the pool between them is the plan.
+                context.before, planned = (planned or before), record.view
             violation = self._record(record)
             if violation:
                 return violation
+        context.before = before
         view = self.target.view()
         confirm(event, context.reference, view, effect.refused, self._names)
         confirm_batch(event, context.reference, context.before, effect.refused, self.config, self._names)

@@ -1,6 +1,7 @@
 """Findings for exceptions: whose fault it is, the exception's type and the innermost function.
 
     CRASH    the engine raised (where nothing tells engine and adapter apart: the target)
+    HANG     the adapter reports that the engine makes no progress inside an event (`EngineStalled`)
     ADAPTER  the adapter raised: of all frames of the two, the innermost one is in the adapter
     RECORD   hybridfuzz raised while it processed what the target reported: the finding names the malformed field
 
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from ...targets.base.protocol import EngineError
+from ...targets.base.protocol import EngineError, EngineStalled
 from ..oracles.base import Context
 from ..quoting import DETAILS_MAX, clean, one_line
 from ..traces.violation import Violation, cleaned
@@ -77,12 +78,17 @@ def crash_violation(context: Context | None, error: Exception, engine: tuple[str
     function = frame.name if frame else ""
     text = text_of(error)
     what = one_line((text.splitlines() or [""])[0], FIRST_LINE_MAX)
+    field = f"{type(error).__name__}-{function}".strip("-<>")
+    message = f"{oracle}: the {name} raised {type(error).__name__}: {what} at {where} ({_when(context)})"
+    stalled = isinstance(error, EngineStalled)
+    if stalled:
+        oracle, field, message = "HANG", "no-progress", f"HANG: {what} ({_when(context)})"
     return cleaned(
         Violation(
             oracle=oracle,
-            field=f"{type(error).__name__}-{function}".strip("-<>"),
-            message=f"{oracle}: the {name} raised {type(error).__name__}: {what} at {where} ({_when(context)})",
-            expected="no exception",
+            field=field,
+            message=message,
+            expected="progress" if stalled else "no exception",
             observed=_formatted(error, text),
             step=context.step if context else -1,
             event=context.event_index if context else 0,

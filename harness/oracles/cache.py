@@ -306,7 +306,8 @@ class HitValidity(Oracle):
 
 def _is_completed(context: Context, row: PlannedRow, index: int) -> bool:
     """Return True if a load brings what a group lacks of a row's hit."""
-    return context.layout.loads_complete_hits and row.external > 0 and context.layout.groups[index].is_local
+    group = context.layout.groups[index]
+    return context.layout.loads_complete_hits and row.external > 0 and (group.is_local or group.shift > 0)
 
 
 class Commit(Oracle):

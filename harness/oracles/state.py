@@ -10,6 +10,7 @@ from ...reference.request import Life
 from ...targets.base.observe import (
     Content,
     Forward,
+    Planned,
     SlotContent,
     SlotRead,
     StateContent,
@@ -33,6 +34,12 @@ class Continuation(Oracle):
         super().__init__()
         self._reads: set[tuple[int, int, int, str]] = set()
         """Row, group, layer and part of the states that the present forward read."""
+        self._hits: dict[str, int] = {}
+        """Request -> tokens of the hit at its last admission."""
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        self._hits.update((row.name, row.hit) for row in planned.rows if row.anew)
+        return None
 
     def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
         life = context.lives[read.row]
@@ -110,14 +117,16 @@ class Continuation(Oracle):
     def _accept_others(
         self, context: Context, life: Life, read: SlotRead, observed: list[int], wanted: Sequence[int]
     ) -> None:
-        """Accept the last slots of blocks that another request wrote: they depend on a token that no key covers.
+        """Accept the last slots of blocks that another request wrote, or an earlier turn of this one if its block was
+        hit: they depend on a token that no key covers.
 
         Of two blocks with one key a hit may use either. The drafter's proposals are worse then, the output is not.
         """
         group, facts = context.layout.groups[read.group], context.reference.ledger.facts
         for column, block in enumerate(read.blocks):
             end = (column + 1) * group.block_size
-            if end <= len(wanted) and block in facts and facts[block].owner != life.name:
+            is_hit = end <= self._hits.get(life.name, 0)
+            if end <= len(wanted) and block in facts and (is_hit or facts[block].owner != life.name):
                 observed[end - group.shift : end] = wanted[end - group.shift : end]
 
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:

@@ -3,7 +3,9 @@
 environment   variables on an allow list, so that a target never sees tokens of the CI job that runs it: PATH, LANG,
               LC_*, TZ, PYTHON*, LD_*, compilers, and what CUDA, Triton, Torch, OpenMP, BLAS, NCCL, Hugging Face, vLLM,
               SGLang and sanitizers read. A variable with TOKEN, KEY, SECRET, PASSWORD, CREDENTIALS or AUTH in its name
-              does not pass, whatever it begins with. HYBRIDFUZZ_PASS_ENV="A,B" passes more, by name.
+              does not pass, whatever it begins with. HYBRIDFUZZ_PASS_ENV="A,B" passes more, by name. PYTHONHASHSEED
+              is 0 unless it is set: an engine that frees blocks in the order of a set of names (vLLM, for transfers
+              that ended in one step) would have other block ids in each process.
 home          HOME, TMPDIR and the XDG folders are in a temporary folder that is removed with the worker. Compiled
               kernels are kept in one shared folder below the cache of hybridfuzz.
 network       on Linux, where unprivileged user namespaces are permitted: a network namespace of its own with nothing
@@ -77,7 +79,7 @@ def environment(ours: Mapping[str, str], launch: Mapping[str, str], home: Path, 
     """
     more = frozenset(name.strip() for name in ours.get(MORE, "").split(","))
     passed = {name: value for name, value in ours.items() if passes(name, more)}
-    return {**_shared(ours, cached), **passed, **_private(home), **launch}
+    return {**_shared(ours, cached), "PYTHONHASHSEED": "0", **passed, **_private(home), **launch}
 
 
 def _shared(ours: Mapping[str, str], cached: Path | None) -> dict[str, str]:

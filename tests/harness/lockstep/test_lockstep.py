@@ -11,6 +11,7 @@ from hybridfuzz.harness.lockstep.lockstep import Lockstep
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Delivered, Effect, Forward, ForwardRow, Planned, PlannedRow, Record
 from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.proxy import TargetProxy
 from hybridfuzz.targets.base.trace import (
     Abort,
     AnyEvent,
@@ -71,6 +72,27 @@ def test_events_on_ended_requests_change_nothing() -> None:
     noisy = run_trace(CLEAN, make_trace(*plain[:8], *noise, *plain[8:], *noise))
     assert bare.violation is noisy.violation is None
     assert (bare.digest, bare.steps) == (noisy.digest, noisy.steps)
+
+
+class TwoStepsAtOnce(TargetProxy):
+    """Takes two steps for each step event, as an engine that waits for transfers does."""
+
+    def apply(self, event: Event) -> Effect:
+        first = super().apply(event)
+        if not isinstance(event, Step):
+            return first
+        return replace(first, records=[*first.records, *super().apply(event).records])
+
+
+def test_a_step_is_judged_by_the_plan_before_it_in_the_same_event() -> None:
+    """The second request hits the state that the first step of the event has written. (Seen with a KV connector on
+    vLLM: S5, an early hit.)"""
+    trace = make_trace(arrive("r0", 16, new=1), arrive("r1", 20, new=1), Step(), max_num_seqs=1)
+    lockstep = Lockstep(TwoStepsAtOnce(CLEAN.open(trace.config)), trace.config, CLEAN.capabilities.observes)
+    for index, event in enumerate(trace.events):
+        assert lockstep.apply(event, index) is None, lockstep.violation
+    assert lockstep.steps == 2
+    assert lockstep.reached.counts["prefix hit"]
 
 
 def test_a_name_is_used_once() -> None:

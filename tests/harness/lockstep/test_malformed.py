@@ -134,7 +134,7 @@ def calls_back(function):
 """
 ADAPTER = """
 import some_engine
-from hybridfuzz.targets.base.protocol import EngineError
+from hybridfuzz.targets.base.protocol import EngineError, EngineStalled
 from hybridfuzz.targets.base.proxy import TargetProxy
 from hybridfuzz.targets.base.trace import Step
 
@@ -157,6 +157,8 @@ class Adapter(TargetProxy):
                 raise KeyError("the adapter's own")
             if MODE in ("stand-in", "bounds"):
                 some_engine.calls_back(stand_in)
+            if MODE == "stalls":
+                raise EngineStalled("the pause did not end within 9 steps")
             if MODE == "library":
                 some_engine.calls_back(parse)
             if MODE == "engine-library":
@@ -199,6 +201,7 @@ def violation_of(adapter: ModuleType, mode: str, engine: tuple[str, ...] = ("som
         ("adapter", "ADAPTER-step-KeyError-apply", "the adapter (some_adapter) raised KeyError"),
         ("stand-in", "ADAPTER-step-TypeError-stand_in", "the adapter (some_adapter) raised TypeError"),
         ("library", "ADAPTER-step-ValueError-parse", "the adapter (some_adapter) raised ValueError"),
+        ("stalls", "HANG-step-no-progress", "HANG: the pause did not end within 9 steps (event"),
         ("bounds", "CRASH-step-EngineError-stand_in", "the engine (some_engine) raised EngineError"),
         ("engine-library", "CRASH-step-StopIteration-calls_back", "the engine (some_engine) raised StopIteration"),
     ],

@@ -25,11 +25,12 @@ from hybridfuzz.targets.base.trace import (
 )
 from hybridfuzz.targets.sglang.factory import SglangFactory
 from hybridfuzz.targets.vllm.factory import VllmFactory
+from hybridfuzz.targets.vllm.release import Release
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 FILES = sorted(path.relative_to(CORPUS).as_posix() for path in CORPUS.rglob("*.json"))
 HYBRID = load_factory("hybrid")
-FACTORIES: tuple[TargetFactory, ...] = (HYBRID, VllmFactory("vllm"), SglangFactory("sglang"))
+FACTORIES: tuple[TargetFactory, ...] = (HYBRID, VllmFactory("vllm", Release()), SglangFactory("sglang"))
 PLAIN_SGLANG = SglangFactory("sglang")
 PLAIN_SGLANG.capabilities = msgspec.structs.replace(PLAIN_SGLANG.capabilities, max_speculative_tokens=0)
 CONFIG = Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)))

@@ -87,6 +87,12 @@ def test_caches_are_shared_and_named(tmp_path: Path) -> None:
     )
 
 
+def test_sets_have_one_order_in_all_workers(tmp_path: Path) -> None:
+    """A trace's digest depended on the process, where vLLM frees blocks in the order of a set of names."""
+    assert environment({}, {}, tmp_path, None)["PYTHONHASHSEED"] == "0"
+    assert environment({"PYTHONHASHSEED": "7"}, {}, tmp_path, None)["PYTHONHASHSEED"] == "7"
+
+
 def test_only_a_home_of_ours_is_removed(tmp_path: Path) -> None:
     remove_home(tmp_path)
     assert tmp_path.exists()
