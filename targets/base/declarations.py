@@ -48,7 +48,13 @@ def fault(capabilities: Capabilities) -> str:
         convert({name: _plain(value) for name, value in structs.asdict(capabilities).items()}, Capabilities)
     except ValidationError as error:
         return str(error)
-    return _contradiction(capabilities) or _bad_option(capabilities) or _bad_with_option(capabilities)
+    return (
+        _contradiction(capabilities)
+        or _bad_option(capabilities)
+        or _bad_value(capabilities, "documents")
+        or _bad_value(capabilities, "features_with")
+        or _lacks_feature(capabilities)
+    )
 
 
 def _bad_events(events: Set[str]) -> str:
@@ -87,31 +93,37 @@ def _bad_option(capabilities: Capabilities) -> str:
     return ""
 
 
-def _bad_with_option(capabilities: Capabilities) -> str:
-    """Return the fault of what holds beside a value of an option."""
-    for field in ("excludes", "documents"):
-        for name, declared in getattr(capabilities, field).items():
-            values = {*capabilities.options.get(name, ()), *capabilities.accepts.get(name, ())}
-            if not values:
-                return f"{field} has {name!r}; {_hint(name, {*capabilities.options, *capabilities.accepts})}"
-            if unknown := [value for value in declared if value not in values]:
-                return f"{field} has {name}={unknown[0]}; {_hint(unknown[0], values)}"
-    for name, tags_of in capabilities.excludes.items():
-        for value, tags in tags_of.items():
-            for tag in sorted(tags - capabilities.events):
-                return f"excludes has {tag!r} with {name}={value}; {_hint(tag, capabilities.events)}"
-            if reason := _bad_events(capabilities.events_with({name: value})):
-                return f"with {name}={value} {reason}"
+def _bad_value(capabilities: Capabilities, field: str) -> str:
+    """Return the fault of a field that maps options and their values to what belongs to them."""
+    declared: Mapping[str, Mapping[str, object]] = getattr(capabilities, field)
+    for name, by_value in declared.items():
+        values = {*capabilities.options.get(name, ()), *capabilities.accepts.get(name, ())}
+        if not values:
+            return f"{field} has {name!r}; {_hint(name, {*capabilities.options, *capabilities.accepts})}"
+        for value in by_value:
+            if value not in values:
+                return f"{field} has {name}={value}; {_hint(value, values)}"
+    return ""
+
+
+def _lacks_feature(capabilities: Capabilities) -> str:
+    """Return the fault of a value of an option that needs a feature which the target does not have."""
     for name, documents_of in capabilities.documents.items():
         for value, documents in documents_of.items():
             for document in documents:
                 if missing := features_of([document]) - capabilities.features:
                     return f"documents has {document!r} with {name}={value}, but features has no {min(missing)!r}"
+    for name, features_of_value in capabilities.features_with.items():
+        for value, features in features_of_value.items():
+            for feature in sorted(features - capabilities.features):
+                return f"features_with has {feature!r} with {name}={value}, but features does not"
     return ""
 
 
 def _plain(value: object) -> object:
     """Return sets as sorted lists, so that messages do not depend on their order."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
     return sorted(value) if isinstance(value, frozenset | set) else value
 
 

@@ -1,9 +1,9 @@
 """Content outside of an engine's pool, as a KV connector's store has it: keys, and what a load must bring.
 
 A hit of L tokens in the pool is extended by a load to L + E tokens if the store has every attention block after L and
-every state at exactly L + E; with `Layout.loads_complete_hits` also every block of local attention that the request
-still attends to, since its groups may lack blocks of the hit. A state cannot be assembled from parts: in a model with
-states, attention content alone is no hit.
+every state at exactly L + E; with `Layout.loads_complete_hits` also every block of local attention, or of a drafter's,
+that the request still attends to, since these groups may lack blocks of the hit. A state cannot be assembled from
+parts: in a model with states, attention content alone is no hit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def keys_to_load(layout: Layout, index: int, tags: Sequence[int], local: int, to
     if group.kind == "mamba":
         return [Key(index, total, tags[total])]
     size = group.block_size
-    computed = 0 if group.is_local and layout.loads_complete_hits else local
+    computed = 0 if layout.loads_complete_hits and (group.is_local or group.shift) else local
     first = max(computed // size, first_attended(group, total) // size)
     return [Key(index, depth, tags[depth]) for depth in range((first + 1) * size, total + 1, size)]
 

@@ -23,6 +23,11 @@ class EngineError(RuntimeError):
     bounds, say. It counts as an exception of the engine, although the adapter raises it."""
 
 
+class EngineStalled(EngineError):
+    """The engine does not end what an adapter waits for inside one event. The finding is a HANG, as without a bound on
+    that wait, but needs no time limit."""
+
+
 Usual = Literal["chunked-prefill", "preemption", "zeroing", "drafts-past-end"]
 """Features that a target has unless it lists them in `Capabilities.lacks`."""
 Observation = Literal[
@@ -32,7 +37,7 @@ Observation = Literal[
 """Words of `Capabilities.observes`: each enables the oracles that need it (docs/reference/capabilities.md)."""
 Feature = Literal[
     "pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks", "async-loads", "failing-loads",
-    "held-for-transfer", "images", "adapters",
+    "held-for-transfer", "sync-loads", "images", "adapters",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
@@ -57,8 +62,9 @@ class Capabilities(Struct, frozen=True):
     options      the target's own switches and their values, drawn per trace. A value that is listed several times is
                  drawn more often, and is the usual one: a configuration that is refused falls back to it
     accepts      further values of switches: a trace may have them, but they are not drawn
-    excludes     switch -> value -> event tags that are not drawn with it; a trace may have them
     documents    switch -> value -> documents that prompts are drawn from with it, instead of plain ones
+    features_with  switch -> value -> features that the target has only with it, or with another value that lists them:
+                 a campaign that fixes the switch to a value without them does not have to reach their states
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
                  same on every machine
     traces_per_configuration  consecutive traces that share a configuration: for engines that are expensive to build and
@@ -66,8 +72,9 @@ class Capabilities(Struct, frozen=True):
     features     what else the target has. "block-tables": all groups draw blocks from one pool and name them in tables;
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
                  drawn, and states of a pool are not required. "padding", "stores", "partial-hits", "snapshots",
-                 "held-for-transfer" and "failing-loads" make reached states required; so does "async-loads", which also
-                 makes the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests
+                 "held-for-transfer", "sync-loads", "images" and "failing-loads" make reached states required; so does
+                 "async-loads", which also makes the workload draw delays of loads; "chunks" makes it draw chunk limits
+                 for single requests
     engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an
                  exception is the engine's if the innermost frame of engine and adapter is theirs, else the adapter's.
                  Without any the two cannot be told apart
@@ -93,8 +100,8 @@ class Capabilities(Struct, frozen=True):
     max_model_len: int = 96
     options: dict[str, tuple[str, ...]] = {}
     accepts: dict[str, tuple[str, ...]] = {}
-    excludes: dict[str, dict[str, frozenset[str]]] = {}
     documents: dict[str, dict[str, tuple[str, ...]]] = {}
+    features_with: dict[str, dict[str, frozenset[str]]] = {}
     traces_per_second: float = 4.0
     traces_per_configuration: int = 1
     features: frozenset[str] = frozenset()
@@ -105,11 +112,6 @@ class Capabilities(Struct, frozen=True):
     def has_pool(self) -> bool:
         """True if blocks come from a pool; False for plain caches."""
         return not self.features.isdisjoint({"pool", "block-tables"})
-
-    def events_with(self, options: Mapping[str, str]) -> frozenset[str]:
-        """Return the tags of the events that are drawn with these options of a configuration."""
-        excluded = (tags.get(options.get(name, "")) for name, tags in self.excludes.items())
-        return self.events.difference(*(tags for tags in excluded if tags))
 
     def documents_with(self, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the documents that prompts are drawn from with these options of a configuration."""

@@ -4,9 +4,13 @@ Replaced are the layers (they compute tags, `layers`), the drafter (`drafter`) a
 small Triton kernels (`interpreter`). Everything that moves block ids around is vLLM's own.
 
     environment     the engine's releases and the environment of its workers
-    factory         capabilities; opens one engine per trace
+    release         what a release has
+    factory         capabilities of a release; opens one engine per trace
     options         the options of a trace
-    compat          every difference between vLLM releases, found by feature detection
+    features        what a release has and how it computes, found by feature detection
+    compat          one function for each thing that releases do in different ways
+    wrapping        helpers to wrap and replace functions
+    as_on_gpu       replacements of what a CPU or shadow layers cannot run as it is
     old_releases    what only releases before 0.28 need: platform, stand-ins for CUDA, V1 runner
     configuration   a trace's configuration as a `VllmConfig`
     layout          the cache that vLLM built, in the reference's terms
@@ -35,5 +39,6 @@ small Triton kernels (`interpreter`). Everything that moves block ids around is 
     confirmation    forms of a failing trace that real models can run, and what they compute
     repro           stand-alone reproducers; repro_engine is the engine that they inline
 
-Only `factory`, `options`, `deployment`, `confirmation` and `repro` may be imported where vLLM is not installed.
+Only `release`, `factory`, `options`, `deployment`, `confirmation` and `repro` may be imported where vLLM is not
+installed.
 """

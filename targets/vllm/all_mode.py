@@ -13,8 +13,8 @@ Follows three kernels, each of which stores by a rule of its own:
                  a block, counted from the first token of the chunk; since then `cu_chunk_seqlen_p` names their ends.
                  Step j stores to the column of the first token + j, the last step to that of the last token
 
-A packaged patch (corpus/vllm/fixes) may correct a rule of the convolution; `compat.window_rules` returns those that the
-source follows.
+A packaged patch (corpus/vllm/fixes) may correct a rule of the convolution; `features.window_rules` returns those that
+the source follows.
 
 With drafts (Mamba 2) the state after each token goes to the columns from that of the last token on; the next step reads
 the one of the last accepted token. The window stays in one block: read from the column of the last computed token at
@@ -34,7 +34,7 @@ _PROGRAM = 8
 """Tokens of one program of the convolution (`BLOCK_M`)."""
 
 RULES = frozenset({"source", "programs", "computed"})
-"""The rules of the convolution in vLLM as released: `compat.window_rules`."""
+"""The rules of the convolution in vLLM as released: `features.window_rules`."""
 
 Stored = tuple[int, int]
 """Column, and tokens of the row folded in."""

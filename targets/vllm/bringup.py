@@ -25,24 +25,26 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from ..base.protocol import TargetError
 from ..base.trace import Config, Group
-from . import compat, graphs, hooks, old_releases
+from . import as_on_gpu, compat, features, graphs, hooks, old_releases
 from .configuration import block_size, configure, head_size, layer_groups
 from .contracts import contract
-from .drafter import Drafter, Speculator, device_proposer, ngram_proposer
+from .drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
 from .hooks import Recorder
 from .layers import ShadowAttention, ShadowModel
 from .layout import layout_of
 from .options import (
     drafts_on_device,
+    has_adapters,
     has_graphs,
     has_peer,
     is_v2,
+    options_of,
     reports_all,
     stages,
-    state_parts,
     windows_are_last,
 )
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
+from .wrapping import replaced
 
 _CPU = torch.device("cpu")
 _MEMORY = 1 << 30
@@ -78,8 +80,8 @@ def prepare_process() -> None:
     hooks.install()
     graphs.prepare_process()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.
-    compat.copy_in_one_tile()
-    compat.sample_in_torch()
+    as_on_gpu.copy_in_one_tile()
+    as_on_gpu.sample_in_torch()
     # The only compiled operator on the greedy path of the V1 runner.
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
     # The rendezvous has one participant. Its file is deleted now, since a worker may be killed at any time.
@@ -105,7 +107,6 @@ class Engine:
         self.config = config
         self.is_v2 = is_v2(config)
         self.recorder = Recorder()
-        self.recorder.parts = state_parts(config)
         self._draft_layers: list[Any] = []
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process()
@@ -116,18 +117,20 @@ class Engine:
         # vLLM collects garbage to measure the memory of a loaded model, which would take most of the start-up time.
         with (
             set_current_vllm_config(vllm_config),
-            compat.replaced((gc, "collect", lambda *_: 0)),
+            replaced((gc, "collect", lambda *_: 0)),
             self._as_one_of_two(),
         ):
             model = self._build_model()
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
+            if has_adapters(config) and has_graphs(config):
+                self._capture_with_adapters()
             plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
-            if compat.has_connectors():
+            if features.has_connectors():
                 kv_connector().begin_worker(vllm_config, plan.worker)
-            with compat.replaced(*compat.without_replay_kernel()):
+            with replaced(*as_on_gpu.without_replay_kernel()):
                 self.runner.initialize_kv_cache(plan.worker)
-            if config.options.get("metadata", "each") == "shared":
-                compat.share_state_indices(self.runner)
+            if options_of(config).metadata == "shared":
+                as_on_gpu.share_state_indices(self.runner)
             self.cache_config = plan.worker
             compat.prepare_zeroing(self.runner, plan.worker)
             self.layers = [*model.layers, *self._draft_layers]
@@ -149,21 +152,16 @@ class Engine:
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
         self.worker.ranks = ranks
-        self.recorder.worker = self.worker
-        self.inputs = self._take_inputs()
-        self.recorder.attention_layers = [layer for layer in self.layers if isinstance(layer, ShadowAttention)]
-        self.recorder.group_layers = [group.layers for group in self.layout.groups]
-        self.recorder.page_slots = [
-            group.block_size if group.kind == "attention" else 0 for group in self.layout.groups
-        ]
-        if config.mamba_cache_mode == "align":
-            self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
+        self.inputs = self.worker.inputs = self._take_inputs()
+        attention_layers = [layer for layer in self.layers if isinstance(layer, ShadowAttention)]
+        mamba_block_size = vllm_config.cache_config.mamba_block_size
+        self.recorder.attach(config, self.layout, self.worker, attention_layers, mamba_block_size, self.inputs)
 
     def _build_scheduler(self, plan: Any) -> Any:
         config, vllm_config = self.config, self.vllm_config
         # The one worker here is the last stage of a pipeline; the others would only pass activations on.
         parallel = vllm_config.parallel_config
-        with compat.replaced((parallel, "pipeline_parallel_size", stages(config))):
+        with replaced((parallel, "pipeline_parallel_size", stages(config))):
             return vllm_config.scheduler_config.get_scheduler_cls()(
                 vllm_config=vllm_config,
                 kv_cache_config=plan.scheduler,
@@ -174,19 +172,25 @@ class Engine:
                 **compat.scheduler_arguments(plan),
             )
 
+    def _capture_with_adapters(self) -> None:
+        from .inputs import capture_with_adapters
+
+        capture_with_adapters(self.vllm_config, self.runner)
+
     def _take_inputs(self) -> Any:
         """Return what token ids stand for, None if for themselves."""
-        if self.config.options.get("inputs", "tokens") == "tokens":
+        if options_of(self.config).inputs == "tokens":
             return None
         from .inputs import Inputs
 
         inputs = Inputs(self.config, self.drafter.truths)
         inputs.prepare(self.scheduler, self.runner)
-        self.worker.inputs = self.recorder.inputs = inputs
         return inputs
 
     def _connect(self) -> Any:
-        return kv_connector().connect(self.vllm_config, self.config, self.recorder) if compat.has_connectors() else None
+        if not features.has_connectors():
+            return None
+        return kv_connector().connect(self.vllm_config, self.config, self.recorder, self.drafter.truths)
 
     def _as_one_of_two(self) -> AbstractContextManager[None]:
         if not has_peer(self.config):
@@ -201,7 +205,7 @@ class Engine:
             return graphs.Padding()
         from .peer import Peer
 
-        return Peer(self.runner, self.is_v2, compat.query_length(self.runner))
+        return Peer(self.runner, self.is_v2, graphs.query_length(self.runner))
 
     def _build_model(self) -> ShadowModel:
         return ShadowModel(
@@ -210,7 +214,7 @@ class Engine:
             self.config,
             layer_groups(self.config),
             contract(
-                self.config.options.get("mixer", "gdn"),
+                options_of(self.config).mixer,
                 self.config.conv_width,
                 self.config.mamba_cache_mode,
                 block_size(self.config, "mamba"),
@@ -223,7 +227,7 @@ class Engine:
 
         drafting = [group for group in self.config.groups if group.draft]
         speculator: Any = self._build_mtp(drafting[0]) if drafting else Speculator(self.drafter)
-        with compat.replaced((model_runner, "init_speculator", lambda *_: speculator)):
+        with replaced((model_runner, "init_speculator", lambda *_: speculator)):
             runner = CPUModelRunner(self.vllm_config, _CPU)
             compat.load_v2_model(runner, model)
         speculator.runner = runner
@@ -243,27 +247,26 @@ class Engine:
         proposer = ngram_proposer(self.drafter, self)
         old_releases.stand_in_for_ngram(proposer)  # the real module needs numba
         early = ((gpu_model_runner, "NgramProposer", proposer),) if hasattr(gpu_model_runner, "NgramProposer") else ()
-        with compat.replaced(
+        with replaced(
             (cpu_model_runner, "get_model", lambda **_: model),
             *early,
             *self._drafting_on_device(),
-            *compat.apart_buffers(self.config.async_depth > 0),
+            *as_on_gpu.apart_buffers(self.config.async_depth > 0),
         ):
             runner = old_releases.v1_runner()(self.vllm_config, _CPU)
             runner.load_model()
-        if drafts_on_device(self.config):
-            # vLLM leaves this buffer uninitialized, and reads it before the first batch that its drafter handles.
-            runner._num_valid_draft_tokens_cpu.fill_(self.config.num_speculative_tokens)
+        set_draft_counts(runner, self.config)
         return runner
 
     def _drafting_on_device(self) -> Sequence[tuple[Any, str, Any]]:
-        """Return the replacements that a drafter on the device needs, as for `compat.replaced`."""
+        """Return the replacements that a drafter on the device needs, as for `replaced`."""
         if not drafts_on_device(self.config):
             return ()
         from vllm.v1.worker import gpu_model_runner
 
         proposer = device_proposer(self.drafter, self, gpu_model_runner.NgramProposerGPU)
-        return (gpu_model_runner, "NgramProposerGPU", proposer), (torch, "zeros", compat.without_pinning(torch.zeros))
+        zeros = as_on_gpu.without_pinning(torch.zeros)
+        return (gpu_model_runner, "NgramProposerGPU", proposer), (torch, "zeros", zeros)
 
     def _attach_layers(self, cache_config: Any) -> None:
         layers = self.vllm_config.compilation_config.static_forward_context

@@ -1,7 +1,7 @@
 """Translates a trace's configuration to a `VllmConfig`, as the platform would choose it for a small GPU.
 
 vLLM derives block sizes, padding and graph sizes from the model and the device. Here they come from the trace, and are
-set after vLLM has validated the rest. Differences between releases are in `compat`.
+set after vLLM has validated the rest. Differences between releases are in `compat` and `features`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from vllm.config import (
 
 from ...reference.layout import cdiv
 from ..base.trace import Config, Group
-from . import compat
+from . import as_on_gpu, compat, features
 from .options import (
     PREFILL_INTERVAL,
     drafts_on_device,
     has_graphs,
+    options_of,
     reports_all,
     ring_entries,
     schedules_asynchronously,
@@ -63,7 +64,7 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
         cache_config=cache_config,
         scheduler_config=scheduler,
         device_config=DeviceConfig("cpu"),
-        speculative_config=_speculation(config, model, is_v2) if k else None,
+        speculative_config=speculation(config, model, as_eagle=drafts_as_eagle(config, is_v2)) if k else None,
     )
     try:
         vllm_config = make()
@@ -82,7 +83,7 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
     vllm_config.scheduler_config.async_scheduling = schedules_asynchronously(config)
     _set_block_sizes(config, vllm_config.cache_config)
     if ring_entries(config):
-        compat.replay_inputs(vllm_config, ring_entries(config))
+        as_on_gpu.replay_inputs(vllm_config, ring_entries(config))
     if has_graphs(config):
         set_graph_sizes(config, vllm_config.compilation_config)
     if reports_all(config):
@@ -104,7 +105,7 @@ def scheduler_config(config: Config) -> SchedulerConfig:
     # The size of the buffers. The budget of a step is set before each schedule().
     tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (config.num_speculative_tokens + 1))
     spaced: dict[str, Any] = {}
-    if config.options.get("prefills", "eager") == "spaced":
+    if options_of(config).prefills == "spaced":
         spaced = {"prefill_schedule_interval": PREFILL_INTERVAL, "long_prefill_token_threshold_adaptive": True}
     return SchedulerConfig(
         max_num_batched_tokens=tokens,
@@ -126,8 +127,7 @@ def block_size(config: Config, kind: str) -> int:
 
 def hash_unit(config: Config) -> int:
     """Return the tokens per key of the prefix cache."""
-    asked = int(config.options.get("prefix_match_unit", "0"))
-    return asked or config.hash_block_size
+    return options_of(config).prefix_match_unit or config.hash_block_size
 
 
 def layer_groups(config: Config) -> list[Group]:
@@ -155,13 +155,13 @@ def head_size(config: Config, size: int) -> int:
 def drafts_as_eagle(config: Config, is_v2: bool) -> bool:
     """Return True if the drafter passes as MTP: the last matched block of a hit is then computed again."""
     has_own = any(group.draft for group in config.groups)
-    return config.eagle_block_drop or has_own or (is_v2 and compat.is_v2_drafting_as_eagle())
+    return config.eagle_block_drop or has_own or (is_v2 and features.is_v2_drafting_as_eagle())
 
 
-def _speculation(config: Config, model: Any, is_v2: bool) -> SpeculativeConfig:
-    as_eagle = drafts_as_eagle(config, is_v2)
+def speculation(config: Config, model: Any, *, as_eagle: bool) -> SpeculativeConfig:
+    """Return the speculative part of the configuration, for a drafter with or without EAGLE's rules."""
     # Lookahead hashes cover tokens behind their block: they replace the drop by a condition that no key shows.
-    legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
+    legacy = {"disable_lookahead_block_hashes": True} if features.has_lookahead_hashes() else {}
     return SpeculativeConfig(
         **legacy,
         method="mtp" if as_eagle else "ngram_gpu" if drafts_on_device(config) else "ngram",
@@ -186,12 +186,12 @@ def _set_block_sizes(config: Config, cache_config: Any) -> None:
         cache_config.mamba_cache_mode = config.mamba_cache_mode
     cache_config.mamba_page_size_padded = page_words(config) * 8
     cache_config.num_gpu_blocks_override = config.num_blocks
-    if config.options.get("prefix_match_unit", "0") != "0":
+    options = options_of(config)
+    if options.prefix_match_unit:
         cache_config.prefix_match_unit = hash_unit(config)
-    retention = config.options.get("retention", "dense")
-    if retention == "dense":
+    if options.retention == "dense":
         compat.retain_every_boundary(cache_config)
-    if retention == "junctions":
+    if options.retention == "junctions":
         cache_config.enable_mamba_shared_prefix_checkpoint = True
     assert getattr(cache_config, "mamba_cache_mode", config.mamba_cache_mode) == config.mamba_cache_mode
 

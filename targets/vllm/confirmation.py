@@ -16,6 +16,7 @@ from ..base.confirmation import ALONE, Rows
 from ..base.protocol import TargetError
 from ..base.trace import Step, Trace
 from .gpu.scaling import candidates
+from .options import options_of
 
 FILLS = ("random", "zero", "nan")
 BLOCK = 16
@@ -51,7 +52,7 @@ def witness(trace: Trace) -> str:
 def configured(trace: Trace, options: Mapping[str, str]) -> Trace:
     """The trace with other options, and a pool that is large enough for them."""
     config = structs.replace(trace.config, options={**trace.config.options, **options})
-    spare = sum(group.kind == "mamba" for group in config.groups) if config.options.get("mixer") == "mamba2" else 0
+    spare = sum(group.kind == "mamba" for group in config.groups) if options_of(config).mixer == "mamba2" else 0
     blocks = max(config.num_blocks, config.smallest_pool() + spare)
     return structs.replace(trace, config=structs.replace(config, num_blocks=blocks))
 

@@ -21,7 +21,8 @@ from .all_mode import all_rows
 from .bounds import Bounds
 from .layer_rows import Inner, Replay, StateRow
 from .linear_attention import SKIPPED, linear_rows
-from .metadata import Columns, in_bounds, speculative_row, state_rows
+from .metadata import Columns, decode_row, in_bounds, speculative_rows, state_rows
+from .options import StateParts, parts_of
 
 
 class Contract(NamedTuple):
@@ -32,7 +33,7 @@ class Contract(NamedTuple):
     skipped  the state index at which kernels skip a row
     exports  True if a chunk may leave a state at a boundary inside it
     mixes    True if another kernel computes decode rows that share a batch with prefills or verifications
-    recurrent, conv  the parts of a state, as in `StateParts`
+    parts    the parts of a state
     builder  the attention backend, where a layer names it besides `backend`
     """
 
@@ -41,16 +42,15 @@ class Contract(NamedTuple):
     skipped: int = 0
     exports: bool = False
     mixes: bool = False
-    recurrent: bool = True
-    conv: bool = True
+    parts: StateParts = StateParts()
     builder: Any = None
 
 
 def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 0) -> Contract:
     """Return the contract for the option `mixer`, a cache mode and the tokens of a mamba block."""
-    from . import compat
+    from . import compat, features
 
-    skipped = compat.skipped_state()
+    skipped = features.skipped_state()
     if mode == "all":
         every = partial(
             all_rows,
@@ -58,18 +58,16 @@ def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 
             block_size=block_size,
             chunks=name == "mamba2",
             skipped=skipped,
-            rules=compat.window_rules(),
+            rules=features.window_rules(),
         )
         return Contract(compat.state_backend(name.upper()), every, skipped)
     if name == "linear":
         kind, builder = compat.state_backend("LINEAR"), compat.linear_backend()
-        return Contract(kind, linear_rows, SKIPPED, conv=False, builder=builder)
-    if name in ("mamba1", "short_conv"):
+        return Contract(kind, linear_rows, SKIPPED, parts=parts_of(name), builder=builder)
+    if name in ("mamba1", "mamba2", "short_conv"):
         rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
-        return Contract(compat.state_backend(name.upper()), rows, skipped, recurrent=name != "short_conv")
-    if name == "mamba2":
-        rows = partial(mamba2_rows, window=conv_width - 1, skipped=skipped)
-        return Contract(compat.state_backend("MAMBA2"), rows, skipped, compat.stores_inner_states())
+        exports = name == "mamba2" and features.stores_inner_states()
+        return Contract(compat.state_backend(name.upper()), rows, skipped, exports, parts=parts_of(name))
     return Contract(compat.state_backend("GDN_ATTN"), partial(state_rows, skipped=skipped), skipped, mixes=True)
 
 
@@ -164,16 +162,15 @@ def _inner_states(
 
 def _speculative_rows(metadata: Any, columns: Columns, skipped: int) -> list[StateRow]:
     starts = metadata.query_start_loc_d.tolist()
-    accepted = metadata.num_accepted_tokens.tolist()
+    accepted: list[int] = metadata.num_accepted_tokens.tolist()
+    indices = metadata.state_indices_tensor_d.tolist()
+
+    def offset(row: int) -> int:
+        """The kernels also load the count of a row that they skip, clamped to at least 1 (`maximum`)."""
+        return max(accepted[row] - 1, 0) if indices[row][0] == skipped else accepted[row] - 1
+
     tokens = range(metadata.num_decode_tokens)
-    rows = []
-    for row, blocks in enumerate(metadata.state_indices_tensor_d.tolist()):
-        own = columns.bounds.span(row, tokens, starts[row], starts[row + 1])
-        if own:
-            # The kernels also load the count of a row that they skip, clamped to at least 1 (`maximum`).
-            offset = max(accepted[row] - 1, 0) if blocks[0] == skipped else accepted[row] - 1
-            rows.append(speculative_row(row, own, blocks, offset, columns))
-    return [row for row in rows if row]
+    return speculative_rows(range(len(indices)), tokens, starts, indices, offset, columns)
 
 
 def _decode_rows(metadata: Any, columns: Columns) -> list[StateRow]:
@@ -183,8 +180,7 @@ def _decode_rows(metadata: Any, columns: Columns) -> list[StateRow]:
     decodes = indices[: metadata.num_decode_tokens]
     replays = _replays(metadata, columns.bounds)
     for row, (block, *_) in enumerate(decodes.reshape(len(decodes), -1).tolist()):
-        column = columns.of(row, 0, block)
-        decode = StateRow(row, (row,), False, False, block, column, 0, block, column, True, True, [block], [column])
+        decode = decode_row(row, row, block, columns)
         if replays is None:
             rows.append(decode)
         elif (replay := replays[row]) is not None:

@@ -9,7 +9,16 @@ from typing import NamedTuple
 
 from ..base.deployment import Deployment, Implementation
 from ..base.trace import Config, DummyRun, ExternalLoad, Trace
-from .options import PREFILL_INTERVAL, has_graphs, has_peer, is_v2, reports_all, schedules_asynchronously, stages
+from .options import (
+    PREFILL_INTERVAL,
+    has_graphs,
+    has_peer,
+    is_v2,
+    options_of,
+    reports_all,
+    schedules_asynchronously,
+    stages,
+)
 
 
 class Model(NamedTuple):
@@ -36,8 +45,10 @@ MODELS = {
     "short_conv": Model("short convolutions", "Lfm2ForCausalLM", "LiquidAI/LFM2-1.2B"),
     "linear": Model("plain linear attention", "BailingMoeV2_5ForCausalLM", '"$MODEL"', True),
 }
-CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector"}
+CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector", "sync": "OffloadingConnector"}
 """vLLM's own connector that serves requests in the same way, by the option `connector`."""
+SYNC_BUDGET = 1 << 30
+"""Bytes that `sync` loads before the forward of one step."""
 FAILING = "MooncakeStoreConnector"
 """The one for `store` if loads fail: OffloadingConnector asserts that they do not."""
 UNUSUAL = frozenset(
@@ -96,8 +107,9 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     v2_is_default = _release(version) >= V2_DEFAULT_SINCE
     stood_in = version.partition("stood in: ")[2]
     graphs = GRAPHS if has_graphs(config) and not device else ()
-    connector = (CONNECTOR,) if config.options.get("connector", "none") != "none" else ()
-    model = MODELS[config.options.get("mixer", "gdn")]
+    options = options_of(config)
+    connector = (CONNECTOR,) if options.connector != "none" else ()
+    model = MODELS[options.mixer]
     flags = (*_weights(model), *_flags(trace))
     return Deployment(
         title="vLLM",
@@ -130,11 +142,12 @@ def _release(version: str) -> tuple[int, int]:
 
 def _flags(trace: Trace) -> Iterator[str]:
     config, k = trace.config, trace.config.num_speculative_tokens
+    options = options_of(config)
     if config.enable_prefix_caching:
         yield from ("--enable-prefix-caching", "--mamba-cache-mode", config.mamba_cache_mode)
-        if config.options.get("retention", "dense") == "dense":
+        if options.retention == "dense":
             yield from ("--prefix-cache-retention-interval", "None")
-        if config.options.get("prefix_match_unit", "0") != "0":
+        if options.prefix_match_unit:
             yield from ("--prefix-match-unit", str(MATCH_UNIT))
     else:
         yield "--no-enable-prefix-caching"
@@ -146,7 +159,7 @@ def _flags(trace: Trace) -> Iterator[str]:
     yield from ("--scheduling-policy", config.policy)
     if config.long_prefill_token_threshold:
         yield from ("--long-prefill-token-threshold", str(THRESHOLD))
-    if config.options.get("prefills", "eager") == "spaced":
+    if options.prefills == "spaced":
         yield from ("--prefill-schedule-interval", str(PREFILL_INTERVAL), "--long-prefill-token-threshold-adaptive")
     if reports_all(config):
         yield from ("--kv-events-config", json.dumps({"enable_kv_cache_events": True}), "--kv-cache-metrics")
@@ -154,12 +167,13 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--compilation-config", json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY"}))
     else:
         yield "--enforce-eager"
-    connector = config.options.get("connector", "none")
-    if connector != "none":
-        policy = config.options.get("load_failure", "recompute")
+    if options.connector != "none":
         fails = any(isinstance(event, ExternalLoad) and event.breaks_off for event in trace.events)
-        name = FAILING if fails and connector == "store" else CONNECTORS[connector]
-        transfer = {"kv_connector": name, "kv_role": "kv_both", "kv_load_failure_policy": policy}
+        name = FAILING if fails and options.connector == "store" else CONNECTORS[options.connector]
+        policy = options.load_failure
+        transfer: dict[str, object] = {"kv_connector": name, "kv_role": "kv_both", "kv_load_failure_policy": policy}
+        if options.connector == "sync":
+            transfer["kv_connector_extra_config"] = {"sync_load_budget_bytes": SYNC_BUDGET}
         yield from ("--kv-transfer-config", json.dumps(transfer))
     if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
         yield from ("--data-parallel-size", "2")
@@ -168,7 +182,7 @@ def _flags(trace: Trace) -> Iterator[str]:
 def _speculation(config: Config) -> Mapping[str, object]:
     """Return a drafter that drops the last block of a hit if the trace does, and that the runner supports."""
     if config.eagle_block_drop:
-        has_mtp = MODELS[config.options.get("mixer", "gdn")].has_mtp
+        has_mtp = MODELS[options_of(config).mixer].has_mtp
         method: dict[str, object] = {"method": "mtp"} if has_mtp else {"method": "eagle3", "model": DRAFTER}
     else:  # V1 schedules ahead of its drafts only if they are on the device
         kind = "ngram_gpu" if schedules_asynchronously(config) and not is_v2(config) else "ngram"
@@ -185,15 +199,15 @@ def _weights(model: Model) -> Iterator[str]:
 
 def _sizes(config: Config) -> Iterator[str]:
     """Yield the trace's sizes as flags."""
-    k, unit = config.num_speculative_tokens, config.options.get("prefix_match_unit", "0")
+    k, unit = config.num_speculative_tokens, options_of(config).prefix_match_unit
     yield from ("--max-model-len", str(config.max_model_len), "--max-num-seqs", str(config.max_num_seqs))
     yield from ("--max-num-batched-tokens", str(max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))))
     yield from ("--num-gpu-blocks-override", str(config.num_blocks))
     if config.long_prefill_token_threshold:
         threshold = min(config.long_prefill_token_threshold, config.max_model_len)
         yield from ("--long-prefill-token-threshold", str(threshold))
-    if config.enable_prefix_caching and unit != "0":
-        yield from ("--prefix-match-unit", unit)
+    if config.enable_prefix_caching and unit:
+        yield from ("--prefix-match-unit", str(unit))
     if has_graphs(config):
         sizes = sorted({rows * (k + 1) for rows in config.graph_sizes})
         yield from ("--cudagraph-capture-sizes", *map(str, sizes))
@@ -209,9 +223,9 @@ def _notes(config: Config, model: Model) -> Iterator[str]:
         )
     if config.num_speculative_tokens and _speculation(config).get("model") == DRAFTER:
         yield "DRAFTER is a checkpoint of an EAGLE drafter for the model"
-    if config.options.get("connector", "none") != "none":
+    if options_of(config).connector != "none":
         yield "the KV connector needs the settings of your store or peer in kv_connector_extra_config"
-    if config.options.get("prefix_match_unit", "0") != "0" and config.enable_prefix_caching:
+    if options_of(config).prefix_match_unit and config.enable_prefix_caching:
         yield f"--prefix-match-unit {MATCH_UNIT} must divide the block size that vLLM derives for the model"
 
 
@@ -219,7 +233,7 @@ def _scaled(config: Config) -> Iterator[str]:
     sizes = dict.fromkeys(group.block_size for group in config.groups)
     tokens = " and ".join(map(str, sizes))
     yield f"blocks of {tokens} tokens; on a GPU vLLM derives the block size from the size of a state"
-    if config.options.get("connector", "none") != "none":
+    if options_of(config).connector != "none":
         yield "hits, delays and failures of the KV connector are given by the scenario; a server's come from its store"
     if config.num_speculative_tokens:
         yield "drafts are given by the scenario; a server's come from its drafter"

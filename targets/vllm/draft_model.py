@@ -17,11 +17,11 @@ from vllm.v1.worker.gpu.spec_decode.mtp.speculator import MTPSpeculator
 
 from ...reference.tokens import mix
 from ..base.trace import Group
-from . import compat
 from .drafter import Drafter
 from .hooks import Recorder
 from .layers import ShadowAttention
 from .options import DRAFT_LAYER
+from .wrapping import replaced
 
 
 class ShadowDraftLayer(ShadowAttention):
@@ -30,7 +30,8 @@ class ShadowDraftLayer(ShadowAttention):
     def draft(self, hidden: list[int], ids: list[int]) -> list[int]:
         """Store the tags of all rows, then read all contexts; return a tag for each token."""
         rows, _ = self.recorder.slot_rows(self)
-        out = [mix(tag, token) for tag, token in zip(hidden, ids, strict=True)]
+        contents = self.recorder.next_contents(rows, ids)
+        out = [mix(tag, content) for tag, content in zip(hidden, contents, strict=True)]
         for row in rows:
             self._store(row, out[row.tokens.start : row.tokens.stop])
         for row in rows:
@@ -64,7 +65,7 @@ class ShadowMtp(MTPSpeculator):
 
     def __init__(self, config: Any, device: Any, drafter: Drafter, recorder: Recorder, form: Group, words: int) -> None:
         # The target's class, which vLLM would import to look for a method, is never built.
-        with compat.replaced((base, "_target_feeds_hc_residual", lambda _: False)):
+        with replaced((base, "_target_feeds_hc_residual", lambda _: False)):
             super().__init__(config, device)
         self.drafter = drafter
         self.hidden_size, self.dtype = 1, torch.int64

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from ...reference.tokens import Truth, draft_tokens
-from ..base.trace import Step
+from ..base.trace import Config, Step
+from .options import drafts_on_device
 
 
 class Drafter:
@@ -97,6 +98,13 @@ def ngram_proposer(drafter: Drafter, engine: Any) -> type:
             ]
 
     return Proposer
+
+
+def set_draft_counts(runner: Any, config: Config) -> None:
+    """Fill a buffer of the V1 runner that vLLM leaves uninitialized, and reads before the first batch that a drafter on
+    the device handles."""
+    if drafts_on_device(config):
+        runner._num_valid_draft_tokens_cpu.fill_(config.num_speculative_tokens)
 
 
 def device_proposer(drafter: Drafter, engine: Any, real: type) -> type:

@@ -17,8 +17,8 @@ from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context, override_forward_context
 from vllm.platforms import current_platform
 
-from . import compat
 from .hooks import Recorder
+from .wrapping import parameters, replaced
 
 
 class Ranks(Protocol):
@@ -60,9 +60,14 @@ def capture(runner: Any, recorder: Recorder, is_v2: bool) -> None:
         _capture_v1(runner, recorder)
 
 
+def query_length(runner: Any) -> int:
+    """Return the number of tokens of a decode row."""
+    return getattr(runner, "uniform_decode_query_len", 0) or getattr(runner, "decode_query_len", 1)
+
+
 def widen(runner: Any, is_v2: bool, padding: Padding) -> None:
     """Choose graphs as among data-parallel ranks, by our own rule: vLLM's coordination of ranks (`peer`) is off."""
-    query = compat.query_length(runner)
+    query = query_length(runner)
     if is_v2:
         _widen(runner.cudagraph_manager, lambda found: found.cg_mode, padding, query)
     else:
@@ -72,7 +77,7 @@ def widen(runner: Any, is_v2: bool, padding: Padding) -> None:
 def _widen(owner: Any, mode: Callable[[Any], Any], padding: Padding, query: int) -> None:
     """Choose graphs as among data-parallel ranks: if all replay one, by the number of tokens on the largest rank."""
     dispatch = owner.dispatch
-    names = list(compat.parameters(dispatch))[1:]
+    names = list(parameters(dispatch))[1:]
 
     def dispatched(*arguments: Any, **keywords: Any) -> Any:
         found = dispatch(*arguments, **keywords)
@@ -86,16 +91,22 @@ def _widen(owner: Any, mode: Callable[[Any], Any], padding: Padding, query: int)
     owner.dispatch = dispatched
 
 
+def _adapters(descriptor: Any) -> int:
+    """Return the number of adapters with which a graph is captured."""
+    return getattr(descriptor, "num_active_loras", 0)
+
+
 class _Graph:
     """A captured forward of the V2 runner."""
 
-    def __init__(self, forward: Callable[[CUDAGraphMode], None], recorder: Recorder) -> None:
+    def __init__(self, forward: Callable[[CUDAGraphMode], None], recorder: Recorder, descriptor: Any) -> None:
         self._forward = forward
         self._recorder = recorder
+        self._descriptor = descriptor
 
     def replay(self) -> None:
         """Run the captured forward again."""
-        self._recorder.is_graph = True
+        self._recorder.begin_replay(_adapters(self._descriptor))
         self._forward(CUDAGraphMode.NONE)
 
 
@@ -108,12 +119,12 @@ def _capture_v2(runner: Any, recorder: Recorder) -> None:
             made = create_forward(descriptor, warmup=False)
             forward = made[0] if isinstance(made, tuple) else made  # 0.25 returns the backends' states with it
             forward(CUDAGraphMode.NONE)
-            manager.graphs[descriptor] = _Graph(forward, recorder)
+            manager.graphs[descriptor] = _Graph(forward, recorder, descriptor)
         manager._graphs_captured = True
 
     if not runner.cudagraph_manager.needs_capture():
         return
-    with compat.replaced((cudagraph_utils.CudaGraphManager, "capture", capture_all)):
+    with replaced((cudagraph_utils.CudaGraphManager, "capture", capture_all)):
         runner.cudagraph_manager.capture(
             runner.model,
             runner.model_state,
@@ -145,7 +156,7 @@ class _ReplayedModel:
             self._captured[context.batch_descriptor] = context, arguments, keywords
             return self._model(*arguments, **keywords)
         context, arguments, keywords = captured
-        self._recorder.is_graph = True
+        self._recorder.begin_replay(_adapters(context.batch_descriptor))
         with override_forward_context(context):
             return self._model(*arguments, **keywords)
 
@@ -155,6 +166,7 @@ def _capture_v1(runner: Any, recorder: Recorder) -> None:
     runner.model = _ReplayedModel(runner.model, recorder)
     for mode, descriptors in runner.cudagraph_dispatcher.get_capture_descs():
         for descriptor in descriptors:
+            adapters = _adapters(descriptor)
             runner._dummy_run(
                 descriptor.num_tokens,
                 cudagraph_runtime_mode=mode,
@@ -163,4 +175,5 @@ def _capture_v1(runner: Any, recorder: Recorder) -> None:
                 skip_eplb=True,
                 remove_lora=False,
                 is_graph_capturing=True,
+                **({"num_active_loras": adapters} if adapters else {}),
             )

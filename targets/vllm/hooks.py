@@ -11,32 +11,40 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...reference.layout import Layout
 from ..base.observe import Access, Copied, Forward, ForwardRow, Record, Zeroed
-from . import compat
+from ..base.trace import Config
 from .bounds import Bounds
 from .layer_rows import SlotRow, StateRow
 from .metadata import Batch, Columns, local_rows, slot_rows, writing_order
-from .options import StateParts
+from .options import StateParts, state_parts
+from .wrapping import parameters
 
 
 class Recorder:
-    """Records the device work of one engine; `records` belongs to the event that is being applied."""
+    """Records the device work of one engine; `records` belongs to the event that is being applied.
+
+    The fields without a value are set by `attach`, before which nothing is recorded.
+    """
+
+    group_layers: Sequence[int]
+    page_slots: Sequence[int]
+    """Slots of a page by group, 0 for states."""
+    attention_layers: Sequence[Any]
+    parts: StateParts
+    """The parts of the states of all state layers."""
+    aligned_block_size: int | None
+    """Tokens per mamba block in align mode, None in the other modes."""
+    inputs: Any
+    """What token ids stand for, None if for themselves."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.log: list[Access] = []
         self.step = 0
         self.worker: Any = None
-        self.group_layers: Sequence[int] = ()
-        self.attention_layers: Sequence[Any] = ()
-        self.inputs: Any = None
-        """What token ids stand for, if not for themselves."""
         self.contents: Sequence[int] = ()
         """The contents of the present forward's tokens."""
-        self.parts = StateParts()
-        """The parts of the states of all state layers."""
-        self.aligned_block_size: int | None = None
-        """Tokens per mamba block in align mode, None in the other modes."""
         self._batch = Batch((), (), ())
         self._context: Any = None
         self._ids: Sequence[int] = ()
@@ -45,11 +53,28 @@ class Recorder:
         self._place: int | None = None
         self.is_graph = False
         """True while a forward replays a graph."""
-        self.page_slots: Sequence[int] = ()
-        """Slots of a page by group, 0 for states."""
         self._planned: dict[int, Mapping[str, Any]] = {}
         """Tables by step that was planned and has not begun."""
         self._tables: Mapping[str, Any] = {}
+
+    def attach(
+        self, config: Config, layout: Layout, worker: Any, attention_layers: Sequence[Any], mamba_block_size: int,
+        inputs: Any,
+    ) -> None:  # fmt: skip
+        """Begin to record an engine whose graphs are captured.
+
+        worker            its `RunnerAdapter`
+        attention_layers  the layers whose pages show which blocks were zeroed
+        mamba_block_size  vLLM's tokens per mamba block
+        inputs            its `Inputs`, None if token ids stand for themselves
+        """
+        self.worker = worker
+        self.group_layers = [group.layers for group in layout.groups]
+        self.page_slots = [group.block_size if group.kind == "attention" else 0 for group in layout.groups]
+        self.attention_layers = attention_layers
+        self.parts = state_parts(config)
+        self.aligned_block_size = mamba_block_size if config.mamba_cache_mode == "align" else None
+        self.inputs = inputs
 
     def planned(self, step: int, tables: Mapping[str, Any]) -> None:
         """Remember the scheduler's tables of a planned step, which copies of whole pages are found in."""
@@ -77,6 +102,12 @@ class Recorder:
         self._place = len(self.records)
         return True
 
+    def begin_replay(self, adapters: int) -> None:
+        """Note that the model's next forward replays a graph that was captured with this number of adapters."""
+        self.is_graph = True
+        if self.inputs and not adapters:
+            self.inputs.drop_adapters()
+
     def begin_draft(self, context: Any) -> bool:
         """Begin a forward of the drafter, whose rows are those of the model's forward. Return False before there are
         any."""
@@ -84,6 +115,16 @@ class Recorder:
             return False
         self._context, self._slots = context, {}
         return True
+
+    def next_contents(self, rows: Sequence[SlotRow], ids: Sequence[int]) -> Sequence[int]:
+        """Return the content of a drafter's tokens, which follow those at the positions of its rows."""
+        if not self.inputs:
+            return ids
+        found = list(ids)
+        for row in rows:
+            own = slice(row.tokens.start, row.tokens.stop)
+            found[own] = self.inputs.drafted(self._batch.names[row.row], row.start + 1, ids[own])
+        return found
 
     def end_forward(self) -> None:
         """End a forward of the model and drop the references to vLLM's metadata."""
@@ -275,7 +316,7 @@ def _observed(
     function: Callable[..., Any], note: Callable[[Recorder, Any, dict[str, Any]], None]
 ) -> Callable[..., Any]:
     """Wrap a method: `note` is called with its arguments before it runs."""
-    names = list(compat.parameters(function))[1:]
+    names = list(parameters(function))[1:]
 
     @functools.wraps(function)
     def wrapper(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -314,7 +355,7 @@ def install() -> None:
 
 def _observed_scalar_copy(function: Callable[..., Any]) -> Callable[..., Any]:
     """Record the align copies that V1 without speculation plans one by one on the host."""
-    names = list(compat.parameters(function))
+    names = list(parameters(function))
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **keywords: Any) -> Any:

@@ -1,10 +1,10 @@
-"""What a request's token ids stand for: images, LoRA adapters, and stand-ins for the encoder and for LoRA.
+"""Inputs of requests beyond token ids: images, LoRA adapters and cache salts, with stand-ins for encoder and adapters.
 
 A document with a kind (`reference.tokens.KINDS`) becomes what a client of vLLM would send: an image with its hash and
-its placeholder tokens, a LoRA request, a cache salt. vLLM schedules the encoder, keeps its own account of encoder
-outputs, limits the adapters of a step and moves their rows; here an encoder output is a name, and an adapter a number
-that is added to the content of a token. The layers compute with what the worker's own metadata says: a token of an
-image whose output the worker does not hold, or computed with the adapter of another row, has another content.
+its placeholder tokens, a LoRA request, a cache salt. vLLM schedules the encoder, manages the encoder cache, limits the
+adapters of a step and maps rows to adapters. Here an encoder output is a name, and an adapter is a number that is added
+to the content of a token. The layers follow the worker's own metadata: a token of an image whose output the worker does
+not hold, or that is computed with another row's adapter, gets different content.
 """
 
 from __future__ import annotations
@@ -16,20 +16,47 @@ from typing import Any
 
 from ...reference.tokens import IMAGE_TOKENS, PLACEHOLDER, Truth, key_of
 from ..base.trace import Config
-from . import compat
 from .options import has_adapters
+from .wrapping import replaced
 
 MISSING = 1
-"""Added to the content of a token of an image whose encoder output the worker does not hold."""
+"""Offset of a token's content if the worker does not hold the encoder output of its image."""
 ENCODER_TOKENS = 2 * IMAGE_TOKENS - 2
-"""Tokens whose encoder outputs are computed in one step, and kept: those of at least one image."""
+"""Encoder budget of a step, and size of the encoder cache, in tokens: any image fits, two of full size do not."""
 MAX_ADAPTERS = 1
-"""Adapters that may be in one step: fewer than requests have, so that vLLM's limit matters."""
+"""Value of `max_loras`: fewer adapters than requests use, so that vLLM's limit takes effect."""
+
+
+def _image(name: str, offset: int, length: int) -> Any:
+    """Return an image of a request, at a position among its tokens."""
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+
+    place = PlaceholderRange(offset=offset, length=length)
+    return MultiModalFeatureSpec(data=None, modality="image", identifier=name, mm_position=place)
+
+
+def _adapter(name: str, number: int) -> Any:
+    """Return the LoRA adapter of a request."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(lora_name=name, lora_int_id=number, lora_path=f"/{name}")
+
+
+def capture_with_adapters(vllm_config: Any, runner: Any) -> None:
+    """Let vLLM choose graphs for batches with and without adapters, before it allocates the caches."""
+    from vllm.config import LoRAConfig
+
+    vllm_config.lora_config = LoRAConfig(max_loras=MAX_ADAPTERS)
+    if hasattr(runner, "lora_capture_cases"):  # V2; V1 reads the configuration
+        from vllm.v1.worker.gpu.lora_utils import get_lora_capture_cases
+
+        runner.lora_capture_cases = get_lora_capture_cases(vllm_config.lora_config, vllm_config.compilation_config)
 
 
 class Inputs:
-    """The inputs of the requests of one engine, by their truths.
+    """Inputs of one engine's requests.
 
+    truths   request -> its tokens and contents
     encoded  names of the images whose encoder outputs the worker holds
     """
 
@@ -38,17 +65,17 @@ class Inputs:
         self.encoded: set[str] = set()
         self._is_adapting = has_adapters(config)
         self._adapters: dict[int, str] = {}
-        """Number of an adapter -> its name."""
+        """Adapter number -> name."""
         self._active: Sequence[int] | None = None
-        """Numbers of the adapters of a step's tokens, None for a step that has set none."""
+        """Adapter number of each token of the step, None if the step has set no adapters."""
 
     def arguments(self, truth: Truth, first: int) -> dict[str, Any]:
-        """Return the arguments of a `Request` whose tokens are those of `truth` from position `first` on."""
+        """Return keyword arguments of the `Request` that sends the tokens of `truth` from position `first` on."""
         found: dict[str, Any] = {}
         if images := [image for image in truth.images if image.start >= first]:
-            found["mm_features"] = [compat.image(one.name, one.start - first, one.stop - one.start) for one in images]
+            found["mm_features"] = [_image(one.name, one.start - first, one.stop - one.start) for one in images]
         if truth.adapter:
-            found["lora_request"] = compat.adapter(truth.adapter, self._number(truth.adapter))
+            found["lora_request"] = _adapter(truth.adapter, self._number(truth.adapter))
         if truth.salt:
             found["cache_salt"] = truth.salt
         return found
@@ -61,7 +88,7 @@ class Inputs:
         return names.index(adapter) + 1
 
     def prepare(self, scheduler: Any, runner: Any) -> None:
-        """Give the scheduler small budgets of encoder outputs and adapters, and the runner a manager of adapters."""
+        """Limit the scheduler's encoder budget and adapters, and become the runner's LoRA manager."""
         scheduler.max_num_encoder_input_tokens = ENCODER_TOKENS
         scheduler.encoder_cache_manager = type(scheduler.encoder_cache_manager)(cache_size=ENCODER_TOKENS)
         if self._is_adapting:
@@ -70,7 +97,7 @@ class Inputs:
 
     @contextmanager
     def running(self, runner: Any, plan: Any) -> Iterator[None]:
-        """Run one step of the worker: the encoder first, adapters as the runner sets them."""
+        """Surround one step of the worker: update the encoder outputs it holds, and let the runner set adapters."""
         self.encoded.difference_update(plan.free_encoder_mm_hashes)
         for name, indices in plan.scheduled_encoder_inputs.items():
             self.encoded.update(self.truths[name].images[index].name for index in indices)
@@ -78,20 +105,26 @@ class Inputs:
         if not self._is_adapting:
             yield
             return
-        # Only here: a dummy run would load adapters.
-        with compat.replaced((runner, "lora_config", SimpleNamespace(max_loras=MAX_ADAPTERS))):
+        # For this step only: a dummy run would load adapters.
+        with replaced((runner, "lora_config", SimpleNamespace(max_loras=MAX_ADAPTERS))):
             yield
 
+    def drop_adapters(self) -> None:
+        """Apply no adapter in this step: it replays a graph without the kernels of adapters."""
+        self._active = None
+
     def set_active_adapters(self, requests: Any, mapping: Any) -> None:
-        """Take over the adapters of a step's tokens, as vLLM's manager does."""
+        """Note the adapter of each token of the step. The runner calls it in place of its LoRA manager's method."""
         loaded = {request.lora_int_id for request in requests}
         self._active = [number if number in loaded else 0 for number in mapping.index_mapping]
 
     def contents(
         self, names: Sequence[str | None], starts: Sequence[int], positions: Sequence[int], ids: Sequence[int]
     ) -> Sequence[int]:
-        """Return the content of a batch's tokens: those of row i, from `starts[i]` on, are at `positions[i]` and the
-        following of request `names[i]`."""
+        """Return the content of each token in `ids`.
+
+        Row i is `ids[starts[i] : starts[i + 1]]`: tokens of request `names[i]` from position `positions[i]` on.
+        """
         found: list[int] | None = None
         for row, name in enumerate(names):
             truth = self.truths.get(name or "")
@@ -101,19 +134,35 @@ class Inputs:
             tokens = ids[span]
             if not tokens:
                 continue
-            own = truth.contents(positions[row], tokens, self._key(truth, span.start))
-            for image in truth.images:
-                if image.name not in self.encoded:
-                    for index in range(image.start - positions[row], image.stop - positions[row]):
-                        if 0 <= index < len(own) and tokens[index] == PLACEHOLDER:
-                            own[index] += MISSING
+            own = self._shown(truth, positions[row], tokens, self._key(truth, span.start))
             found = list(ids) if found is None else found
             found[span] = own
         return ids if found is None else found
 
+    def drafted(self, name: str | None, position: int, ids: Sequence[int]) -> Sequence[int]:
+        """Return the content of a request's tokens from a position on for the drafter's own layer, to which no adapter
+        is applied: that of the request's is in the hidden states that it gets.
+
+        A chunk may end before an image that is not encoded yet: the drafter, one token ahead, then uses the
+        placeholder's embedding (`gather_mm_embeddings`, `draft_lookahead`). That costs acceptance, not output.
+        """
+        truth = self.truths.get(name or "")
+        return ids if truth is None or truth.is_plain else self._shown(truth, position, ids, truth.key, 1)
+
+    def _shown(self, truth: Truth, first: int, tokens: Sequence[int], key: int, ahead: int = 0) -> list[int]:
+        """Return the content of tokens from position `first` on as the worker computes it: with its encoder outputs. It
+        may lack that of an image which begins with the last `ahead` tokens."""
+        own = truth.contents(first, tokens, key)
+        for image in truth.images:
+            if image.name not in self.encoded and image.start + ahead < first + len(tokens):
+                for index in range(image.start - first, image.stop - first):
+                    if 0 <= index < len(own) and tokens[index] == PLACEHOLDER:
+                        own[index] += MISSING
+        return own
+
     def _key(self, truth: Truth, token: int) -> int:
-        """Return the key of a row whose first token is at `token` in the batch: that of the adapter that the worker has
-        set for it."""
+        """Return the key of the row that begins at index `token` of the batch: that of the adapter which the worker has
+        set there, else that of the request's salt."""
         if self._active is None:
             return key_of(truth.salt) if self._is_adapting else truth.key
         number = self._active[token] if token < len(self._active) else 0

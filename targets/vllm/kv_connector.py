@@ -8,22 +8,26 @@ freed; the trace decides which tokens are stored (`ExternalLoad`), how long a lo
              in flight, half as late as possible, when the end of the load is reported
     failure  reported for the request as a whole: for several KV cache groups vLLM refuses block ids; a second load is
              offered after an odd delay only
-    save     `store`: published attention blocks, and the boundary states that the scheduler hands off, of prompts
+    save     `store`, `sync`: published attention blocks and handed-off boundary states of prompts
     send     `transfer`: published attention blocks of a prompt when its request ends; its blocks are held until then
 
-Loads are asynchronous, as those of all connectors of 0.33 for hybrid models: vLLM copies a state to the column where a
-request continues before it starts the loads of the step (a comment in `UMBPStoreScheduler` gives this reason, and the
-one for failures of whole requests).
+`store` and `transfer` load asynchronously, as all connectors of 0.33 do for hybrid models by default. `sync` is `store`
+with `OffloadingConnector`'s option `sync_load_budget_bytes`: as many tokens as the budget of a step allows
+(`SYNC_LOAD_TOKENS`) are loaded before the forward of the step that admits their request, whole; further loads of the
+step are asynchronous. vLLM has no way to report that a synchronous load failed where there are several KV cache groups,
+so a load that the trace breaks off is asynchronous, too.
+
 `store` is a best-effort cache (as OffloadingConnector), `transfer` hands content over (as NixlConnector): there vLLM
 drops the output in flight of a preempted request, and a load may complete a local hit of full attention alone. It
-brings the blocks without a key (`get_unhashed_block_ids_all_groups`), of local attention also those inside the hit.
+brings the blocks without a key (`get_unhashed_block_ids_all_groups`), of local attention and of a drafter's also those
+inside the hit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
@@ -31,24 +35,28 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 from ...reference.layout import Layout
 from ...reference.prefix_cache import Key
-from ...reference.tokens import EMPTY, chain
+from ...reference.tokens import EMPTY, Truth, chain
 from ..base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
 from ..base.observe import Content, Loaded, PlannedRow, SlotContent
 from ..base.trace import Config, ExternalLoad
 from .hooks import Recorder
+from .options import SYNC_LOAD_TOKENS, options_of
 
+Work = TypeVar("Work")
 SEND_STEPS = 2
 """Steps that pass before the blocks of an ended request are sent."""
 
 
 class Load(NamedTuple):
-    """The load of one request, planned in `step`: (key, column, block) of each page."""
+    """The load of one request, planned in `step`: (key, column, block) of each page. With `is_sync` it is over before
+    the forward of that step."""
 
     name: str
     step: int
     pages: tuple[tuple[Key, int, int], ...]
     delay: int
     breaks_off: bool
+    is_sync: bool
 
 
 class Save(NamedTuple):
@@ -70,8 +78,10 @@ class Transfers(KVConnectorMetadata):
 class Store:
     """The content outside the pool, shared by both sides of the connector, and what the trace specifies about loads."""
 
-    def __init__(self, config: Config, recorder: Recorder) -> None:
-        self.kind = config.options.get("connector", "none")
+    def __init__(self, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> None:
+        self.truths = truths
+        """Of the requests, by name: what their token ids stand for."""
+        self.kind = options_of(config).connector
         self.recorder = recorder
         self.caching = config.enable_prefix_caching
         self.layout: Layout
@@ -88,6 +98,8 @@ class Store:
         """Requests that ended and whose blocks are not sent yet."""
         self.started: list[PlannedRow] = []
         """Rows of the requests for whose loads the current planning allocated blocks."""
+        self.joined: dict[str, int] = {}
+        """Requests of the current planning that are loaded before its forward -> tokens of the load."""
         self.waiting: dict[str, Load] = {}
         """Loads whose end vLLM does not know yet, or whose request was not computed since."""
         self._held: dict[Load, list[tuple[Content, ...]]] = {}
@@ -101,11 +113,16 @@ class Store:
     def announce(self, event: ExternalLoad, tokens: Sequence[int]) -> None:
         """Store the first tokens of a request, as computed by another engine."""
         unit = whole_blocks(self.layout)
-        for key, content in computed_elsewhere(self.layout, tokens[: event.length], event.states, unit):
+        contents = self.contents(event.name, tokens)[: event.length]
+        for key, content in computed_elsewhere(self.layout, contents, event.states, unit):
             self.pages.setdefault(key, (content,) * self.layout.groups[key.group].layers)
         self.delays[event.name] = event.delay
         if event.breaks_off:
             self.breaking.add(event.name)
+
+    def contents(self, name: str, tokens: Sequence[int]) -> Sequence[int]:
+        """Return the content of all tokens of a request."""
+        return self.truths[name].contents(0, tokens)
 
     def matching(self, tags: Sequence[int]) -> Collection[Key]:
         """Return the keys that a request with these tags can use. The last slot of a drafter's block depends on the
@@ -123,12 +140,15 @@ class Store:
         """Add a load that extends a local hit of `local` tokens to `total`."""
         self.breaking.discard(load.name)
         self._held[load] = [self.pages[key] for key, _, _ in load.pages]
+        if load.is_sync:
+            self.joined[load.name] = total - local
+            return
         self.waiting[load.name] = load
         self.started.append(PlannedRow(load.name, total, 0, 0, True, local, external=total - local))
 
     def begin_planning(self, step: int) -> None:
         """Note that `step` is planned next."""
-        self.step, self.started = step, []
+        self.step, self.started, self.joined = step, [], {}
 
     def early(self, records: list[Any]) -> None:
         """Load half of the pages of the loads that were planned just now, before the forwards in flight."""
@@ -140,6 +160,11 @@ class Store:
         if not load.breaks_off:
             self._write(load, 1, self.recorder.records)
         del self._held[load]
+
+    def whole(self, load: Load) -> None:
+        """Load all pages."""
+        self._write(load, 0, self.recorder.records)
+        self.late(load)
 
     def _write(self, load: Load, first: int, records: list[Any]) -> None:
         pages_of = zip(load.pages, self._held[load], strict=True)
@@ -180,8 +205,10 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         """Request -> step of the first lookup."""
         self.local: dict[str, int] = {}
         """Request -> tokens of the local hit that vLLM passed in the last lookup."""
+        self.reserved: dict[str, int] = {}
+        """Requests whose lookup of this step reserved a part of the budget of synchronous loads -> tokens."""
         self.loads: list[tuple[int, Load]] = []
-        self.sends: list[tuple[int, str, list[Save]]] = []
+        self.sends: list[tuple[int, tuple[str, list[Save]]]] = []
         """Work of the worker that is under way, with the steps left."""
 
     @property
@@ -216,29 +243,40 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         self.local[name] = num_computed_tokens
         tags = self._tags(request)
         found = longest_load(store.layout, store.matching(tags), tags, num_computed_tokens, request.num_tokens)
-        return found, found > 0
+        return found, found > 0 and not self._reserve(name, found)
+
+    def _reserve(self, name: str, tokens: int) -> bool:
+        """Return True if a load is synchronous: it fits in what is left of the step's budget."""
+        self.reserved.pop(name, None)
+        within = sum(self.reserved.values()) + tokens <= SYNC_LOAD_TOKENS
+        if self.store.kind != "sync" or not within or name in self.store.breaking:
+            return False
+        self.reserved[name] = tokens
+        return True
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Plan the load of a request, which waits for it."""
+        """Plan the load of a request."""
         store, name = self.store, request.request_id
         if not num_external_tokens:
             return
         local, tables = self.local[name], blocks.get_block_ids()
-        total = local + num_external_tokens
+        total, is_sync = local + num_external_tokens, name in self.reserved
         pages = [
             (key, column, tables[index][column])
             for index, group in enumerate(store.layout.groups)
             for key in keys_to_load(store.layout, index, self._tags(request), local, total)
             for column in [key.depth // group.block_size - 1]
-            if blocks.blocks[index][column].block_hash is None
+            if is_sync or blocks.blocks[index][column].block_hash is None  # blocks of a synchronous load have keys
         ]
-        load = Load(name, store.step, tuple(pages), store.delay(name), name in store.breaking)
+        delay, breaks_off = store.delay(name), name in store.breaking
+        load = Load(name, store.step, tuple(pages), delay, breaks_off, is_sync)
         store.plan(load, local, total)
         self.next.loads.append(load)
 
     def build_connector_meta(self, scheduler_output: Any) -> Transfers:
         """Return what the worker does in this step."""
-        if self.store.kind == "store" and self.store.caching:
+        self.reserved = {}
+        if self.store.kind != "transfer" and self.store.caching:
             state = scheduler_output.kv_connector_block_state
             for name in scheduler_output.num_scheduled_tokens:
                 self.next.saves += self._published(name)
@@ -264,9 +302,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
             store.sending.add(name)
             self.next.sends[name] = self._published(name) if store.caching else []
         del self.requests[name]
-        if name not in store.sending:
-            return False, None
-        return True, None
+        return name in store.sending, None
 
     def has_pending_block_frees(self) -> bool:
         """Return True if blocks will be freed soon without a preemption."""
@@ -278,16 +314,17 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def _tags(self, request: Any) -> Sequence[int]:
-        return EMPTY, *chain(EMPTY, tuple(request.all_token_ids))
+        return EMPTY, *chain(EMPTY, tuple(self.store.contents(request.request_id, request.all_token_ids)))
 
     def _published(self, name: str) -> list[Save]:
         """Return the published attention blocks of a request that are not stored yet."""
-        layout, request = self.store.layout, self.requests.get(name)
-        found: list[Save] = []
-        for index, group in enumerate(layout.groups):
-            if request is None or group.kind != "attention":
+        request = self.requests.get(name)
+        if request is None:
+            return []
+        tags, found = self._tags(request), list[Save]()
+        for index, group in enumerate(self.store.layout.groups):
+            if group.kind != "attention":
                 continue
-            tags = self._tags(request)
             for column, block in enumerate(self.manager.coordinator.single_type_managers[index].req_to_blocks[name]):
                 depth = (column + 1) * group.block_size
                 if block.block_hash_num_tokens != depth or block.is_null or depth > request.num_prompt_tokens:
@@ -312,10 +349,13 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     # The worker's side.
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Begin the loads that requests wait for, and the sends."""
+        """Load what the step's forward reads; begin the loads that requests wait for, and the sends."""
         metadata: Transfers = self._get_connector_metadata()
-        self.loads += [(load.delay, load) for load in metadata.loads]
-        self.sends += [(SEND_STEPS, name, saves) for name, saves in metadata.sends.items()]
+        for load in metadata.loads:
+            if load.is_sync:
+                self.store.whole(load)
+        self.loads += [(load.delay, load) for load in metadata.loads if not load.is_sync]
+        self.sends += [(SEND_STEPS, send) for send in metadata.sends.items()]
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Do nothing: loads are not layer by layer."""
@@ -332,34 +372,39 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Report the loads and sends that end in this step."""
         results = KVConnectorTransferResults()
-        self.loads = [(left - 1, load) for left, load in self.loads]
-        self.sends = [(left - 1, name, saves) for left, name, saves in self.sends]
-        for load in [load for left, load in self.loads if not left]:
+        for load in _ended(self.loads):
             self.store.late(load)
             results.finished_recving.add(load.name)
             if load.breaks_off:
                 results.failed_recving.add(load.name)
-        for name, saves in [(name, saves) for left, name, saves in self.sends if not left]:
+        for name, saves in _ended(self.sends):
             for save in saves:
                 self.store.save(save)
             results.finished_sending.add(name)
-        self.loads, self.sends = [one for one in self.loads if one[0]], [one for one in self.sends if one[0]]
         return results
 
 
-def connect(vllm_config: Any, config: Config, recorder: Recorder) -> Store | None:
-    """Add the connector of a trace to vLLM's configuration; return its store, None for a trace without one."""
+def _ended(under_way: list[tuple[int, Work]]) -> list[Work]:
+    """Let one step pass; remove and return the work that it ends."""
+    ended = [work for left, work in under_way if left == 1]
+    under_way[:] = [(left - 1, work) for left, work in under_way if left > 1]
+    return ended
+
+
+def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> Store | None:
+    """Add the connector of a trace to vLLM's configuration; return its store, None for a trace without one. `truths`
+    are those of the requests."""
     from vllm.config import KVTransferConfig
 
-    store = Store(config, recorder)
-    if store.kind == "none":
+    if options_of(config).connector == "none":
         return None
+    store = Store(config, recorder, truths)
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector=TraceConnector.__name__,
         kv_connector_module_path=__name__,
         kv_role="kv_both",
         kv_connector_extra_config={"store": store},
-        kv_load_failure_policy=config.options.get("load_failure", "recompute"),
+        kv_load_failure_policy=options_of(config).load_failure,
     )
     return store
 

@@ -50,6 +50,24 @@ class _Implementation:
     supports_quant_query_input = False
 
 
+def _attention_spec(group: Group, **sizes: Any) -> Any:
+    """Return the spec of an attention layer: full, with a sliding window, or chunked-local."""
+    from vllm.v1 import kv_cache_interface as interface
+
+    if group.window:
+        return interface.SlidingWindowSpec(**sizes, sliding_window=group.window)
+    if group.chunk:
+        return interface.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=group.chunk)
+    return interface.FullAttentionSpec(**sizes)
+
+
+def _chunked_backend(backend: Any, chunk: int) -> Any:
+    """Return the backend whose metadata cuts rows at the chunks of chunked-local attention."""
+    from vllm.model_executor.layers.attention import chunked_local_attention
+
+    return chunked_local_attention.create_chunked_local_attention_backend(backend, chunk)
+
+
 class ShadowAttention(nn.Module, AttentionLayerBase):
     """An attention layer: stores a tag per position and reads its whole context back."""
 
@@ -70,7 +88,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
 
     def get_attn_backend(self) -> type[ShadowBackend]:
         """Return the backend whose metadata builder vLLM uses for this layer."""
-        return compat.chunked_backend(ShadowBackend, self.form.chunk) if self.form.chunk else ShadowBackend
+        return _chunked_backend(ShadowBackend, self.form.chunk) if self.form.chunk else ShadowBackend
 
     def first(self, position: int) -> int:
         """Return the first position that the token at a position attends to."""
@@ -78,7 +96,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
 
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
         """Return the spec of pages with `block_size` slots of one key and one value."""
-        return compat.attention_spec(
+        return _attention_spec(
             self.form,
             block_size=self.form.block_size,
             num_kv_heads=1,
@@ -195,7 +213,7 @@ class ShadowModel(nn.Module):
         from vllm.model_executor.layers.mamba.mamba_utils import MambaStateCopyFuncCalculator
 
         conv, temporal = MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
-        return (conv,) * self.contract.conv + (temporal,) * self.contract.recurrent
+        return (conv,) * self.contract.parts.conv + (temporal,) * self.contract.parts.recurrent
 
     def get_mamba_state_copy_funcs(self, types: Any) -> dict[Any, Any]:
         """Return the same for newer releases, by kind of layer."""

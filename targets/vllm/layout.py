@@ -14,7 +14,7 @@ from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
 from .configuration import drafts_as_eagle, hash_unit
-from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked, state_parts
+from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked, options_of, state_parts
 
 
 def _shape(group: Group) -> tuple[str, int, int, bool, int, int]:
@@ -66,7 +66,7 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
 
     Raises TargetError if vLLM formed other groups than the trace asks for.
     """
-    groups, parts = [], state_parts(config)
+    groups, parts, options = [], state_parts(config), options_of(config)
     for one in cache_config.kv_cache_groups:
         spec = one.kv_cache_spec
         kind: Literal["mamba", "attention"] = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
@@ -110,7 +110,7 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         hash_unit=units.hashed,
         eagle_unit=units.eagle,
         publish_unit=units.published,
-        keeps_every_state=config.options.get("retention", "dense") == "dense",
+        keeps_every_state=options.retention == "dense",
         resume_drops=DROPPED_TOKENS,
-        loads_complete_hits=config.options.get("connector") == "transfer",
+        loads_complete_hits=options.connector == "transfer",
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from .layer_rows import StateRow
-from .metadata import Columns, in_bounds, speculative_row
+from .metadata import Columns, decode_row, in_bounds, speculative_rows
 
 SKIPPED = -1
 """The state index at which the kernels skip a row (`PAD_SLOT_ID`), also where others skip the null block."""
@@ -60,23 +60,17 @@ def _decodes(metadata: Any, columns: Columns) -> list[StateRow]:
     """Return decode rows: the kernel has a program for each token, which takes the index of that row."""
     own = getattr(metadata, "state_indices_tensor_d", None)
     blocks = (metadata.state_indices_tensor if own is None else own).tolist()[: metadata.num_decodes]
-    rows = []
-    for row, block in enumerate(blocks[: metadata.num_decode_tokens]):
-        column = columns.of(row, 0, block)
-        rows.append(
-            StateRow(row, (row,), False, False, block, column, 0, block, column, False, True, [block], [column])
-        )
-    return rows
+    decodes = enumerate(blocks[: metadata.num_decode_tokens])
+    return [decode_row(row, row, block, columns, has_conv=False) for row, block in decodes]
 
 
 def _verifications(metadata: Any, columns: Columns) -> list[StateRow]:
     starts, accepted = metadata.query_start_loc_d.tolist(), metadata.num_accepted_tokens.tolist()
+    indices = metadata.state_indices_tensor_d.tolist()[: metadata.num_decodes]
+
+    def offset(row: int) -> int | None:
+        """The kernel clamps the count to the columns."""
+        return None if indices[row][0] == SKIPPED else min(max(accepted[row] - 1, 0), len(indices[row]) - 1)
+
     tokens = range(metadata.num_decode_tokens)
-    rows = []
-    for row, blocks in enumerate(metadata.state_indices_tensor_d.tolist()[: metadata.num_decodes]):
-        span = columns.bounds.span(row, tokens, starts[row], starts[row + 1])
-        if not span or blocks[0] == SKIPPED:
-            continue
-        offset = min(max(accepted[row] - 1, 0), len(blocks) - 1)
-        rows.append(speculative_row(row, span, blocks, offset, columns))
-    return [row for row in rows if row]
+    return speculative_rows(range(len(indices)), tokens, starts, indices, offset, columns)

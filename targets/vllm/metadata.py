@@ -75,6 +75,28 @@ def speculative_row(
     )  # fmt: skip
 
 
+def speculative_rows(
+    batch_rows: Sequence[int], tokens: Sequence[int], starts: Sequence[int], indices: Sequence[Sequence[int]],
+    offset: Callable[[int], int | None], columns: Columns,
+) -> list[StateRow]:  # fmt: skip
+    """Return the rows that verify drafts, by their boundaries in `tokens` and their state indices.
+
+    `offset` returns the entry of a row's initial state from the row's place among them, None if kernels skip the row.
+    """
+    rows = []
+    for place, (row, blocks) in enumerate(zip(batch_rows, indices, strict=True)):
+        own = columns.bounds.span(row, tokens, starts[place], starts[place + 1])
+        if own and (first := offset(place)) is not None:
+            rows.append(speculative_row(row, own, blocks, first, columns))
+    return [row for row in rows if row]
+
+
+def decode_row(row: int, token: int, block: int, columns: Columns, has_conv: bool = True) -> StateRow:
+    """Return a row of one token, which reads and writes one block."""
+    column = columns.of(row, 0, block)
+    return StateRow(row, (token,), False, False, block, column, 0, block, column, has_conv, True, [block], [column])
+
+
 def state_rows(metadata: Any, columns: Columns, skipped: int = 0) -> list[StateRow]:
     """Return the rows of a GDN layer in the order in which the kernels process them."""
     tokens: Sequence[int] = range(metadata.num_actual_tokens)
@@ -113,13 +135,9 @@ def _speculative_rows(metadata: Any, columns: Columns, tokens: Sequence[int], mi
     batch_rows: Sequence[int] = range(count)
     if mixed:
         batch_rows = [row for row, speculative in enumerate(metadata.spec_sequence_masks.tolist()) if speculative]
-    rows = []
-    for index in range(count):
-        row = batch_rows[index]
-        own = columns.bounds.span(row, tokens, starts[index], starts[index + 1])
-        if own:
-            rows.append(speculative_row(row, own, indices[index], accepted[index] - 1, columns))
-    return [row for row in rows if row]
+    return speculative_rows(
+        batch_rows[:count], tokens, starts, indices[:count], lambda place: accepted[place] - 1, columns
+    )
 
 
 def _prefill_rows(
@@ -156,14 +174,10 @@ def _decode_rows(
     metadata: Any, columns: Columns, tokens: Sequence[int], batch_rows: Sequence[int] | None
 ) -> list[StateRow]:
     blocks = metadata.non_spec_state_indices_tensor.tolist()
-    rows = []
-    for index, token in enumerate(tokens):
-        row, block = batch_rows[index] if batch_rows is not None else index, blocks[index]
-        column = columns.of(row, 0, block)
-        rows.append(
-            StateRow(row, (token,), False, False, block, column, 0, block, column, True, True, [block], [column])
-        )
-    return rows
+    return [
+        decode_row(batch_rows[index] if batch_rows is not None else index, token, blocks[index], columns)
+        for index, token in enumerate(tokens)
+    ]
 
 
 def _from_the_start(position: int) -> int:

@@ -1,10 +1,14 @@
-"""Combinations of a trace's options. Importable without vLLM: reproducers and refusals use it too."""
+"""A trace's options for vLLM, parsed, and combinations of them. Importable without vLLM."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..base.trace import Config
+import msgspec
+from msgspec import Struct
+
+from ..base.trace import Config, TraceError
 
 DRAFT_LAYER = "draft.layers.100.mixer"
 """Name of the drafter's own layer. vLLM orders caches by the number in it."""
@@ -12,18 +16,60 @@ DRAFT_LAYER = "draft.layers.100.mixer"
 DROPPED_TOKENS = 1
 """Tokens at the end of a session's turn that vLLM drops when the next one begins: the one that was sampled last."""
 
+SYNC_LOAD_TOKENS = 24
+"""Tokens that connector=sync loads before the forward of one step: a few blocks, for loads of both kinds."""
+
 PREFILL_INTERVAL = 3
 """Steps from one with prefills to the next, with prefills=spaced."""
-PLAIN_OPTIONS = {
-    "reports": "none",
-    "reset": "direct",
-    "prefills": "eager",
-    "pipeline": "none",
-    "inputs": "tokens",
-    "sampling": "greedy",
-    "replay": "0",
-    "conv_layout": "SD",
-}
+UNSCRIPTED = ("reports", "reset", "prefills", "pipeline", "inputs", "sampling", "replay", "conv_layout")
+"""Options that reproducers lack."""
+
+
+class Options(Struct, frozen=True):
+    """The options of a trace. `factory.capabilities_of` lists their values; the defaults are those of a trace that
+    leaves them out.
+
+    dtype  of weights and activations: of real models only
+    """
+
+    runner: str = "v2"
+    mixer: str = "gdn"
+    dtype: str = "float32"
+    retention: str = "dense"
+    graphs: str = "none"
+    attention: str = "flash"
+    metadata: str = "each"
+    data_parallel: int = 1
+    prefix_match_unit: int = 0
+    connector: str = "none"
+    load_failure: str = "recompute"
+    reports: str = "none"
+    reset: str = "direct"
+    prefills: str = "eager"
+    pipeline: str = "none"
+    inputs: str = "tokens"
+    sampling: str = "greedy"
+    replay: int = 0
+    conv_layout: str = "SD"
+
+
+PLAIN = Options()
+
+
+def options_of(config: Config) -> Options:
+    """Return the options of a configuration. Raises TraceError for a word where a number belongs."""
+    try:
+        return msgspec.convert(config.options, Options, strict=False)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"configuration: options: {error}") from error
+
+
+def changed(options: Options, names: Iterable[str]) -> str:
+    """Return "", or the first of some options that is not at its default, with its value."""
+    for name in names:
+        if (value := getattr(options, name)) != getattr(PLAIN, name):
+            return f"{name}={value}"
+    return ""
 
 
 class StateParts(NamedTuple):
@@ -37,16 +83,20 @@ class StateParts(NamedTuple):
     conv: bool = True
 
 
-def state_parts(config: Config) -> StateParts:
-    """Return the parts of the state of the option `mixer`: a short convolution has no recurrent state, plain linear
+def parts_of(mixer: str) -> StateParts:
+    """Return the parts of the state of a kind of layer: a short convolution has no recurrent state, plain linear
     attention has no convolution."""
-    mixer = config.options.get("mixer", "gdn")
     return StateParts(mixer != "short_conv", mixer != "linear")
+
+
+def state_parts(config: Config) -> StateParts:
+    """Return the parts of the state of a trace's state layers."""
+    return parts_of(options_of(config).mixer)
 
 
 def is_v2(config: Config) -> bool:
     """Return True if the V2 model runner runs, vLLM's default."""
-    return config.options.get("runner", "v2") == "v2"
+    return options_of(config).runner == "v2"
 
 
 def ring_entries(config: Config) -> int:
@@ -55,63 +105,54 @@ def ring_entries(config: Config) -> int:
     The option has an effect only where vLLM takes it: Mamba 2 on the V1 runner, without drafts and KV connectors. In
     mode all, which vLLM does not refuse, the kernel would write to the first of the two columns.
     """
-    option = config.options.get
-    takes = not is_v2(config) and option("mixer") == "mamba2" and option("connector", "none") == "none"
+    options = options_of(config)
+    takes = options.runner != "v2" and options.mixer == "mamba2" and options.connector == "none"
     if not takes or config.num_speculative_tokens or config.mamba_cache_mode == "all":
         return 0
-    return int(option("replay", "0"))
+    return options.replay
 
 
 def has_adapters(config: Config) -> bool:
     """Return True if requests may have LoRA adapters."""
-    return config.options.get("inputs", "tokens") == "adapters"
+    return options_of(config).inputs == "adapters"
 
 
 def varies_sampling(config: Config) -> bool:
     """Return True if requests have sampling parameters of their own: on the V1 runner without drafts, whose acceptance
     depends on them."""
-    return config.options.get("sampling", "greedy") == "varied" and not (is_v2(config) or config.num_speculative_tokens)
+    return options_of(config).sampling == "varied" and not (is_v2(config) or config.num_speculative_tokens)
 
 
 def windows_are_last(config: Config) -> bool:
     """Return True if the inputs of a convolution lie next to each other for each channel (vLLM's layout DS), False if
     the channels of each input do (SD)."""
-    return config.options.get("conv_layout", "SD") == "DS"
+    return options_of(config).conv_layout == "DS"
 
 
 def reports_all(config: Config) -> bool:
     """Return True if the engine reports statistics and KV events."""
-    return config.options.get("reports", "none") == "all"
+    return options_of(config).reports == "all"
 
 
 def stages(config: Config) -> int:
     """Return the number of pipeline stages that the scheduler plans for."""
-    return 1 if config.options.get("pipeline", "none") == "none" else 2
-
-
-def unscripted_option(config: Config) -> str:
-    """Return "", or the first option that reproducers lack and that is not at its first value, with this value."""
-    for name, plain in PLAIN_OPTIONS.items():
-        value = config.options.get(name, plain)
-        if value != plain:
-            return f"{name}={value}"
-    return ""
+    return 1 if options_of(config).pipeline == "none" else 2
 
 
 def schedules_asynchronously(config: Config) -> bool:
     """Return True if a request's next step is planned before its last one has run. Pipeline stages can also be filled
     with the steps of other requests."""
-    return config.async_depth > 0 and config.options.get("pipeline", "none") != "sync"
+    return config.async_depth > 0 and options_of(config).pipeline != "sync"
 
 
 def has_graphs(config: Config) -> bool:
     """Return True if decode batches are padded to captured sizes and replayed."""
-    return config.options.get("graphs", "none") in ("decode", "piecewise") and bool(config.graph_sizes)
+    return options_of(config).graphs in ("decode", "piecewise") and bool(config.graph_sizes)
 
 
 def has_peer(config: Config) -> bool:
     """Return True if the engine is one of two data-parallel ranks that vLLM's own code coordinates."""
-    return config.options.get("data_parallel", "1") == "2"
+    return options_of(config).data_parallel == 2
 
 
 def drafts_on_device(config: Config) -> bool:
@@ -125,4 +166,4 @@ def multiplies_masked(config: Config) -> bool:
     FlashAttention and FlashInfer do: they load pages whole. vLLM's Triton kernel loads only slots below the context's
     length (`tl.load(..., mask=tile_mask, other=0.0)`).
     """
-    return config.options.get("attention", "flash") == "flash"
+    return options_of(config).attention == "flash"

@@ -27,7 +27,7 @@ from ..base.trace import (
     Step,
     Trace,
 )
-from .options import drafts_on_device, has_graphs, unscripted_option
+from .options import SYNC_LOAD_TOKENS, UNSCRIPTED, changed, drafts_on_device, has_graphs, options_of
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
 IDLE_MAX = 8
@@ -43,10 +43,10 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     del variant
     if has_graphs(trace.config):
         raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
-    if trace.config.options.get("mixer", "gdn") != "gdn":
+    if options_of(trace.config).mixer != "gdn":
         raise TargetError("no stand-alone script can show a failure of state layers other than gated delta nets")
-    connector = trace.config.options.get("connector", "none")
-    if connector not in ("none", "store"):
+    connector = options_of(trace.config).connector
+    if connector not in ("none", "store", "sync"):
         raise TargetError("no stand-alone script can show a failure that needs a KV connector which hands blocks over")
     if drafts_on_device(trace.config):
         raise TargetError("no stand-alone script can show a failure of V1 that needs a drafter on the device")
@@ -56,11 +56,11 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         raise TargetError("no stand-alone script can show a failure that needs blocks of more than two sizes")
     if any(isinstance(event, Arrive) and event.session for event in failure.events):
         raise TargetError("no stand-alone script can show a failure that needs streaming input sessions yet")
-    if needed := unscripted_option(trace.config):
+    if needed := changed(options_of(trace.config), UNSCRIPTED):
         raise TargetError(f"no stand-alone script can show a failure that needs {needed}")
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]
-    sources = ["layers", "config", *(["connector"] if connector == "store" else []), "engine"]
+    sources = ["layers", "config", *(["connector"] if connector != "none" else []), "engine"]
     parts = [_source(name) for name in sources]
     imports = sorted({line for part, _ in parts for line in part if line.startswith("import ")} | {"import os"})
     imports += sorted({line for part, _ in parts for line in part if line.startswith("from ")})
@@ -105,9 +105,9 @@ def _block_sizes(config: Config) -> dict[str, set[int]]:
 
 
 def _opening(config: Config) -> str:
-    sizes = _block_sizes(config)
+    sizes, options = _block_sizes(config), options_of(config)
     fields = {
-        "runner": config.options.get("runner", "v2"),
+        "runner": options.runner,
         "num_blocks": config.num_blocks,
         "groups": [(group.kind, group.layers) for group in config.groups],
         "block_size": min(sizes["attention"]),
@@ -121,14 +121,16 @@ def _opening(config: Config) -> str:
         "long_prefill": config.long_prefill_token_threshold,
         "policy": config.policy,
         "conv_width": config.conv_width,
-        "every_boundary": config.options.get("retention", "dense") == "dense",
+        "every_boundary": options.retention == "dense",
     }
     if sizes["mamba"] != sizes["attention"]:
         fields["mamba_block_size"] = min(sizes["mamba"])
-    if config.options.get("prefix_match_unit", "0") != "0":
-        fields["prefix_match_unit"] = int(config.options["prefix_match_unit"])
-    if config.options.get("connector", "none") == "store":
-        fields["load_failure"] = config.options.get("load_failure", "recompute")
+    if options.prefix_match_unit:
+        fields["prefix_match_unit"] = options.prefix_match_unit
+    if options.connector != "none":
+        fields["load_failure"] = options.load_failure
+    if options.connector == "sync":
+        fields["sync_load_tokens"] = SYNC_LOAD_TOKENS
     return "engine = Engine(\n" + "".join(f"    {name}={value!r},\n" for name, value in fields.items()) + ")"
 
 

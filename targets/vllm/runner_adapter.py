@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from . import compat
-from .graphs import Padding, Ranks
+from .graphs import Padding, Ranks, query_length
 from .hooks import Recorder
 
 Rows = Sequence[Sequence[int]]
@@ -38,13 +38,22 @@ class RunnerAdapter:
         return output.get_output() if hasattr(output, "get_output") else output
 
     def dummy_run(self, rows: int) -> None:
-        """Run a step without requests beside ranks with `rows` rows: if they replay a graph, so does this one."""
+        """Run a step without requests beside ranks with `rows` rows: if they replay a graph, so does this one.
+
+        One decode row, as in `Worker.execute_dummy_batch` on an idle data-parallel rank.
+        """
         self.is_dummy = True
         self.ranks.begin(rows)
         try:
-            compat.dummy_run(self.runner)
+            self.runner._dummy_run(query_length(self.runner), uniform_decode=True)
         finally:
             self.is_dummy = False
+
+    def pass_drafts(self, scheduler: Any) -> None:
+        """Pass the runner's proposals to the scheduler (synchronous speculation)."""
+        drafts = self.runner.take_draft_token_ids()
+        if drafts is not None:
+            scheduler.update_draft_token_ids(drafts)
 
     def names(self, count: int) -> Sequence[str | None]:
         """Return the requests of the first `count` rows of the batch, None for padding rows."""

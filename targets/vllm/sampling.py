@@ -1,8 +1,7 @@
-"""Sampling parameters that do not change what a request samples, and would change what another one samples.
+"""Sampling parameters that leave a request's own output unchanged, and would change that of another request.
 
-The V1 runner keeps them in the rows of its batch and moves them with a request. A row with parameters of another
-request then samples another token: tokens that this request needs are not allowed or are bad words there, or sampling
-is random.
+The V1 runner keeps them in the rows of its batch and moves them with a request. A row with another request's parameters
+samples a wrong token: those that it needs are bad words or not allowed there, or sampling is random.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .options import varies_sampling
 
 
 def parameters(config: Config, name: str, truth: Truth, max_new_tokens: int) -> SamplingParams:
-    """Return the parameters of a request, or of a turn of a session, with the prompt of `truth`."""
+    """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     greedy = SamplingParams(max_tokens=max_new_tokens, temperature=0.0, ignore_eos=True)
     if not varies_sampling(config):
         return greedy
@@ -27,7 +26,7 @@ def parameters(config: Config, name: str, truth: Truth, max_new_tokens: int) -> 
     others = [token for token in range(FIRST_TOKEN, VOCABULARY) if token not in needed]
     kind = crc32(name.encode()) % 4
     chosen = greedy
-    if kind % 2:  # random, but for its top_k of 1
+    if kind % 2:  # random sampling with one choice
         chosen = SamplingParams(max_tokens=max_new_tokens, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True)
     if kind < 2:
         chosen.allowed_token_ids = sorted(needed)

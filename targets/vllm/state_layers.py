@@ -33,6 +33,11 @@ Tags = tuple[int, ...]
 _prefill = attrgetter("prefill")
 
 
+def _most_drafts(config: Any) -> int:
+    """Return the number of speculative tokens, 0 without speculation."""
+    return config.speculative_config.num_speculative_tokens if config.speculative_config else 0
+
+
 class ShadowMamba(nn.Module, MambaBase):
     """A state layer: one convolution buffer and one recurrent state per block, as far as the contract has them."""
 
@@ -47,7 +52,7 @@ class ShadowMamba(nn.Module, MambaBase):
         self.entries = ring_entries(trace)
         self.window_last = windows_are_last(trace)
         self.window = conv_width - 1
-        self.buffer = self.window + compat.most_drafts(config)
+        self.buffer = self.window + _most_drafts(config)
         self.kv_cache = (torch.tensor([]), torch.tensor([]))
         self.group = self.index = -1
         config.compilation_config.static_forward_context[name] = self
@@ -56,7 +61,7 @@ class ShadowMamba(nn.Module, MambaBase):
         """Return the shapes of convolution buffer, temporal state and rings."""
         buffer = (1, self.buffer) if self.window_last else (self.buffer, 1)
         rings = ((self.entries, 1), (1,), (1, 1)) if self.entries else ()
-        return (buffer,) * self.contract.conv + ((1,),) * self.contract.recurrent + rings
+        return (buffer,) * self.contract.parts.conv + ((1,),) * self.contract.parts.recurrent + rings
 
     def get_state_dtype(self) -> tuple[torch.dtype, ...]:
         """Return their dtypes: 64-bit tags."""
@@ -82,10 +87,10 @@ class ShadowMamba(nn.Module, MambaBase):
         """Note that the caches are allocated and that this is layer `index` of `group`."""
         self.group, self.index = group, index
         states = [state.numpy() for state in compat.bound_states(self.kv_cache)]
-        if self.contract.conv:
+        if self.contract.parts.conv:
             buffer = states.pop(0)
             self.conv = buffer[:, 0] if self.window_last else buffer[..., 0]
-        if self.contract.recurrent:
+        if self.contract.parts.recurrent:
             self.temporal = states.pop(0)[..., 0]
         if self.entries:
             self.ring = states.pop(0)[..., 0]
@@ -93,7 +98,7 @@ class ShadowMamba(nn.Module, MambaBase):
     @property
     def num_blocks(self) -> int:
         """The number of blocks in the pool."""
-        return len(self.temporal if self.contract.recurrent else self.conv)
+        return len(self.temporal if self.contract.parts.recurrent else self.conv)
 
     def run(self, ids: Sequence[int]) -> Tags:
         """Run all rows in the order of the kernels. Prefills load their initial states before any state is stored."""
@@ -134,7 +139,7 @@ class ShadowMamba(nn.Module, MambaBase):
 
     def _initial(self, row: StateRow) -> int | None:
         """Return the initial temporal state, None if the kernel skips the row."""
-        if not self.contract.recurrent:
+        if not self.contract.parts.recurrent:
             window = self._window(row)
             return None if window is None else window[-1] if row.has_conv else EMPTY
         if not row.has_temporal:
@@ -148,7 +153,7 @@ class ShadowMamba(nn.Module, MambaBase):
 
     def _window(self, row: StateRow) -> Tags | None:
         """Return the last inputs of the convolution, None if the kernel skips the row, () without a convolution."""
-        if not self.contract.conv:
+        if not self.contract.parts.conv:
             return ()
         if row.conv == self.skipped:
             return None
@@ -158,8 +163,8 @@ class ShadowMamba(nn.Module, MambaBase):
 
     def _starts_from(self, row: StateRow, start: int | None, window: Tags | None) -> None:
         """Record the reads of temporal state and window: one record if they lie in one page."""
-        temporal = start if row.has_temporal and self.contract.recurrent else None
-        inputs = window if row.has_conv and self.contract.conv else None
+        temporal = start if row.has_temporal and self.contract.parts.recurrent else None
+        inputs = window if row.has_conv and self.contract.parts.conv else None
         log, where = self.recorder.log, (row.row, self.group, self.index)
         in_one_page = (row.conv, row.conv_column) == (row.temporal, row.temporal_column)
         shared = temporal is not None and in_one_page
@@ -182,7 +187,7 @@ class ShadowMamba(nn.Module, MambaBase):
             if row.replay and not row.replay.flushes:
                 self.ring[row.temporal, row.replay.entries] = tokens[0]
                 self._wrote(row, row.temporal_column, row.temporal, 1, tags[0], stored)
-            elif row.cached is None and self.contract.recurrent:
+            elif row.cached is None and self.contract.parts.recurrent:
                 self._recur(row, tags, stored)
             elif stored is not None:
                 self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)
@@ -241,13 +246,13 @@ class ShadowMamba(nn.Module, MambaBase):
 
     def write(self, block: int, content: StateContent) -> None:
         """Store the content of a page, as a load from outside the pool does."""
-        if self.contract.recurrent:
+        if self.contract.parts.recurrent:
             self.temporal[block] = content.temporal
-        if self.contract.conv:
+        if self.contract.parts.conv:
             self.conv[block, : self.window] = content.window
 
     def read(self, block: int) -> Content:
         """Return the content of a page."""
-        temporal = self.temporal.item(block) if self.contract.recurrent else None
-        window = tuple(self.conv[block, : self.window].tolist()) if self.contract.conv else ()
+        temporal = self.temporal.item(block) if self.contract.parts.recurrent else None
+        window = tuple(self.conv[block, : self.window].tolist()) if self.contract.parts.conv else ()
         return StateContent(temporal, window)

@@ -17,6 +17,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, View
+from ..base.protocol import EngineStalled
 from ..base.trace import (
     Abort,
     Arrive,
@@ -31,16 +32,26 @@ from ..base.trace import (
     Step,
     fits,
 )
-from . import compat, hooks
-from .options import reports_all
+from . import compat, features, hooks
+from .options import options_of, reports_all
 from .sampling import parameters
 from .views import Admissions, Host, KeyBook, free_labelled
+
+STEPS_PER_TOKEN = 3
+"""Steps allowed inside one event, per token that the requests may have: as for draining, a request may be preempted."""
+WAITING_STEPS_MAX = 64
+"""Further steps allowed inside one event: a load takes 5 at most, a send 2 (`kv_connector`)."""
 
 
 def _shadow_engine(config: Config) -> Any:
     from .bringup import Engine  # replaces parts of torch.cuda: never in a process that has a GPU
 
     return Engine(config)
+
+
+def _failed(output: Any) -> bool:
+    """Return True if a request ended with an error."""
+    return output.finish_reason is not None and output.finish_reason.name == "ERROR"
 
 
 class VllmTarget:
@@ -89,7 +100,7 @@ class VllmTarget:
 
     def _sessions(self) -> Any:
         """Return None for a release whose streaming sessions are not driven."""
-        if not compat.has_sessions():
+        if not features.has_sessions():
             return None
         from .sessions import Sessions
 
@@ -154,8 +165,8 @@ class VllmTarget:
 
     def _let_go(self, name: str, records: list[Record]) -> None:
         """Run what is left of a session that timed out: vLLM's front end makes ids unique, a trace's names are not."""
-        while name in self.scheduler.requests:  # its blocks are sent elsewhere
-            records += self._run_step(Step())
+        # Its blocks are sent elsewhere.
+        records += self._run_until(lambda: name not in self.scheduler.requests, Step(), f"the timed out session {name}")
         while any(name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
             self._complete(records)
 
@@ -163,14 +174,31 @@ class VllmTarget:
         """Return True if there are requests, ended ones that the worker has not dropped yet, or results in flight."""
         return bool(self.scheduler.has_requests() or self.in_flight)
 
+    def _is_idle(self) -> bool:
+        return not self.has_work()
+
     def run_step(self, event: Step) -> list[Record]:
         """Schedule and execute one step, and process the results that are due. As the engine's loop, go on until the
         transfers of requests that ended are over if there is nothing else to do."""
-        records = self._run_step(event)
-        scheduler = self.scheduler
-        while self.store and not scheduler.has_unfinished_requests() and scheduler.has_finished_requests():
-            records += self._run_step(event)
+        records, scheduler = self._run_step(event), self.scheduler
+
+        def has_other_work() -> bool:
+            return bool(scheduler.has_unfinished_requests() or not scheduler.has_finished_requests())
+
+        if self.store:
+            records += self._run_until(has_other_work, event, "the transfers of requests that ended")
         return records
+
+    def _run_until(self, done: Callable[[], bool], event: Step, what: str) -> list[Record]:
+        """Run steps until `done`. Raises EngineStalled, which names `what`, if the engine does not get there."""
+        records: list[Record] = []
+        tokens = self.config.max_model_len * len(self.scheduler.requests)
+        bound = STEPS_PER_TOKEN * tokens + WAITING_STEPS_MAX
+        for _ in range(bound):
+            if done():
+                return records
+            records += self._run_step(event)
+        raise EngineStalled(f"{what} did not end within {bound} steps")
 
     def _run_step(self, event: Step) -> list[Record]:
         if not self.has_work():
@@ -215,8 +243,9 @@ class VllmTarget:
             admitted = name in fresh and not waited
             counts = self.admissions.counts.get(name, (-1, -1))
             kept = start if admitted and name in self._resuming else 0
-            hit = start if admitted and not kept else 0
-            rows.append(PlannedRow(name, start, count, drafts, admitted, hit, *counts, kept=kept))
+            loaded = self.store.joined.get(name, 0) if self.store else 0
+            hit = start - loaded if admitted and not kept else 0
+            rows.append(PlannedRow(name, start, count, drafts, admitted, hit, *counts, loaded, kept))
         for row in self.store.started if self.store else ():
             estimated, taken = self.admissions.counts[row.name]
             rows.append(structs.replace(row, estimated=estimated, taken=taken))
@@ -238,7 +267,7 @@ class VllmTarget:
             sampled[name] = tuple(tokens)
         recorder.end_step(drafts, sampled)
         outputs = compat.client_outputs(self.scheduler.update_from_output(plan, output))
-        finished = [one.request_id for one in outputs if one.finish_reason is not None and not compat.failed(one)]
+        finished = [one.request_id for one in outputs if one.finish_reason is not None and not _failed(one)]
         if self.sessions:
             self.sessions.note_ends(finished)
         records.append(
@@ -246,18 +275,18 @@ class VllmTarget:
                 step,
                 [(one.request_id, list(one.new_token_ids)) for one in outputs if one.new_token_ids],
                 finished,
-                [one.request_id for one in outputs if compat.failed(one)],
+                [one.request_id for one in outputs if _failed(one)],
             )
         )
         if self.config.num_speculative_tokens and not self.config.async_depth and plan.total_num_scheduled_tokens:
-            compat.drain_drafts(self.engine.runner, self.scheduler)
+            self.engine.worker.pass_drafts(self.scheduler)
 
     def preempt(self, event: Preempt) -> list[Record]:
         """Preempt a running request between two steps; no-op for others."""
         request = self.scheduler.requests.get(event.name)
         if request is not None and request in self.scheduler.running:
             arguments: dict[str, bool] = {}
-            if compat.can_preempt_in_flight(self.scheduler):
+            if features.can_preempt_in_flight(self.scheduler):
                 # As `schedule()` does.
                 arguments = {"drop_stale_output": getattr(self.scheduler, "requires_kv_delivery", False)}
             elif any(event.name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
@@ -280,9 +309,7 @@ class VllmTarget:
         """Take part in the other data-parallel ranks' step while idle, after dropping the rows of ended requests."""
         if self.scheduler.has_unfinished_requests() or not event.uniform_decode:
             return []
-        records: list[Record] = []
-        while self.has_work():
-            records += self.run_step(Step())
+        records = self._run_until(self._is_idle, Step(), "the steps before a dummy run")
         recorder = self.engine.recorder
         recorder.begin_step(self.step, records)
         self.engine.worker.dummy_run(event.rows)
@@ -292,16 +319,14 @@ class VllmTarget:
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
         """Reset the prefix cache; vLLM refuses while requests hold blocks, unless they are preempted first."""
-        if self.config.options.get("reset", "direct") == "direct":
+        if options_of(self.config).reset == "direct":
             return self._reset(event)
         # As `EngineCore.pause_scheduler`, mode "keep" or "wait": requests stop where they are, or no further ones are
         # admitted; once nothing is left to do the cache is cleared.
         from vllm.v1.core.sched.interface import PauseState
 
-        records: list[Record] = []
         self.scheduler.set_pause_state(PauseState.PAUSED_ALL if event.preempt_running else PauseState.PAUSED_NEW)
-        while self.has_work():
-            records += self._run_step(Step())
+        records = self._run_until(self._is_idle, Step(), "the pause before a reset of the prefix cache")
         records += self._reset(event)
         self.scheduler.set_pause_state(PauseState.UNPAUSED)
         return records

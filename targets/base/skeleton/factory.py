@@ -25,6 +25,9 @@ class SkeletonFactory:
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
+        # Refuse what `open` would not build: reduction leaves groups out, and the trace would describe another engine.
+        if [group.kind for group in config.groups] != ["mamba", "attention"]:
+            return "the engine has one group of states and one of attention"
         return ""
 
     def open(self, config: Config) -> Target:

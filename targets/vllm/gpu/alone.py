@@ -108,7 +108,7 @@ class Alone:
         output: Any = engine.worker.execute(scheduled, 0)
         scheduler.update_from_output(scheduled, output)
         if engine.config.num_speculative_tokens:
-            compat.drain_drafts(engine.runner, scheduler)
+            engine.worker.pass_drafts(scheduler)
 
     def _states(self, name: str, segment: Segment) -> Sequence[tuple[Place, torch.Tensor]]:
         """Bits of the temporal states after the segment; a decode step with drafts leaves one for each token."""

@@ -17,6 +17,7 @@ from vllm.v1.request import Request
 
 from ...base.trace import Config, Group
 from .. import compat, hooks
+from ..options import options_of
 from .engine import Fill, RealEngine
 from .real_model import Floats, logprobs
 
@@ -105,5 +106,5 @@ def _cold(groups: tuple[tuple[str, int, int], ...], mixer: str, dtype: str, conv
 def cold(config: Config, device: str) -> Cold:
     """The reference for a configuration, kept in this process."""
     groups = tuple((group.kind, group.block_size, group.layers) for group in config.groups)
-    options = config.options
-    return _cold(groups, options.get("mixer", "gdn"), options.get("dtype", "float32"), config.conv_width, device)
+    options = options_of(config)
+    return _cold(groups, options.mixer, options.dtype, config.conv_width, device)

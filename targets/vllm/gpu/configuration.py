@@ -12,8 +12,6 @@ from vllm.config import (
     CUDAGraphMode,
     DeviceConfig,
     ModelConfig,
-    ParallelConfig,
-    SpeculativeConfig,
     VllmConfig,
 )
 from vllm.config.attention import AttentionConfig
@@ -21,8 +19,8 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ...base.trace import Config
 from .. import compat
-from ..configuration import block_size, scheduler_config, set_graph_sizes
-from ..options import drafts_on_device, has_graphs
+from ..configuration import block_size, scheduler_config, set_graph_sizes, speculation
+from ..options import has_graphs, options_of
 from .models import KEY_VALUE, dtype, layer_kinds, mixer, model_folder
 
 PIECES = (1, 2, 4, 8, 16, 32, 64)
@@ -53,7 +51,7 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
         device_config=DeviceConfig(device.type),
         attention_config=AttentionConfig(backend=AttentionBackendEnum.TRITON_ATTN),
         compilation_config=_compilation(config),
-        speculative_config=_speculation(config, model) if k else None,
+        speculative_config=speculation(config, model, as_eagle=False) if k else None,
         additional_config={"gdn_prefill_backend": "triton"},
     )
     made.scheduler_config.async_scheduling = config.async_depth > 0
@@ -72,27 +70,13 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
 def _compilation(config: Config) -> CompilationConfig:
     """Layers run as written. Full graphs for decode batches; with graphs=piecewise, others are replayed in pieces."""
     modes = {"decode": CUDAGraphMode.FULL_DECODE_ONLY, "piecewise": CUDAGraphMode.FULL_AND_PIECEWISE}
-    mode = modes[config.options["graphs"]] if has_graphs(config) else CUDAGraphMode.NONE
+    mode = modes[options_of(config).graphs] if has_graphs(config) else CUDAGraphMode.NONE
     return CompilationConfig(mode=0, custom_ops=["none"], cudagraph_mode=mode)
 
 
 def is_piecewise(config: Config) -> bool:
     """Return True if batches with prompts are replayed in pieces."""
-    return has_graphs(config) and config.options["graphs"] == "piecewise"
-
-
-def _speculation(config: Config, model: Any) -> SpeculativeConfig:
-    # Hashes that cover tokens behind their block replace the drop of a block by a condition that keys do not show.
-    legacy = {"disable_lookahead_block_hashes": True} if compat.has_lookahead_hashes() else {}
-    return SpeculativeConfig(
-        **legacy,
-        method="ngram_gpu" if drafts_on_device(config) else "ngram",
-        num_speculative_tokens=config.num_speculative_tokens,
-        prompt_lookup_max=3,
-        prompt_lookup_min=1,
-        target_model_config=model,
-        target_parallel_config=ParallelConfig(),
-    )
+    return has_graphs(config) and options_of(config).graphs == "piecewise"
 
 
 def attention_page(config: Config, word: int) -> int:
@@ -109,5 +93,5 @@ def _set_block_sizes(config: Config, cache: Any, word: int) -> None:
     cache.mamba_page_size_padded = attention_page(config, word)
     cache.num_gpu_blocks_override = config.num_blocks
     cache.mamba_cache_mode = config.mamba_cache_mode
-    if config.options.get("retention", "dense") == "dense":
+    if options_of(config).retention == "dense":
         compat.retain_every_boundary(cache)

@@ -27,9 +27,10 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ...base.trace import Config
 from .. import compat, graphs, hooks
 from ..contracts import contract
-from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer
+from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
 from ..layout import layout_of
-from ..options import drafts_on_device, has_graphs, is_v2, state_parts
+from ..options import drafts_on_device, has_graphs, is_v2
+from ..wrapping import replaced
 from . import memories, replay
 from .configuration import configure, is_piecewise
 from .devices import BATCH_INVARIANT
@@ -128,7 +129,6 @@ class RealEngine:
         self.is_interpreted = device == "interpreter"
         self.device = torch.device("cpu" if self.is_interpreted else "cuda:0")
         self.recorder = MirrorRecorder()
-        self.recorder.parts = state_parts(config)
         self._cached_pages: list[torch.Tensor] = []
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         prepare_process(device)
@@ -137,7 +137,7 @@ class RealEngine:
         if is_piecewise(config):
             replay.watch_pieces()
         self.vllm_config = vllm_config = configure(config, self.device)
-        with set_current_vllm_config(vllm_config), compat.replaced((gc, "collect", lambda *_: 0)):
+        with set_current_vllm_config(vllm_config), replaced((gc, "collect", lambda *_: 0)):
             model = self._build_model()
             self.real = RealModel(model)
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
@@ -158,10 +158,9 @@ class RealEngine:
         kind = RealV2 if self.is_v2 else RealV1
         self.worker: RealV1 | RealV2 = kind(self.runner, self.recorder)
         self.worker.ranks = padding
-        self.recorder.worker = self.worker
-        self.recorder.group_layers = [group.layers for group in self.layout.groups]
-        if config.mamba_cache_mode == "align":
-            self.recorder.aligned_block_size = vllm_config.cache_config.mamba_block_size
+        attention_layers = [layer for layer in self.layers if isinstance(layer, MirrorAttention)]
+        mamba_block_size = vllm_config.cache_config.mamba_block_size
+        self.recorder.attach(config, self.layout, self.worker, attention_layers, mamba_block_size, None)
         self._cached_pages = self._find_pages()
         self._snapshot = Snapshot([self], [cache for layer in self.layers for cache in self.caches(layer.layer_name)])
 
@@ -207,7 +206,7 @@ class RealEngine:
             from vllm.v1.worker.cpu.model_runner import CPUModelRunner as Runner
         else:
             Runner = model_runner.GPUModelRunner
-        with compat.replaced((model_runner, "init_speculator", lambda *_: speculator)):
+        with replaced((model_runner, "init_speculator", lambda *_: speculator)):
             runner = Runner(self.vllm_config, self.device)
             compat.load_v2_model(runner, model)
         speculator.runner = runner
@@ -218,7 +217,7 @@ class RealEngine:
 
         module = _proposer_module()
         proposer = type("Proposer", (ngram_proposer(self.drafter, self), module.NgramProposer), {})
-        with compat.replaced((module, "NgramProposer", proposer), *self._drafting_on_device()):
+        with replaced((module, "NgramProposer", proposer), *self._drafting_on_device()):
             if self.is_interpreted:
                 from .interpreted import runner_v1
 
@@ -226,9 +225,7 @@ class RealEngine:
             else:
                 runner = gpu_model_runner.GPUModelRunner(self.vllm_config, self.device)
                 runner.load_model(model=model)
-        if drafts_on_device(self.config):
-            # vLLM leaves these counts as memory was, and reads them where no batch has fitted its drafter yet.
-            runner._num_valid_draft_tokens_cpu.fill_(self.config.num_speculative_tokens)
+        set_draft_counts(runner, self.config)
         return runner
 
     def _drafting_on_device(self) -> Sequence[tuple[Any, str, Any]]:
@@ -274,7 +271,6 @@ class RealEngine:
                     layer = MirrorAttention(name, self.recorder, storage, size, place, contexts[name])
                 layers[name] = self.recorder.layers[place] = layer
         in_order = [layers[name] for name in contexts if name in layers]
-        self.recorder.attention_layers = [one for one in in_order if isinstance(one, MirrorAttention)]
         self.layers = in_order
         self.real.mirror = Mirror(self.recorder, in_order)
 

@@ -7,15 +7,15 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target, TargetError
 from ...base.trace import Config
-from ..options import PLAIN_OPTIONS
+from ..options import UNSCRIPTED, Options, changed, options_of
 from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
-_PLAIN = {"connector": "none", "data_parallel": "1", "metadata": "each", "prefix_match_unit": "0"} | PLAIN_OPTIONS
-"""Options of the shadow layers' engine, and the values that a real model has."""
+_SHADOW_ONLY = ("connector", "data_parallel", "metadata", "prefix_match_unit", *UNSCRIPTED)
+"""Options of the shadow layers' engine, which a real model has at their defaults."""
 FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
 """What unused memory holds in the engines of one target."""
 
@@ -73,17 +73,18 @@ class GpuFactory:
             return f"its models have no mamba_cache_mode={config.mamba_cache_mode}"
         if config.eagle_block_drop:
             return "its models have no EAGLE head"
-        if self.device != "cuda" and config.options.get("graphs") == "piecewise":
+        options = options_of(config)
+        if self.device != "cuda" and options.graphs == "piecewise":
             return "piecewise graphs need a GPU"
-        for name, plain in _PLAIN.items():
-            if config.options.get(name, plain) != plain:
-                return f"{name}={config.options[name]} is driven on the shadow layers only"
+        if option := changed(options, _SHADOW_ONLY):
+            return f"{option} is driven on the shadow layers only"
         if any(group.window or group.chunk or group.draft for group in config.groups):
             return "its models have full attention only, and the drafter has no layer"
-        return self._model_supports(config, config.options.get("mixer", "gdn"))
+        return self._model_supports(config, options)
 
     @staticmethod
-    def _model_supports(config: Config, mixer: str) -> str:
+    def _model_supports(config: Config, options: Options) -> str:
+        mixer = options.mixer
         if mixer not in KEY_VALUE:
             return f"there is no real model with mixer={mixer}"
         if not has_layers(mixer, layer_kinds(config)):
@@ -94,7 +95,7 @@ class GpuFactory:
             spare = sum(group.kind == "mamba" for group in config.groups)
             if config.num_blocks < config.smallest_pool() + spare:
                 return "a chunk of a Mamba 2 layer may keep one state more: raise num_blocks"
-        is_large = mixer not in ("gdn", "short_conv") and config.options.get("dtype") == "bfloat16"
+        is_large = mixer not in ("gdn", "short_conv") and options.dtype == "bfloat16"
         if is_large and config.groups[0].block_size < 32:
             return "a page of 16 bfloat16 keys and values is smaller than a state"
         return ""

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from .. import compat
+from .. import as_on_gpu
+from ..wrapping import replaced
 
 
 def prepare() -> None:
@@ -124,8 +125,8 @@ def runner_v1(vllm_config: Any, device: torch.device, model: Any, apart: bool) -
     """vLLM's V1 runner for CPUs; `apart` keeps host and "device" copies of its buffers apart."""
     from vllm.v1.worker import cpu_model_runner
 
-    changes = [(cpu_model_runner, "get_model", lambda **_: model), *compat.apart_buffers(apart)]
-    with compat.replaced(*changes, (torch, "zeros", compat.without_pinning(torch.zeros))):
+    changes = [(cpu_model_runner, "get_model", lambda **_: model), *as_on_gpu.apart_buffers(apart)]
+    with replaced(*changes, (torch, "zeros", as_on_gpu.without_pinning(torch.zeros))):
         runner = cpu_model_runner.CPUModelRunner(vllm_config, device)
         runner.load_model()
     return runner

@@ -18,6 +18,7 @@ from typing import Any
 from ....reference.layout import cdiv
 from ....reference.tokens import VOCABULARY
 from ...base.trace import Config
+from ..options import options_of
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 128, "intermediate_size": 256, "vocab_size": VOCABULARY, "max_position_embeddings": 4096,
@@ -82,12 +83,12 @@ NO_DRAFTS = ("short_conv", "mamba1")
 
 def mixer(config: Config) -> str:
     """The kind of state layer of a trace."""
-    return config.options.get("mixer", "gdn")
+    return options_of(config).mixer
 
 
 def dtype(config: Config) -> str:
     """The dtype of weights and activations of a trace."""
-    return config.options.get("dtype", "float32")
+    return options_of(config).dtype
 
 
 def layer_kinds(config: Config) -> str:

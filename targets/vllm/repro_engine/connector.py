@@ -1,7 +1,8 @@
-"""A KV connector whose store the script fills, behind vLLM's own connector API.
+"""KV connector with a store that the script fills, called through vLLM's connector API.
 
-Loads are asynchronous: vLLM looks a request up, allocates, waits, retries and gives up as with any connector. A loaded
-state is written when its load ends; attention content is not, as the script only looks at states. Nothing is saved.
+vLLM looks a request up, allocates, waits, retries and gives up as with any connector. Loads are asynchronous, except
+for `engine.sync_load_tokens` tokens in each step, which are loaded before its forward. A loaded state is written when
+its load ends. Attention content is not written, because the script checks states only. Nothing is saved.
 (This file is inlined into reproducers that need it, between `config` and `engine`; nothing imports it.)
 """
 
@@ -14,7 +15,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 
 class Loads(KVConnectorMetadata):
-    """The loads that the worker begins in a step: (request, tokens, block by group, steps, whether it fails)."""
+    """Loads that the worker begins in a step: (request, tokens, last block of each group, steps, True if it fails).
+    A load of 0 steps ends before the forward."""
 
     def __init__(self, loads):
         self.loads = loads
@@ -28,9 +30,10 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
         self.engine = vllm_config.kv_transfer_config.kv_connector_extra_config["engine"]
         self.sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
         self.next, self.asked, self.local, self.withdrawn, self.under_way = [], {}, {}, set(), []
+        self.sync = {}
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
-        """Return the tokens that can be loaded after the local hit, None to be asked again; and True to wait."""
+        """Return (tokens to load behind the local hit, True to load asynchronously); tokens None: ask again later."""
         name, unit = request.request_id, lcm(*self.sizes)
         delay = self.engine.load_delays.get(name, 0)
         if name in self.withdrawn or not self.engine.stored:
@@ -41,10 +44,14 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
         tokens, most = list(request.all_token_ids), (request.num_tokens - 1) // unit * unit
         ends = [len(known) // unit * unit for known in self.engine.stored if known == tokens[: len(known)]]
         found = max((end for end in ends if num_computed_tokens < end <= most), default=num_computed_tokens)
-        return found - num_computed_tokens, found > num_computed_tokens
+        loaded = found - num_computed_tokens
+        self.sync.pop(name, None)
+        if name not in self.engine.failing and loaded + sum(self.sync.values()) <= self.engine.sync_load_tokens:
+            self.sync[name] = loaded
+        return loaded, loaded > 0 and name not in self.sync
 
     def update_state_after_alloc(self, request, blocks, num_external_tokens):
-        """Plan the load of a request, which waits for it."""
+        """Plan a request's load."""
         if not num_external_tokens:
             return
         name, engine = request.request_id, self.engine
@@ -52,15 +59,16 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
         last = [table[total // size - 1] for table, size in zip(blocks.get_block_ids(), self.sizes, strict=True)]
         fails = name in engine.failing
         engine.failing.discard(name)
-        self.next.append((name, total, last, engine.load_delays.get(name, 0) + 1, fails))
+        steps = 0 if name in self.sync else engine.load_delays.get(name, 0) + 1
+        self.next.append((name, total, last, steps, fails))
 
     def build_connector_meta(self, scheduler_output):
-        """Return what the worker does in this step."""
-        done, self.next = Loads(self.next), []
+        """Return the loads that the worker begins in this step."""
+        done, self.next, self.sync = Loads(self.next), [], {}
         return done
 
     def update_connector_output(self, connector_output):
-        """Note the ends of loads: a store with an odd delay offers a failed load again."""
+        """Let vLLM retry a failed load if its delay is odd; otherwise offer it no more."""
         for name in connector_output.failed_recving:
             self.asked.pop(name, None)
             if self.engine.load_delays.get(name, 0) % 2 == 0:
@@ -71,9 +79,12 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
         return False, None
 
     def start_load_kv(self, forward_context, **_):
-        """Begin the loads that requests wait for."""
+        """Begin the loads that were planned for this step; end those that its forward reads."""
         for name, total, blocks, steps, fails in self._get_connector_metadata().loads:
-            self.under_way.append([steps, name, total, blocks, fails])
+            if steps:
+                self.under_way.append([steps, name, total, blocks, fails])
+            else:
+                self.engine.write_states(name, total, blocks)
 
     def get_transfer_results(self, finished_req_ids):
         """Report the loads that end in this step, and write their states."""
@@ -105,7 +116,7 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
 
 
 def connect(engine, config, policy):
-    """Add the connector to vLLM's configuration."""
+    """Set the connector in vLLM's configuration."""
     config.kv_transfer_config = KVTransferConfig(
         kv_connector="Connector", kv_connector_module_path=__name__, kv_role="kv_both",
         kv_connector_extra_config={"engine": engine}, kv_load_failure_policy=policy,
@@ -113,5 +124,5 @@ def connect(engine, config, policy):
 
 
 def begin_worker(config, kv_cache_config):
-    """Make the worker's side, as a worker does before it allocates caches."""
+    """Create the worker's side, as a worker does before it allocates caches."""
     kv_transfer_state.ensure_kv_transfer_initialized(config, kv_cache_config)

@@ -35,6 +35,7 @@ class Engine:
         self.drafts = self.right = self.steps = self.executing = 0
         self.per_request = {}
         self.idle, self.stored, self.load_delays, self.failing = 0, [], {}, set()
+        self.sync_load_tokens = more.get("sync_load_tokens", 0)
         folder = prepare(runner)
         self.config = configure(folder, runner, mode, block_size, num_drafts, async_depth, eagle, **more)
         if policy := more.get("load_failure"):

@@ -34,26 +34,21 @@ PLAIN = replace(
         ({"options": {"dp": ("1",)}}, "options has 'dp', which --config already has; choose another name"),
         ({"options": {"num_blocks": ("1",)}}, "options has 'num_blocks', which --config already has"),
         ({"options": {"mixer": ()}}, "options has no value for 'mixer'"),
-        ({"excludes": {"conector_saves": {}}}, "excludes has 'conector_saves'; did you mean 'connector_saves'?"),
-        ({"excludes": {"connector_saves": {"yess": frozenset()}}}, "connector_saves=yess; did you mean 'yes'?"),
-        (
-            {"excludes": {"connector_saves": {"yes": frozenset({"abbort"})}}},
-            "excludes has 'abbort' with connector_saves=yes; did you mean 'abort'?",
-        ),
-        (
-            {"excludes": {"connector_saves": {"yes": frozenset({"step"})}}},
-            "with connector_saves=yes events has no step",
-        ),
-        (
-            {"excludes": {"connector_saves": {"yes": frozenset({"resume"})}}},
-            "with connector_saves=yes events has 'fork' but no 'resume'",
-        ),
         ({"documents": {"conector_saves": {}}}, "documents has 'conector_saves'; did you mean 'connector_saves'?"),
+        (
+            {"features_with": {"connector_saves": {"yess": ()}}},
+            "features_with has connector_saves=yess; did you mean 'yes'?",
+        ),
+        (
+            {"features_with": {"connector_saves": {"yes": frozenset({"images"})}}},
+            "features_with has 'images' with connector_saves=yes, but features does not",
+        ),
+        ({"documents": {"connector_saves": {"yess": ()}}}, "connector_saves=yess; did you mean 'yes'?"),
+        ({"documents": {"connector_saves": {"yes": 1}}}, "Expected `array`, got `int` - at `$.documents"),
         (
             {"documents": {"connector_saves": {"yes": ("a", "image.b")}}},
             "documents has 'image.b' with connector_saves=yes, but features has no 'images'",
         ),
-        ({"excludes": {"connector_saves": {"yes": "abort"}}}, "Expected `array`, got `str` - at `$.excludes"),
         ({"features": frozenset({"padding"})}, "neither 'block-tables' nor 'pool'"),
         ({"observes": GOOD.observes | {"caches"}}, "observes has 'caches', which is for targets without a pool"),
     ],

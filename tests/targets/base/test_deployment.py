@@ -12,6 +12,7 @@ from hybridfuzz.targets.base.trace import DummyRun, ExternalLoad, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory
 from hybridfuzz.targets.vllm.deployment import MODELS
 from hybridfuzz.targets.vllm.factory import VllmFactory
+from hybridfuzz.targets.vllm.release import Release
 from msgspec import structs
 from support import arrive, make_trace, steps
 
@@ -46,10 +47,13 @@ print("parsed")
 }
 
 
+RELEASE = Release(
+    local_groups=True, partial_hits=True, draft_groups=True, serving_options=True, coordinates=True, sessions=True
+)
+
+
 def drawn(target: str) -> list[Trace]:
-    features = dict.fromkeys(("local_groups", "partial_hits", "draft_groups", "serving_options", "coordinates"), True)
-    is_vllm = target.startswith("vllm")
-    factory = VllmFactory("vllm", sessions=True, **features) if is_vllm else SglangFactory("sglang", sessions=True)  # type: ignore[arg-type]
+    factory = VllmFactory("vllm", RELEASE) if target.startswith("vllm") else SglangFactory("sglang", sessions=True)
     return [draw_trace(factory.capabilities, 5, index, {}, factory.supports) for index in range(COUNT)]
 
 
@@ -139,7 +143,8 @@ def test_a_dummy_run_needs_data_parallel_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("connector", "name"), [("none", ""), ("store", "OffloadingConnector"), ("transfer", "NixlConnector")]
+    ("connector", "name"),
+    [("none", ""), ("store", "OffloadingConnector"), ("transfer", "NixlConnector"), ("sync", "OffloadingConnector")],
 )
 def test_a_connector_is_configured_with_its_policy(connector: str, name: str) -> None:
     trace = make_trace(arrive("r0", 3), options={"connector": connector, "load_failure": "fail"})

@@ -8,6 +8,7 @@ import pytest
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.factory import VllmFactory, make_factory
+from hybridfuzz.targets.vllm.release import Release
 
 CONFIG = Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)), options={"runner": "v2"})
 _SPEC = find_spec("vllm")
@@ -26,16 +27,17 @@ def config(runner: str, **changes: object) -> Config:
         (config("v1", async_depth=1), ""),
         (config("v1", async_depth=1, num_speculative_tokens=2), ""),
         (config("v1", num_speculative_tokens=2, eagle_block_drop=True), "drafter"),
+        (config("v2", num_speculative_tokens=4, groups=(Group("mamba", 4), Group("attention", 4))), "lower num_spec"),
     ],
 )
 def test_combinations_that_no_engine_offers_are_refused_with_a_reason(wanted: Config, reason: str) -> None:
-    answer = VllmFactory("vllm").supports(wanted)
+    answer = VllmFactory("vllm", Release()).supports(wanted)
     assert reason in answer
     assert bool(answer) == bool(reason)
 
 
 @pytest.mark.parametrize(
-    ("factory", "wanted", "reason"),
+    ("release", "wanted", "reason"),
     [
         (
             {"limits_of_a_block": frozenset({"max_num_batched_tokens"})},
@@ -55,17 +57,21 @@ def test_combinations_that_no_engine_offers_are_refused_with_a_reason(wanted: Co
         ({"v2_drafts_ahead": False}, {"async_depth": 1, "num_speculative_tokens": 1, "eagle_block_drop": True}, ""),
         ({"modes": ("none", "all"), "aligns_tables": True}, {"mamba_cache_mode": "all"}, "128 tokens"),
         ({"modes": ("none", "all")}, {"mamba_cache_mode": "all"}, ""),
+        ({"state_per_seat": True}, {"max_num_seqs": 41}, "a block for each request"),
+        ({"state_per_seat": True}, {"max_num_seqs": 40}, ""),
     ],
 )
-def test_what_a_release_refuses_is_refused(factory: dict[str, Any], wanted: dict[str, Any], reason: str) -> None:
+def test_what_a_release_refuses_is_refused(release: dict[str, Any], wanted: dict[str, Any], reason: str) -> None:
     options = {"runner": "v2", "mixer": "mamba2", "graphs": "decode"}
-    answer = VllmFactory("vllm", **factory).supports(msgspec.structs.replace(CONFIG, options=options, **wanted))
+    answer = VllmFactory("vllm", Release(**release)).supports(
+        msgspec.structs.replace(CONFIG, options=options, **wanted)
+    )
     assert reason in answer
     assert bool(answer) == bool(reason)
 
 
 def test_capabilities_name_only_groups_that_vllm_forms() -> None:
-    for mamba, attention in VllmFactory("vllm").capabilities.group_counts:
+    for mamba, attention in VllmFactory("vllm", Release()).capabilities.group_counts:
         assert min(mamba, attention) == 1
 
 
@@ -75,7 +81,7 @@ def test_opening_without_vllm_says_what_to_do() -> None:
         make_factory("vllm").open(CONFIG)
 
 
-LOCAL: dict[str, Any] = {"local_groups": True, "partial_hits": True, "draft_groups": True}
+LOCAL = Release(local_groups=True, partial_hits=True, draft_groups=True)
 DRAFT = Group("attention", 8, draft=True)
 FULL = Group("attention", 8)
 
@@ -124,13 +130,13 @@ def local_config(*extra: Group, states: int = 8, **changes: Any) -> Config:
     ],
 )
 def test_local_groups_and_unequal_blocks_are_those_that_the_planner_makes(wanted: Config, reason: str) -> None:
-    answer = VllmFactory("vllm", **LOCAL).supports(wanted)
+    answer = VllmFactory("vllm", LOCAL).supports(wanted)
     assert reason in answer
     assert bool(answer) == bool(reason)
 
 
 def test_a_release_without_local_groups_or_unequal_blocks_refuses_and_draws_none() -> None:
-    factory = VllmFactory("vllm")
+    factory = VllmFactory("vllm", Release())
     assert "no groups of local attention" in factory.supports(local_config(Group("attention", 8, window=5)))
     assert "blocks of one size" in factory.supports(local_config(states=4))
     capabilities = factory.capabilities

@@ -9,6 +9,9 @@ from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+GROUPS = [{"kind": kind, "block_size": 8} for kind in ("mamba", "attention", "attention")]
+DRAFTER = {"groups": [*GROUPS[:2], {**GROUPS[2], "draft": True}], "num_speculative_tokens": 2, "runner": "v2"}
+"""A drafter with a group of its own."""
 REPLAY = {"runner": "v1", "mixer": "mamba2", "replay": "3", "num_speculative_tokens": "0", "connector": "none"}
 
 
@@ -21,10 +24,16 @@ REPLAY = {"runner": "v1", "mixer": "mamba2", "replay": "3", "num_speculative_tok
         {"inputs": "adapters", "runner": "v2"},
         {"conv_layout": "DS"},
         {"sampling": "varied", "runner": "v1", "num_speculative_tokens": "0"},
+        {"inputs": "images", "connector": "store"},
+        {"inputs": "adapters", "connector": "transfer"},
+        {"inputs": "images", **DRAFTER},
+        {"inputs": "adapters", **DRAFTER},
+        {"inputs": "adapters", "runner": "v1", "graphs": "decode"},
+        {"inputs": "adapters", "runner": "v2", "graphs": "decode"},
         REPLAY,
     ],
 )
-def test_random_traces_are_silent(worker: WorkerClient, overrides: dict[str, str]) -> None:
+def test_random_traces_are_silent(worker: WorkerClient, overrides: dict[str, object]) -> None:
     reached: Counter[str] = Counter()
     for ran in worker.fuzz(Fuzz(6, 0, 10, {"enable_prefix_caching": "true", **overrides})):
         assert ran.outcome.violation is None, ran.outcome.violation.message
@@ -57,3 +66,16 @@ def test_equal_tokens_hit_only_with_equal_content(worker: WorkerClient, first: s
     outcome = worker.run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
     assert bool(outcome.reached.get("prefix hit")) is hits
+    assert bool(outcome.reached.get("hit behind an image")) is (hits and kind == "images")
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_decodes_with_an_adapter_replay_a_graph_that_applies_it(worker: WorkerClient, runner: str) -> None:
+    """Beside a request without one. A graph without adapters would compute other content (S6)."""
+    options = {"runner": runner, "inputs": "adapters", "graphs": "decode"}
+    groups = (Group("mamba", 8), Group("attention", 8))
+    config = Config(num_blocks=40, groups=groups, options=options, max_model_len=64, graph_sizes=(4,))
+    events = (Arrive("x", (("adapter.b", 9),), 6), Arrive("y", (("a", 9),), 6), *(Step(),) * 8)
+    outcome = worker.run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["padding rows"]

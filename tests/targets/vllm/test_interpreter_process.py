@@ -1,4 +1,4 @@
-"""Runs the interpreter's tests in the engine's environment, where Triton interprets (see test_interpreter_support)."""
+"""Runs tests that import vLLM in the engine's environment, where Triton interprets (see test_interpreter_support)."""
 
 import os
 import subprocess
@@ -12,7 +12,9 @@ FOLDER = Path(__file__).parent
 
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
-@pytest.mark.parametrize("name", ["test_interpreter.py", "test_interpreter_kernels.py"])
+@pytest.mark.parametrize(
+    "name", ["test_interpreter.py", "test_interpreter_kernels.py", "test_vllm_recorder.py", "test_stall.py"]
+)
 def test_in_a_process_that_interprets(name: str) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("this process interprets: the tests run here")

@@ -1,0 +1,104 @@
+"""The properties of a vLLM release that decide what the target can drive. Importable without vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...reference.layout import Mode
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release, in terms of what it has and the target drives. The defaults are what tests start from.
+
+    runners, modes, mixers  model runners, mamba cache modes and state layers
+    speculative_modes  cache modes in which it speculates
+    plain_mixers   state layers that do not speculate
+    limits_of_a_block  settings that must hold a block in mode align
+    zeroes         it zeroes blocks
+    device_drafts  the V1 runner can schedule ahead of its drafts
+    v2_drafts_ahead  the V2 runner can schedule ahead of drafts without EAGLE's rules
+    graphs         decode graphs can be captured
+    state_per_seat  with decode graphs the pool has at least `max_num_seqs` blocks
+    caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
+    aligns_tables  block tables are as wide as a multiple of 128 tokens
+    connectors     a KV connector can serve hybrid models
+    sync_loads     some of its loads may be synchronous
+    local_groups   groups of local attention may stand beside full attention and states
+    partial_hits   a hit may end inside a block
+    draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
+    shared_metadata  groups of GDN layers can share metadata, as on a GPU
+    sessions       requests may be streaming input sessions
+    serving_options  prefills can be spaced, the scheduler paused, and pipeline stages and KV events be driven
+    coordinates    data-parallel ranks are coordinated by vLLM's own code
+    replays        Mamba 2 can replay inputs (ReplaySSM)
+    conv_layouts   the layout of convolution windows can be chosen
+    junctions      states can be published where prompts fork, beside EAGLE
+    inputs         requests may have images, adapters and salts
+    sampling       requests on the V1 runner may have sampling parameters
+    """
+
+    runners: tuple[str, ...] = ("v2", "v1")
+    modes: tuple[Mode, ...] = ("align", "none")
+    mixers: tuple[str, ...] = ("gdn", "mamba2", "short_conv", "linear")
+    speculative_modes: tuple[Mode, ...] = ("align", "none")
+    plain_mixers: frozenset[str] = frozenset({"mamba1"})
+    limits_of_a_block: frozenset[str] = frozenset()
+    zeroes: bool = True
+    device_drafts: bool = True
+    v2_drafts_ahead: bool = True
+    graphs: bool = True
+    state_per_seat: bool = False
+    caches_asynchronously: bool = True
+    aligns_tables: bool = False
+    connectors: bool = True
+    sync_loads: bool = False
+    local_groups: bool = False
+    partial_hits: bool = False
+    draft_groups: bool = False
+    shared_metadata: bool = False
+    sessions: bool = False
+    serving_options: bool = False
+    coordinates: bool = False
+    replays: bool = False
+    conv_layouts: bool = False
+    junctions: bool = False
+    inputs: bool = False
+    sampling: bool = False
+
+
+def installed() -> Release:
+    """Return the release that is imported in this process, found by feature detection (`features`)."""
+    from . import features
+
+    has_v2 = features.has_v2()
+    tested = features.coordinates_ranks()  # 0.33: older releases have some of this, too, but were not run with it
+    return Release(
+        runners=("v2", "v1") if has_v2 else ("v1",),
+        modes=features.cache_modes(),
+        mixers=features.mixers(),
+        speculative_modes=features.speculative_modes(),
+        plain_mixers=features.plain_mixers(),
+        limits_of_a_block=features.limits_of_a_block(),
+        zeroes=features.zeroes_blocks(),
+        device_drafts=features.has_device_drafter(),
+        v2_drafts_ahead=features.v2_drafts_ahead(),
+        graphs=features.has_graph_choice(),
+        state_per_seat=features.graphs_need_a_state_per_seat(),
+        caches_asynchronously=features.caches_asynchronously(),
+        aligns_tables=features.aligns_tables(),
+        connectors=features.has_connectors(),
+        sync_loads=tested and features.has_connectors(),
+        local_groups=features.has_local_groups(),
+        partial_hits=features.has_partial_hits(),
+        draft_groups=has_v2 and features.has_draft_layers(),
+        shared_metadata=has_v2 and features.shares_state_indices(),
+        sessions=features.has_sessions(),
+        serving_options=features.has_serving_options(),
+        coordinates=tested,
+        replays=tested and features.has_replay(),
+        conv_layouts=tested and features.has_conv_layouts(),
+        junctions=tested and features.has_junctions(),
+        inputs=tested and features.has_inputs(),
+        sampling=tested and features.has_movable_parameters(),
+    )
