@@ -35,7 +35,14 @@ def main() -> None:
         shared_metadata=True,
         sessions=True,
         serving_options=True,
+        admits_chunks=True,
         coordinates=True,
+        replays=True,
+        conv_layouts=True,
+        junctions=True,
+        inputs=True,
+        sampling=True,
+        sync_loads=True,
     )
     factory = VllmFactory("vllm", release)
     wanted = [dict(pair.split("=", 1) for pair in text.split(",")) for text in options.together]

@@ -9,6 +9,9 @@ Settings are drawn independently of each other. If the target refuses the result
 scheduling) gave way to it, combinations of these would become rare. If that does not help, as few settings as possible
 are drawn again and the others stay. Drawing everything again would make each setting rare that excludes many others,
 and rarer still the combinations of such settings.
+
+Some configurations are about one extra (`_subject`), to which all other settings give way: an extra that fits few of
+the others would be rare otherwise.
 """
 
 from __future__ import annotations
@@ -27,10 +30,16 @@ from .overrides import apply_overrides
 CONFIG_TRIES_MAX = 400
 TRIES_PER_SIZE = 40
 """Attempts that draw one setting again. As many draw two again, then four, and so on; the last ones draw all."""
+SUBJECT_PERCENT = 30
+"""Configurations that are about one extra."""
+SUBJECT_TRIES = 60
+"""Attempts to find settings that fit the subject, before a configuration does without one."""
 VALUES_TRIED = 3
 """Values of an extra that are tried before a configuration does without it."""
 SEATS_IN_POOL_MAX = 6
 """Running requests that the size of a pool accounts for."""
+EXTRAS = ("window", "chunk", "drafter's group", "block drop")
+"""Settings that are extras on every target that has them."""
 PARTS = 1 << 10
 """A setting in 0..PARTS - 1 is a fraction of a size that depends on other settings."""
 
@@ -46,8 +55,6 @@ def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str
                       overrides: Mapping[str, object]) -> Config:  # fmt: skip
     """Return a configuration that fits the overrides and that the target supports. TraceError if none is found."""
     draws = _draws(choices, capabilities)
-    settings = {name: draw() for name, draw in draws.items()}
-    names = list(draws)
     reason = ""
 
     def fitting(trial: Settings) -> Config | None:
@@ -64,9 +71,17 @@ def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str
             reason = factory_supports(config)
         return None if reason else config
 
+    subject = _subject(choices, draws, capabilities) if choices.chance(SUBJECT_PERCENT) else {}
+    for _ in range(SUBJECT_TRIES if subject else 0):
+        trial = {name: draw() for name, draw in draws.items()} | subject
+        if found := fitting(trial) or _without_extras(trial, subject, fitting, choices, draws, capabilities):
+            return found
+
+    settings = {name: draw() for name, draw in draws.items()}
+    names = list(draws)
     trial = settings
     for attempt in range(CONFIG_TRIES_MAX):
-        if found := fitting(trial) or _without_extras(trial, fitting, choices, draws, capabilities):
+        if found := fitting(trial) or _without_extras(trial, {}, fitting, choices, draws, capabilities):
             return found
         number = 1 << attempt // TRIES_PER_SIZE
         again = [choices.pick(names) for _ in range(number)] if number < len(names) else names
@@ -74,8 +89,20 @@ def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str
     raise TraceError(f"no configuration fits the target and the overrides: {reason}")
 
 
+def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilities: Capabilities) -> Settings:
+    """Return an extra, each as likely as the others, with one of its values; nothing if the target does not have it."""
+    settings = {name: draw() for name, draw in draws.items()}
+    name = choices.pick([*EXTRAS, *(f"option {name}" for name in _usual(capabilities))])
+    for _ in range(SUBJECT_TRIES):
+        value = draws[name]()
+        if name in _plain(settings | {name: value}, capabilities):
+            return {name: value}
+    return {}
+
+
 def _without_extras(
     settings: Settings,
+    kept: Settings,
     fitting: Callable[[Settings], Config | None],
     choices: Choices,
     draws: Mapping[str, Callable[[], Any]],
@@ -83,9 +110,9 @@ def _without_extras(
 ) -> Config | None:
     """Return the configuration without some of its extras, as few as possible, None if it is refused without any.
 
-    They are added again one by one, in any order, each with its value or with another one that fits.
+    They are added again one by one, in any order, each with its value or with another one that fits. `kept` stay.
     """
-    plain = _plain(settings, capabilities)
+    plain = {name: value for name, value in _plain(settings, capabilities).items() if name not in kept}
     names = list(plain)
     fewer = settings | plain
     found = fitting(fewer) if plain else None
@@ -116,11 +143,16 @@ def _plain(settings: Settings, capabilities: Capabilities) -> Settings:
         plain["drafter's group"] = (PARTS, 0)
     if settings["block drop"]:
         plain["block drop"] = False
-    for name, values in capabilities.options.items():
-        usual = max(values, key=values.count)
-        if values.count(usual) > 1 and settings[f"option {name}"] != usual:
+    for name, usual in _usual(capabilities).items():
+        if settings[f"option {name}"] != usual:
             plain[f"option {name}"] = usual
     return plain
+
+
+def _usual(capabilities: Capabilities) -> dict[str, str]:
+    """Return the options that have a usual value, with that value."""
+    most = {name: max(values, key=values.count) for name, values in capabilities.options.items()}
+    return {name: value for name, value in most.items() if capabilities.options[name].count(value) > 1}
 
 
 def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[], Any]]:

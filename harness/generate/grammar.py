@@ -84,6 +84,8 @@ class Grammar:
         self.burst = choices.pick((3, 4, 6, 8, 12, 2, 6, 1))
         self.short = choices.chance(35)
         self.talks = "resume" in self.events and choices.chance(50)
+        # A parked session may keep a seat: most traces leave seats to others.
+        self.sessions_max = max(config.max_num_seqs // 2, 1) if choices.chance(75) else SESSIONS_MAX
         self.forks = self.talks and "fork" in self.events and choices.chance(40)
         self.waits = "async-loads" in capabilities.features and "external_load" in self.events
         """True if requests wait for loads, which an arrival then often brings: later the request runs already."""
@@ -139,7 +141,7 @@ class Grammar:
     def _draw(self) -> AnyEvent:
         choices = self.choices
         arriving = isinstance(self._last, Arrive | ExternalLoad)
-        if self.waits and isinstance(self._last, Arrive) and choices.chance(45):
+        if self.waits and isinstance(self._last, Arrive | Resume) and choices.chance(45):
             return self.external_load()
         if not self.left:
             self.idle += 1
@@ -213,19 +215,19 @@ class Grammar:
 
     def may_fork(self) -> bool:
         """Return True if a session can be forked and there are not too many."""
-        return bool(self.parked()) and len(self.sessions) < SESSIONS_MAX
+        return bool(self.parked()) and len(self.sessions) < self.sessions_max
 
-    def turn(self) -> Resume | Truncate | Fork | Step:
-        """Return the next turn, a truncation or a fork of a session that is probably parked. A session without room
-        for another turn stays parked until the end of the trace."""
+    def turn(self) -> Resume | Truncate | Fork | Abort | Step:
+        """Return the next turn, a truncation or a fork of a session that is probably parked; the end of one that has no
+        room for another turn, which would otherwise keep its blocks and its seat."""
         name = self.pick_parked()
         if self.cuts and self.choices.chance(40):
             return self.truncate(name)
-        if self.forks and len(self.sessions) < SESSIONS_MAX and self.choices.chance(25):
+        if self.forks and len(self.sessions) < self.sessions_max and self.choices.chance(25):
             return self.fork(name)
         if self.room(name) < 2:
             del self.sessions[name]
-            return self.step()
+            return Abort(name) if "abort" in self.events else self.step()
         return self.resume(name)
 
     def room(self, name: str) -> int:
@@ -292,14 +294,14 @@ class Grammar:
         new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
         near = choices.chance(70)
         max_new = self.length(new_max) if near else choices.integer(1, min(4, new_max))
-        session = self.talks and choices.chance(60)
+        session = self.talks and len(self.sessions) < self.sessions_max and choices.chance(60)
         room = (config.max_model_len - max_new) // (2 if session else 1)
         path = self._shared_path(room) if self.history and choices.chance(75) else None
         if path is None:
             # Short prompts meet boundaries as well, and leave the pool room for others.
             most = min(room, 2 * self.unit) if choices.chance(40) else room
             path = ((choices.pick(self.documents), self.length(most)),)
-        priority = choices.integer(0, 2) if config.policy == "priority" else 0
+        priority = choices.integer(0, 7) if config.policy == "priority" else 0  # few ties
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
         if not session and rest <= 2 * self.unit and choices.chance(45):

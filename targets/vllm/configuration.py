@@ -104,9 +104,11 @@ def scheduler_config(config: Config) -> SchedulerConfig:
     """Return the scheduler's part of the configuration."""
     # The size of the buffers. The budget of a step is set before each schedule().
     tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (config.num_speculative_tokens + 1))
-    spaced: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if options_of(config).prefills == "spaced":
-        spaced = {"prefill_schedule_interval": PREFILL_INTERVAL, "long_prefill_token_threshold_adaptive": True}
+        more |= {"prefill_schedule_interval": PREFILL_INTERVAL, "long_prefill_token_threshold_adaptive": True}
+    if options_of(config).admission == "chunk":
+        more["scheduler_reserve_full_isl"] = False
     return SchedulerConfig(
         max_num_batched_tokens=tokens,
         max_num_seqs=config.max_num_seqs,
@@ -116,7 +118,7 @@ def scheduler_config(config: Config) -> SchedulerConfig:
         async_scheduling=schedules_asynchronously(config),
         policy=config.policy,
         long_prefill_token_threshold=min(config.long_prefill_token_threshold, config.max_model_len),
-        **spaced,
+        **more,
     )
 
 

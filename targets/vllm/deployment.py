@@ -60,6 +60,7 @@ UNUSUAL = frozenset(
         "--pipeline-parallel-size",
         "--data-parallel-size",
         "--prefill-schedule-interval",
+        "--no-scheduler-reserve-full-isl",
         "--prefix-cache-retention-interval",
     }
 )
@@ -161,6 +162,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--long-prefill-token-threshold", str(THRESHOLD))
     if options.prefills == "spaced":
         yield from ("--prefill-schedule-interval", str(PREFILL_INTERVAL), "--long-prefill-token-threshold-adaptive")
+    if options.admission == "chunk":
+        yield "--no-scheduler-reserve-full-isl"
     if reports_all(config):
         yield from ("--kv-events-config", json.dumps({"enable_kv_cache_events": True}), "--kv-cache-metrics")
     if has_graphs(config):

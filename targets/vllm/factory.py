@@ -7,7 +7,7 @@ from collections import Counter
 from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .options import PLAIN, drafts_on_device, has_peer, is_v2, options_of
+from .options import PLAIN, drafts_on_device, has_peer, is_v2, options_of, ring_entries, varies_sampling
 from .release import Release, installed
 
 _DEFAULTS = {"runner": PLAIN.runner, "mixer": PLAIN.mixer}
@@ -61,6 +61,7 @@ def capabilities_of(release: Release) -> Capabilities:
         # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
         # reset: between two steps, or once the scheduler was paused and the steps in flight have run.
         # prefills: as the budget allows, or every third step only, while others decode.
+        # admission: a prompt starts if the pool has room for all of it, or for its first chunk.
         # pipeline: the steps in flight are those of two pipeline stages, with or without asynchronous scheduling.
         # data_parallel: rows of other ranks pad a batch by our rule, or by vLLM's coordination of two ranks.
         # inputs: prompts are token ids alone, or have images or LoRA adapters and salts (`inputs`).
@@ -80,9 +81,10 @@ def capabilities_of(release: Release) -> Capabilities:
             **({"connector": names} if connectors else {}),
             **({"load_failure": ("recompute", "fail")} if connectors else {}),
             **(_SERVING if release.serving_options else {}),
-            **({"replay": ("0", "3", "6")} if release.replays else {}),
+            **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
+            **({"replay": ("0", "0", "3", "6")} if release.replays else {}),
             **({"conv_layout": ("SD", "SD", "DS")} if release.conv_layouts else {}),
-            **({"sampling": ("greedy", "varied")} if release.sampling else {}),
+            **({"sampling": ("greedy", "greedy", "varied")} if release.sampling else {}),
             **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
         },
         features=frozenset(
@@ -148,6 +150,10 @@ class VllmFactory:
         mixer = options.mixer
         if options.metadata == "shared" and not (mixer == "gdn" and is_v2(config)):
             return "only GDN layers on the V2 runner share metadata"
+        if options.replay and not ring_entries(config):
+            return "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"
+        if options.sampling == "varied" and not varies_sampling(config):
+            return "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"
         if mixer in self.release.plain_mixers and config.num_speculative_tokens:
             return f"mixer={mixer} does not speculate in this release"
         if config.mamba_cache_mode == "all":

@@ -206,6 +206,11 @@ def has_serving_options() -> bool:
     return spaced and hasattr(interface, "PauseState") and hasattr(BlockPool, "_emit_block_removed_events")
 
 
+def has_admission_choice() -> bool:
+    """Return True if a prompt may be admitted without room for all of it."""
+    return "scheduler_reserve_full_isl" in SchedulerConfig.__dataclass_fields__
+
+
 def has_local_groups() -> bool:
     """Return True if groups of local attention may stand beside full attention and states, and all of their specs take
     the size of a value's head (0.28 and later).

@@ -46,6 +46,7 @@ class Options(Struct, frozen=True):
     reports: str = "none"
     reset: str = "direct"
     prefills: str = "eager"
+    admission: str = "prompt"
     pipeline: str = "none"
     inputs: str = "tokens"
     sampling: str = "greedy"

@@ -30,6 +30,7 @@ class Release:
     shared_metadata  groups of GDN layers can share metadata, as on a GPU
     sessions       requests may be streaming input sessions
     serving_options  prefills can be spaced, the scheduler paused, and pipeline stages and KV events be driven
+    admits_chunks  requests may be admitted as soon as there is room for their first chunk
     coordinates    data-parallel ranks are coordinated by vLLM's own code
     replays        Mamba 2 can replay inputs (ReplaySSM)
     conv_layouts   the layout of convolution windows can be chosen
@@ -59,6 +60,7 @@ class Release:
     shared_metadata: bool = False
     sessions: bool = False
     serving_options: bool = False
+    admits_chunks: bool = False
     coordinates: bool = False
     replays: bool = False
     conv_layouts: bool = False
@@ -95,6 +97,7 @@ def installed() -> Release:
         shared_metadata=has_v2 and features.shares_state_indices(),
         sessions=features.has_sessions(),
         serving_options=features.has_serving_options(),
+        admits_chunks=tested and features.has_admission_choice(),
         coordinates=tested,
         replays=tested and features.has_replay(),
         conv_layouts=tested and features.has_conv_layouts(),

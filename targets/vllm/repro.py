@@ -127,6 +127,8 @@ def _opening(config: Config) -> str:
         fields["mamba_block_size"] = min(sizes["mamba"])
     if options.prefix_match_unit:
         fields["prefix_match_unit"] = options.prefix_match_unit
+    if options.admission == "chunk":
+        fields["reserve_full_isl"] = False
     if options.connector != "none":
         fields["load_failure"] = options.load_failure
     if options.connector == "sync":

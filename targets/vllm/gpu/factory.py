@@ -14,7 +14,7 @@ _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_p
 _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
-_SHADOW_ONLY = ("connector", "data_parallel", "metadata", "prefix_match_unit", *UNSCRIPTED)
+_SHADOW_ONLY = ("admission", "connector", "data_parallel", "metadata", "prefix_match_unit", *UNSCRIPTED)
 """Options of the shadow layers' engine, which a real model has at their defaults."""
 FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
 """What unused memory holds in the engines of one target."""

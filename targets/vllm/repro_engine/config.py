@@ -69,6 +69,7 @@ def configure(folder, runner, mode, block_size, num_drafts, async_depth, eagle, 
         max_num_batched_tokens=tokens, max_num_seqs=more["max_num_seqs"], max_model_len=length,
         enable_chunked_prefill=True, is_encoder_decoder=False, async_scheduling=async_depth > 0,
         policy=more["policy"], long_prefill_token_threshold=min(more["long_prefill"], length),
+        **({"scheduler_reserve_full_isl": False} if not more.get("reserve_full_isl", True) else {}),
     )  # fmt: skip
     config = VllmConfig(
         model_config=model, cache_config=cache, scheduler_config=scheduling, device_config=DeviceConfig("cpu"),

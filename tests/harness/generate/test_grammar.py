@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from hybridfuzz.harness.generate import configurations
 from hybridfuzz.harness.generate.choices import RandomChoices
 from hybridfuzz.harness.generate.configurations import SEATS_IN_POOL_MAX, draw_config, draw_valid_config
 from hybridfuzz.harness.generate.grammar import Grammar, draw_trace
@@ -14,7 +15,20 @@ from hybridfuzz.harness.lockstep.state_catalogue import missing_states
 from hybridfuzz.reference.tokens import kind_of
 from hybridfuzz.targets.base.observe import Planned
 from hybridfuzz.targets.base.protocol import Capabilities
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, TraceError, check_config, fits
+from hybridfuzz.targets.base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    ExternalLoad,
+    Fork,
+    Group,
+    Resume,
+    Step,
+    Trace,
+    TraceError,
+    check_config,
+    fits,
+)
 from support import CLEAN, drawn, watch
 
 TRACES = range(150)
@@ -184,7 +198,8 @@ def test_a_setting_that_excludes_a_frequent_one_stays_frequent() -> None:
 
 def test_an_extra_gives_way_to_what_every_configuration_has() -> None:
     """A repeated value of an option is the usual one. Where another one excludes drafts, it is left out, not the
-    drafts: before, 58 % of the configurations had drafts, which are drawn for three quarters."""
+    drafts: before, 58 % of the configurations had drafts, which are drawn for three quarters. Here 6 % of the
+    configurations are about the extra."""
     capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"pipeline": ("no", "no", "yes", "deep")})
 
     def refuse(config: Config) -> str:
@@ -193,8 +208,26 @@ def test_an_extra_gives_way_to_what_every_configuration_has() -> None:
 
     configs = [draw_valid_config(RandomChoices(4, index), refuse, capabilities, {}) for index in range(1000)]
     assert not any(map(refuse, configs))
-    assert sum(config.num_speculative_tokens > 0 for config in configs) > 0.7 * len(configs)
+    assert sum(config.num_speculative_tokens > 0 for config in configs) > (0.7 - 0.06) * len(configs)
     assert {config.options["pipeline"] for config in configs} == {"no", "yes", "deep"}
+
+
+def test_an_extra_that_fits_little_is_what_some_configurations_are_about() -> None:
+    """An extra that works beside one setting in a thousand is drawn all the same: the others give way to it."""
+    capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"replay": ("0", "0", "0", "6")})
+
+    def refuse(config: Config) -> str:
+        fits = config.num_speculative_tokens == 0 and config.max_num_seqs == 1 and config.policy == "priority"
+        return "" if fits or config.options["replay"] == "0" else "it fits little else"
+
+    def share(percent: int) -> float:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(configurations, "SUBJECT_PERCENT", percent)
+            drawn = [draw_valid_config(RandomChoices(4, index), refuse, capabilities, {}) for index in range(1500)]
+        return sum(config.options["replay"] == "6" for config in drawn) / len(drawn)
+
+    assert share(0) < 0.01
+    assert share(30) > 0.02
 
 
 def test_an_extra_takes_another_value_where_one_does_not_fit() -> None:
@@ -207,6 +240,49 @@ def test_an_extra_takes_another_value_where_one_does_not_fit() -> None:
     configs = [draw_valid_config(RandomChoices(4, index), refuse, capabilities, {}) for index in range(1000)]
     assert sum(config.options["unit"] == "4" for config in configs) > 0.3 * len(configs)
     assert sum(config.eagle_block_drop for config in configs) > 0.15 * len(configs)
+
+
+def sessions_open(trace: Trace) -> int:
+    """Return the most sessions that a trace has open at a time."""
+    names: set[str] = set()
+    most = 0
+    for event in trace.events:
+        if (isinstance(event, Arrive) and event.session) or isinstance(event, Fork):
+            names.add(event.name)
+        elif isinstance(event, Abort):
+            names.discard(event.name)
+        most = max(most, len(names))
+    return most
+
+
+def test_sessions_leave_seats_to_others() -> None:
+    """A parked session may keep a seat: on vLLM, 12 % of all steps had one row because sessions kept the others."""
+    traces = [trace for trace in (drawn(1, index) for index in range(400)) if sessions_open(trace)]
+    leaving = sum(sessions_open(trace) <= max(trace.config.max_num_seqs // 2, 1) for trace in traces)
+    assert 0.7 * len(traces) < leaving < len(traces)
+
+
+def test_a_session_without_room_is_closed() -> None:
+    config = Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)), max_model_len=32)
+    grammar = Grammar(config, CLEAN.capabilities, RandomChoices(1, 1))
+    grammar.cuts = grammar.forks = False
+    grammar.sessions["r0"] = 31
+    assert grammar.turn() == Abort("r0")
+    assert not grammar.sessions
+
+
+def test_loads_follow_turns_as_well_as_arrivals() -> None:
+    """A turn that waits for a load is not a prompt that does."""
+    capabilities = msgspec.structs.replace(
+        CLEAN.capabilities,
+        events=CLEAN.capabilities.events | {"external_load"},
+        features=CLEAN.capabilities.features | {"async-loads"},
+    )
+    traces = [draw_trace(capabilities, 2, index) for index in range(100)]
+    before = Counter(
+        type(first) for trace in traces for first, then in pairwise(trace.events) if isinstance(then, ExternalLoad)
+    )
+    assert before[Arrive] > before[Resume] > 20
 
 
 def test_sequences_of_several_parts_end_near_boundaries() -> None:

@@ -28,6 +28,7 @@ for flags in json.loads(sys.argv[1]):
         assert found.max_num_seqs and found.num_gpu_blocks_override
     wanted = None if "None" in flags else 0
     assert found.prefix_cache_retention_interval == wanted, flags
+    assert found.scheduler_reserve_full_isl == ("--no-scheduler-reserve-full-isl" not in flags), flags
     assert bool(found.speculative_config) == ("--speculative-config" in flags), flags
 print("parsed")
 """,
@@ -48,7 +49,13 @@ print("parsed")
 
 
 RELEASE = Release(
-    local_groups=True, partial_hits=True, draft_groups=True, serving_options=True, coordinates=True, sessions=True
+    local_groups=True,
+    partial_hits=True,
+    draft_groups=True,
+    serving_options=True,
+    coordinates=True,
+    sessions=True,
+    admits_chunks=True,
 )
 
 
