@@ -283,6 +283,22 @@ def test_the_last_slot_of_a_block_that_another_request_wrote_is_not_checked(owne
     assert (violation.field if violation else "") == field
 
 
+@pytest.mark.parametrize(("hit", "field"), [(4, ""), (0, "slot")])
+def test_nor_is_that_of_a_block_which_the_request_itself_wrote_in_an_earlier_turn(hit: int, field: str) -> None:
+    """A preempted session hits its own block, whose last slot depends on the token that the next turn dropped. (Seen on
+    vLLM's MTP speculator.) A block that was not hit is the request's own of this turn."""
+    life = life_of("r0", 9, settled=5, session=True)
+    context, oracle = context_of(SHIFTED, r0=life), Continuation()
+    context.lives = [life]
+    planned = plan(context, PlannedRow("r0", hit, 5 - hit, 0, True, hit), tables={"r0": ((3, 4),)})
+    assert oracle.on_planned(context, planned) is None
+    for block in (3, 4):
+        context.reference.ledger.hand_out(block, "r0", 0, 0)
+    tags = [life.truth.tag(depth) for depth in (2, 3, 4, 9, 6)]
+    violation = oracle.on_slot_read(context, SlotRead(0, 0, 0, (3, 4), tags))
+    assert (violation.field if violation else "") == field
+
+
 @pytest.mark.parametrize(("tags", "silent"), [((2, 3, 4, 9), True), ((2, 3, 9, 5), False)])
 def test_what_is_stored_of_a_drafter_may_end_in_its_writers_token(tags: tuple[int, ...], silent: bool) -> None:
     life = life_of("r0", 12, settled=8)
