@@ -23,7 +23,9 @@ in the block advances.
 `longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
 contract allows it: with EAGLE the last matched block of the drafter's attention is left out (of all full attention if
 the drafter has no group of its own; `layout.eagle_unit` tokens where keys are inside blocks), and the hit is the
-longest valid one that is left. A group with a sliding window must then hold the block after L, too.
+longest valid one that is left. Where keys are inside blocks, a lookup goes only `layout.eagle_unit` tokens beyond what
+the other groups have: a block of the drafter that ends further behind proves nothing. A group with a sliding window
+must then hold the block after L, too.
 """
 
 from __future__ import annotations
@@ -99,11 +101,16 @@ def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int],
     """Return the longest valid hit for a request of `num_tokens` tokens, 0 if there is none."""
     unit = layout.hit_unit
     limit = (num_tokens - 1) // unit * unit
+    seen = limit
+    if layout.eagle_unit:
+        for index, group in enumerate(layout.groups):
+            if group.kind == "attention" and index not in layout.eagle_groups and not group.is_local:
+                seen = min(seen, attention_match(index, group, published, tags, limit) + layout.eagle_unit)
     for index in layout.eagle_groups:
         group = layout.groups[index]
         if group.is_local:
             continue
-        limit = min(limit, max(attention_match(index, group, published, tags, limit) - group.block_size, 0))
+        limit = min(limit, max(attention_match(index, group, published, tags, seen) - group.block_size, 0))
     limit = limit // unit * unit
     # A hit needs all full attention below it, so no hit is longer than the shortest match.
     for index, group in enumerate(layout.groups):

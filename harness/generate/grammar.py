@@ -58,6 +58,8 @@ ENDING_MAX = 100
 REQUESTS_LEFT_MAX = 12
 """Latest requests that a trace may end with an abort of."""
 SESSIONS_MAX = 6
+PRIORITY_MAX = 7
+"""Least important priority: large enough that few requests are equal."""
 
 
 class Grammar:
@@ -301,7 +303,7 @@ class Grammar:
             # Short prompts meet boundaries as well, and leave the pool room for others.
             most = min(room, 2 * self.unit) if choices.chance(40) else room
             path = ((choices.pick(self.documents), self.length(most)),)
-        priority = choices.integer(0, 7) if config.policy == "priority" else 0  # few ties
+        priority = self.priority() if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
         if not session and rest <= 2 * self.unit and choices.chance(45):
@@ -314,6 +316,12 @@ class Grammar:
             self.sessions[name] = total + max_new
         self.expect(name, total, max_new)
         return event
+
+    def priority(self) -> int:
+        """Return a priority; a smaller number is more important. Half of the arrivals are at least as important as the
+        one before: only such requests take blocks from those that run."""
+        most = self.history[-1].priority if self.history and self.choices.chance(50) else PRIORITY_MAX
+        return self.choices.integer(0, most)
 
     def _shared_path(self, room: int) -> tuple[tuple[str, int], ...] | None:
         """Return an earlier prompt again, a prefix or extension of it, or it with its own output and more; None if it
