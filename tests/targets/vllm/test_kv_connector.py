@@ -3,6 +3,7 @@ are held until they are sent. The connector is ours (`targets/vllm/kv_connector.
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -104,9 +105,9 @@ failed. (A load that ends after its request is a reached state.)"""
 def test_random_traces_run_the_schedulers_paths_for_connectors(fixes: Fixes, worker: WorkerClient) -> None:
     ran: set[int] = set()
     fixed = {"mamba_cache_mode": "align", "prefix_match_unit": "4", "load_failure": "recompute"}
-    for connector, ahead in (("store", "1"), ("transfer", "1"), ("store", "0")):
+    for seed, (connector, ahead) in product((6, 9), (("store", "1"), ("transfer", "1"), ("store", "0"))):
         overrides = {**fixed, "connector": connector, "async_depth": ahead}
-        for done in worker.fuzz(Fuzz(6, 0, 8, overrides, modules=(SCHEDULER,))):
+        for done in worker.fuzz(Fuzz(seed, 0, 8, overrides, modules=(SCHEDULER,))):
             assert done.outcome.violation is None, done.outcome.violation.message
             ran.update(done.lines.get(SCHEDULER, ()))
     source = Path(fixes.launch.tree, SCHEDULER).read_text(encoding="utf-8").splitlines()

@@ -41,20 +41,22 @@ def test_a_pause_lets_requests_finish_or_stops_them(worker: WorkerClient, preemp
     assert bool(outcome.reached.get("preempted")) is not served
 
 
-@pytest.mark.parametrize(("admission", "preempted"), [("prompt", 0), ("chunk", 1)])
+@pytest.mark.parametrize(("admission", "preempted"), [("prompt", 1), ("chunk", 2)])
 def test_a_prompt_starts_if_all_of_it_or_its_first_chunk_fits(
     worker: WorkerClient, admission: str, preempted: int
 ) -> None:
+    """The prompt that was preempted starts again beside the other one if only its first chunk has to fit, and is
+    preempted once more."""
     groups = (Group("mamba", 8), Group("attention", 8))
     options = {"runner": "v2", "admission": admission}
     config = Config(
-        num_blocks=12, groups=groups, options=options, max_model_len=48, max_num_batched_tokens=32, max_num_seqs=2,
+        num_blocks=10, groups=groups, options=options, max_model_len=48, max_num_batched_tokens=32, max_num_seqs=2,
         long_prefill_token_threshold=8,
     )  # fmt: skip
     events = (Arrive("x", (("d", 40),), 1), Arrive("y", (("e", 40),), 1), *([Step()] * 8))
     outcome = worker.run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
-    assert outcome.reached.get("preempted during prefill", 0) == preempted
+    assert outcome.reached["preempted during prefill"] == preempted
 
 
 def test_a_request_is_preempted_while_its_step_is_in_flight(worker: WorkerClient) -> None:

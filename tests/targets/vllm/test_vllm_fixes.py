@@ -17,7 +17,7 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 def test_all_apply_together(fixes: Fixes) -> None:
-    assert len(fixes.in_effect) == 27
+    assert len(fixes.in_effect) == 28
     assert fixes.launch.version == "0.33.0 + 28 fixes"
 
 
