@@ -192,7 +192,7 @@ def campaign_folder() -> Path:
         import subprocess
 
         folder = Path(tempfile.mkdtemp(prefix="fuzz-readers-"))
-        words = ["fuzz", "--target", "hybrid:null-as-state-slot", "--seed", "1", "--traces", "3", "--no-canary"]
+        words = ["fuzz", "--target", "hybrid:null-as-state-slot", "--seed", "1", "--traces", "8", "--no-canary"]
         command = [sys.executable, "-m", "hybridfuzz.harness.cli", *words, "--reduce", "2s", "-o", str(folder)]
         subprocess.run(command, check=False, capture_output=True)
         for path in (folder / "findings").glob("*"):  # one finding, with a name that is known here

@@ -18,7 +18,7 @@ from support import arrive, make_trace, steps
 
 
 def fuzz(hybridfuzz: Cli, name: str, *more: str, **env: str) -> Ran:
-    fixed = ["--seed", "3", "--jobs", "1", "--reduce", "1s", "--no-canary", "--json"]
+    fixed = ["--seed", "4", "--jobs", "1", "--reduce", "1s", "--no-canary", "--json"]
     return hybridfuzz("fuzz", "--target", f"python:fake_targets:{name}", *fixed, *more, env=env)
 
 
