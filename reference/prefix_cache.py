@@ -110,7 +110,7 @@ def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int],
         group = layout.groups[index]
         if group.is_local:
             continue
-        limit = min(limit, max(attention_match(index, group, published, tags, seen) - group.block_size, 0))
+        limit = min(limit, max(attention_match(index, group, published, tags, min(limit, seen)) - group.block_size, 0))
     limit = limit // unit * unit
     # A hit needs all full attention below it, so no hit is longer than the shortest match.
     for index, group in enumerate(layout.groups):

@@ -107,6 +107,11 @@ def test_a_block_of_the_drafter_behind_what_others_have_proves_nothing() -> None
     assert longest_hit(whole, published, TAGS, 55) == 32
 
 
+def test_each_group_of_the_drafter_gives_up_a_block_of_what_is_left() -> None:
+    published = attention(0, 4, 8, 12) | attention(1, 4, 8, 12)
+    assert longest_hit(layout(ATTENTION, ATTENTION, eagle=True), published, TAGS, 40) == 4
+
+
 def test_eagle_drops_only_what_the_lookup_could_have_used() -> None:
     """Of 16 cached tokens a prompt of 9 may use 8: the drop counts from there."""
     published = attention(0, 4, 8, 12, 16)

@@ -93,7 +93,7 @@ def test_a_rule_that_begins_with_an_article_keeps_its_space() -> None:
 
 
 def test_nothing_to_explain() -> None:
-    history = record_history(CLEAN, drawn(5, 1))[1]
+    history = record_history(CLEAN, drawn(5, 4))[1]
     assert explain(history) is None
     assert finding_text(history) == ""
     timeline = build_timeline(history)
