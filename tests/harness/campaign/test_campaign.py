@@ -379,18 +379,8 @@ def test_leaking_target(hybridfuzz: Cli) -> None:
 
 def test_hanging_target(hybridfuzz: Cli) -> None:
     """Each hang is one count of one finding."""
-    arguments = (
-        "--target",
-        "python:fake_targets:HANG",
-        "--timeout",
-        "0.5s",
-        "--traces",
-        "2",
-        "--jobs",
-        "1",
-        "--seed",
-        "4",
-    )
+    limits = ("--timeout", "0.5s", "--traces", "2", "--jobs", "1", "--seed", "4")
+    arguments = ("--target", "python:fake_targets:HANG", *limits)
     ran = hybridfuzz(*NIGHT, *arguments)
     assert ran.status == 1
     [finding] = ran.json["findings"]
