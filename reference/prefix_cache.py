@@ -101,16 +101,18 @@ def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int],
     """Return the longest valid hit for a request of `num_tokens` tokens, 0 if there is none."""
     unit = layout.hit_unit
     limit = (num_tokens - 1) // unit * unit
-    seen = limit
-    if layout.eagle_unit:
-        for index, group in enumerate(layout.groups):
-            if group.kind == "attention" and index not in layout.eagle_groups and not group.is_local:
-                seen = min(seen, attention_match(index, group, published, tags, limit) + layout.eagle_unit)
+    others = [
+        attention_match(index, group, published, tags, limit)
+        for index, group in enumerate(layout.groups)
+        if group.kind == "attention" and index not in layout.eagle_groups and not group.is_local
+    ]
+    proof_end = min(others, default=limit) + layout.eagle_unit if layout.eagle_unit else limit
     for index in layout.eagle_groups:
         group = layout.groups[index]
         if group.is_local:
             continue
-        limit = min(limit, max(attention_match(index, group, published, tags, min(limit, seen)) - group.block_size, 0))
+        match = attention_match(index, group, published, tags, min(limit, proof_end))
+        limit = min(limit, max(match - group.block_size, 0))
     limit = limit // unit * unit
     # A hit needs all full attention below it, so no hit is longer than the shortest match.
     for index, group in enumerate(layout.groups):

@@ -225,7 +225,7 @@ class Grammar:
         name = self.pick_parked()
         if self.cuts and self.choices.chance(40):
             return self.truncate(name)
-        if self.forks and len(self.sessions) < self.sessions_max and self.choices.chance(25):
+        if self.forks and self.may_fork() and self.choices.chance(25):
             return self.fork(name)
         if self.room(name) < 2:
             del self.sessions[name]
