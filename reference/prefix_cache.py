@@ -23,9 +23,9 @@ in the block advances.
 `longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
 contract allows it: with EAGLE the last matched block of the drafter's attention is left out (of all full attention if
 the drafter has no group of its own; `layout.eagle_unit` tokens where keys are inside blocks), and the hit is the
-longest valid one that is left. Where keys are inside blocks, a lookup goes only `layout.eagle_unit` tokens beyond what
-the other groups have: a block of the drafter that ends further behind proves nothing. A group with a sliding window
-must then hold the block after L, too.
+longest valid one that is left. Where keys are inside blocks, the drafter's blocks count only up to `layout.eagle_unit`
+tokens past the shortest match of the other full attention; `longest_hit` gives up a whole block there, too, and so
+promises less than a target may return. A drafter's group with local attention must also hold the block after L.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int],
         match = attention_match(index, group, published, tags, min(limit, proof_end))
         limit = min(limit, max(match - group.block_size, 0))
     limit = limit // unit * unit
-    # A hit needs all full attention below it, so no hit is longer than the shortest match.
+    # A hit needs all full attention below it: none extends a whole block past the shortest match.
     for index, group in enumerate(layout.groups):
         if group.kind == "attention" and limit and not group.is_local:
             match = attention_match(index, group, published, tags, limit)

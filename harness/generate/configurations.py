@@ -1,7 +1,7 @@
 """Draws the configuration of a trace.
 
 Each trace has its own, with whole features switched off (swarm testing). Pools have room for one request of
-`max_model_len` and for up to all others that may run. Most are tight, so that blocks are reused within some twenty
+`max_model_len` and for up to six more. Most are tight, so that blocks are reused within some twenty
 steps and running requests take them from each other. (If all pools held barely one request, few would run together.)
 
 Settings are drawn independently of each other. If the target refuses the result, extras that do not fit are left out
@@ -10,8 +10,8 @@ scheduling) gave way to it, combinations of these would become rare. If that doe
 are drawn again and the others stay. Drawing everything again would make each setting rare that excludes many others,
 and rarer still the combinations of such settings.
 
-Some configurations are about one extra (`_subject`), to which all other settings give way: an extra that fits few of
-the others would be rare otherwise.
+Some configurations aim at one extra (`_subject`), to which all other settings give way: an extra that fits few of the
+others would be rare otherwise.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ CONFIG_TRIES_MAX = 400
 TRIES_PER_SIZE = 40
 """Attempts that draw one setting again. As many draw two again, then four, and so on; the last ones draw all."""
 SUBJECT_PERCENT = 30
-"""Configurations that are about one extra."""
+"""Configurations that aim at one extra."""
 SUBJECT_TRIES = 60
-"""Attempts to find settings that fit the subject, before a configuration does without one."""
+"""Attempts to draw a value of the subject that switches it on, and then to find settings that fit it, before a
+configuration does without one."""
 VALUES_TRIED = 3
 """Values of an extra that are tried before a configuration does without it."""
 SEATS_IN_POOL_MAX = 6
@@ -90,7 +91,8 @@ def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str
 
 
 def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilities: Capabilities) -> Settings:
-    """Return an extra, each as likely as the others, with one of its values; nothing if the target does not have it."""
+    """Return an extra, each as likely as the others, with one of its values. It has no effect if it is among `EXTRAS`
+    and the target does not have it."""
     settings = {name: draw() for name, draw in draws.items()}
     name = choices.pick([*EXTRAS, *(f"option {name}" for name in _usual(capabilities))])
     for _ in range(SUBJECT_TRIES):

@@ -59,7 +59,7 @@ REQUESTS_LEFT_MAX = 12
 """Latest requests that a trace may end with an abort of."""
 SESSIONS_MAX = 6
 PRIORITY_MAX = 7
-"""Least important priority: large enough that few requests are equal."""
+"""Least important priority: large enough that most requests differ."""
 
 
 class Grammar:
@@ -90,7 +90,8 @@ class Grammar:
         self.sessions_max = max(config.max_num_seqs // 2, 1) if choices.chance(75) else SESSIONS_MAX
         self.forks = self.talks and "fork" in self.events and choices.chance(40)
         self.waits = "async-loads" in capabilities.features and "external_load" in self.events
-        """True if requests wait for loads, which an arrival then often brings: later the request runs already."""
+        """True if requests wait for loads. A load then often follows an arrival or a turn directly: soon the request runs
+        already."""
         self.cuts = self.talks and "truncate" in self.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
@@ -220,8 +221,8 @@ class Grammar:
         return bool(self.parked()) and len(self.sessions) < self.sessions_max
 
     def turn(self) -> Resume | Truncate | Fork | Abort | Step:
-        """Return the next turn, a truncation or a fork of a session that is probably parked; the end of one that has no
-        room for another turn, which would otherwise keep its blocks and its seat."""
+        """Return the next turn, a truncation or a fork of a session that is probably parked. A session without room
+        for another turn is closed by an abort, or forgotten where there are none: it would keep its blocks and seat."""
         name = self.pick_parked()
         if self.cuts and self.choices.chance(40):
             return self.truncate(name)
@@ -318,8 +319,8 @@ class Grammar:
         return event
 
     def priority(self) -> int:
-        """Return a priority; a smaller number is more important. Half of the arrivals are at least as important as the
-        one before: only such requests take blocks from those that run."""
+        """Return a priority; a smaller number is more important. Half of the arrivals are drawn to be at
+        least as important as the one before: only a request that is more important than one that runs displaces it."""
         most = self.history[-1].priority if self.history and self.choices.chance(50) else PRIORITY_MAX
         return self.choices.integer(0, most)
 
