@@ -90,8 +90,8 @@ class Grammar:
         self.sessions_max = max(config.max_num_seqs // 2, 1) if choices.chance(75) else SESSIONS_MAX
         self.forks = self.talks and "fork" in self.events and choices.chance(40)
         self.waits = "async-loads" in capabilities.features and "external_load" in self.events
-        """True if requests wait for loads. A load then often follows an arrival or a turn directly: soon the request runs
-        already."""
+        """True if requests wait for loads. A load then often follows an arrival or a turn directly, before the request
+        runs."""
         self.cuts = self.talks and "truncate" in self.events and choices.chance(50)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
