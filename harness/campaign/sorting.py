@@ -10,6 +10,7 @@ traces are.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from ...targets.base.trace import Trace
 from ..events import Finding, Found, Improved, Merged
@@ -30,9 +31,14 @@ DIFFERENT = 0.7
 def learn(store: FindingStore, name: str, evidence: Evidence, trace: Trace) -> None:
     """Add the evidence of one more trace to a finding; keep the trace, too, if it differs from those it has."""
     known = store.evidence.get(name)
-    if known and known.evidence and max(likeness(evidence, each) for each in known.evidence) < DIFFERENT:
+    if known and differ([evidence], known.evidence):
         store.add_trace(name, trace)
     store.learn(name, joined(known, [evidence]))
+
+
+def differ(seen: Sequence[Evidence], known: Sequence[Evidence]) -> bool:
+    """Return True if one of some traces is worth keeping beside those of a finding."""
+    return bool(known) and any(max(likeness(each, its) for its in known) < DIFFERENT for each in seen)
 
 
 class Sorter:
@@ -83,21 +89,30 @@ class Sorter:
         Returns its name, and the findings that are gone. The caller holds the lock, saves the state, and removes their
         files.
         """
-        store, gone = self._state.store, []
+        gone = []
         while other := self._like(name):
-            into, name = sorted((name, other), key=list(store.findings).index)
-            evidence = store.evidence[name].evidence
-            traces = [load_trace(path) for path in (store.findings[name].trace, *store.findings[name].extras)]
-            merged, kept = store.merge(name, into)
-            if len(traces[0].events) < kept.events:
-                store.improve(into, traces[0], None)
+            name, merged = self._merge(name, other)
+            gone.append(merged)
+        return name, gone
+
+    def _merge(self, one: str, other: str) -> tuple[str, Finding]:
+        """Merge two findings of this campaign into the older one: a name that was announced first does not go.
+
+        Returns its name, and the finding that is gone.
+        """
+        store = self._state.store
+        into, name = sorted((one, other), key=list(store.findings).index)
+        evidence = store.evidence[name].evidence
+        traces = [load_trace(path) for path in (store.findings[name].trace, *store.findings[name].extras)]
+        gone, kept = store.merge(name, into)
+        if len(traces[0].events) < kept.events:
+            store.improve(into, traces[0], None)
+        if differ(evidence, store.evidence[into].evidence):
             for trace in traces:
                 store.add_trace(into, trace)
-            store.learn(into, joined(store.evidence[into], evidence))
-            store.evidence.pop(name)
-            gone.append(merged)
-            name = into
-        return name, gone
+        store.learn(into, joined(store.evidence[into], evidence))
+        store.evidence.pop(name)
+        return into, gone
 
     def _like(self, name: str) -> str:
         """Return the name of another finding of this campaign with the same cause, "" if there is none."""
@@ -117,21 +132,22 @@ class Sorter:
             return
         with state.lock:
             into = same_cause([evidence], store.evidence, but=name)
-            if not into:
+            gone = None
+            if into and into not in store.findings:  # one that an earlier campaign left in this folder
+                gone, kept = store.merge(name, into)
+                if len(trace.events) < kept.events:
+                    store.improve(into, trace, None)
+                learn(store, into, evidence, trace)
+            else:
                 learn(store, name, evidence, trace)
-                state.judge(name)
-                state.save_locked()
-                return
-            shorter = into not in store.findings or len(trace.events) < store.findings[into].events
-            gone, finding = store.merge(name, into)
-            if shorter and len(trace.events) < finding.events:
-                finding = store.improve(into, trace, None)
-            learn(store, into, evidence, trace)
+                into, gone = self._merge(name, into) if into else (name, None)
             state.judge(into)
             finding = store.findings[into]
             state.save_locked()
-            store.remove(gone)
-        state.emit(Merged(name, finding))
+            if gone:
+                store.remove(gone)
+        if gone:
+            state.emit(Merged(gone.id, finding))
 
     def _evidence(self, trace: Trace, violation: Violation, seconds: float) -> tuple[Trace, Violation, Evidence] | None:
         """Return a reduced trace with its violation and its evidence, None if it does not fail again."""

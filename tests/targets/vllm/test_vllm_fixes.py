@@ -45,3 +45,9 @@ def test_fixes_of_an_older_release_apply_together_and_silence_its_traces(release
 def test_decodes_behind_tokens_that_are_computed_again(worker: WorkerClient) -> None:
     """Trace 413 of seed 303, reduced: an earlier fix of cause 8 let a decode run as prefill."""
     assert worker.run(load_trace(DATA / "vllm-decode-behind-replayed-tokens.json")).violation is None
+
+
+def test_a_load_that_fits_an_empty_pool_is_admitted(worker: WorkerClient) -> None:
+    """Trace 45 of seed 140, reduced: an earlier fix of cause 14 reserved the request's own drafts a second time, so a
+    request that needs the whole pool waited forever."""
+    assert worker.run(load_trace(DATA / "vllm-load-that-fills-the-pool.json")).violation is None
