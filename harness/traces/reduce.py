@@ -7,7 +7,8 @@ fixed. Passes, repeated until none helps or the time is up:
     events     delta debugging: drop ever smaller slices, from the end
     requests   drop one request with all its uses
     simplify   one event at a time: shorter prompts, fewer tokens, default steps
-    configure  fewer features, groups, rows and blocks
+    later      requests arrive with the beginning of their answer in their prompt, and as many steps are dropped
+    configure  fewer features, groups, rows and blocks, smaller blocks
     rename     requests r0, r1, ..., documents a, b, ...
 
 A candidate counts only if it fails with the same signature, and if the caller `accepts` its violation: otherwise a
@@ -28,18 +29,50 @@ from ...targets.base.trace import (
     Arrive,
     Config,
     Crop,
+    DummyRun,
+    Evict,
+    ExternalLoad,
     Fork,
     Reorder,
     Repeat,
+    ResetPrefixCache,
     Resume,
     Select,
     Step,
     Trace,
     TraceError,
+    Truncate,
 )
 from ..generate.overrides import RANKS
 from .outcome import Outcome
 from .violation import Violation
+
+NUMBERS: tuple[tuple[type[AnyEvent], str, int], ...] = (
+    (Step, "drafts", 0),
+    (Step, "right", 0),
+    (Step, "budget", 1),
+    (DummyRun, "rows", 1),
+    (Evict, "blocks", 1),
+    (ExternalLoad, "length", 1),
+    (ExternalLoad, "delay", 0),
+    (Truncate, "length", 0),
+    (Repeat, "times", 2),
+    (Crop, "tokens", 1),
+)
+"""Fields of events that get smaller, and how small they can be."""
+
+SWITCHES: tuple[tuple[type[AnyEvent], str, bool | int], ...] = (
+    (Arrive, "priority", 0),
+    (Arrive, "session", False),
+    (DummyRun, "uniform_decode", True),
+    (ResetPrefixCache, "preempt_running", False),
+    (ExternalLoad, "states", True),
+    (ExternalLoad, "breaks_off", False),
+)
+"""Fields of events that become usual at once."""
+
+BLOCK_SIZE_MIN = 4
+"""Blocks get no smaller than this: shorter than a convolution window or a row of drafts they are a case of their own."""
 
 Run = Callable[[Trace], Outcome]
 Accepts = Callable[[Violation], bool]
@@ -98,6 +131,7 @@ class Reducer:
             self.drop_events()
             self.drop_requests()
             self.simplify_events()
+            self.begin_later()
             self.simplify_configuration()
             if self.best == before:
                 break
@@ -136,6 +170,15 @@ class Reducer:
                 )
             index += 1
 
+    def begin_later(self) -> None:
+        """Move tokens of answers to prompts: they are the same tokens, and save a step each."""
+        for index in range(len(self.best.events)):
+            for tokens in (16, 8, 4, 2, 1):
+                # Together, requests stay in the same phase to each other; alone, a request that was late is in time.
+                for first in (0, index):
+                    while self.attempt(begun_later(self.best, first, index, tokens)):
+                        pass
+
     def simplify_configuration(self) -> None:
         """Simplify the configuration: fewer features first, then smaller numbers."""
         improved = True
@@ -149,6 +192,30 @@ class Reducer:
 def with_events(trace: Trace, events: tuple[AnyEvent, ...]) -> Trace:
     """Return the trace with other events."""
     return msgspec.structs.replace(trace, events=events)
+
+
+def begun_later(trace: Trace, first: int, last: int, tokens: int) -> Trace:
+    """Return the trace with tokens of answers in the prompts, for what arrives with the events `first` to `last`, and
+    without the steps behind `last` in which they would be sampled.
+
+    The same trace if `last` brings no answer that long, or too few steps follow. Shorter answers stay as they are.
+    """
+    if last >= len(trace.events) or _begun_later(trace.events[last], tokens) == trace.events[last]:
+        return trace
+    events = [_begun_later(event, tokens) if first <= i <= last else event for i, event in enumerate(trace.events)]
+    steps = [i for i, event in enumerate(events) if i > last and isinstance(event, Step)][:tokens]
+    if len(steps) < tokens:
+        return trace
+    return with_events(trace, tuple(event for i, event in enumerate(events) if i not in steps))
+
+
+def _begun_later(event: AnyEvent, tokens: int) -> AnyEvent:
+    """Return an arrival with the first tokens of its answer in its prompt, any other event as it is."""
+    if not isinstance(event, Arrive | Resume) or event.max_new_tokens <= tokens:
+        return event
+    *path, (document, length) = event.prompt
+    more = [(document, length + tokens)] if document == CONTINUATION else [(document, length), (CONTINUATION, tokens)]
+    return msgspec.structs.replace(event, prompt=(*path, *more), max_new_tokens=event.max_new_tokens - tokens)
 
 
 def renamed(trace: Trace) -> Trace:
@@ -198,20 +265,23 @@ def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
         defaults = Step()
         for field in Step.__struct_fields__:
             yield msgspec.structs.replace(event, **{field: getattr(defaults, field)})
-        for field, least in (("drafts", 0), ("right", 0), ("budget", 1)):
+        for field in ("chunks", "per_request"):
+            for name in getattr(event, field):
+                others = {other: limit for other, limit in getattr(event, field).items() if other != name}
+                yield msgspec.structs.replace(event, **{field: others})
+    for kind, field, least in NUMBERS:
+        if isinstance(event, kind):
             for number in smaller_numbers(getattr(event, field) or least, least):
                 yield msgspec.structs.replace(event, **{field: number})
-    if isinstance(event, Repeat | Crop):
-        field, least = ("times", 2) if isinstance(event, Repeat) else ("tokens", 1)
-        for number in smaller_numbers(getattr(event, field), least):
-            yield msgspec.structs.replace(event, **{field: number})
+    for kind, field, usual in SWITCHES:
+        if isinstance(event, kind) and getattr(event, field) != usual:
+            yield msgspec.structs.replace(event, **{field: usual})
+    if isinstance(event, Select) and len(event.names) > 1:
+        for name in event.names:
+            yield Select(tuple(other for other in event.names if other != name))
     if isinstance(event, Reorder):
         for name in event.sources:
             yield Reorder({other: source for other, source in event.sources.items() if other != name})
-    if isinstance(event, Arrive) and event.priority:
-        yield msgspec.structs.replace(event, priority=0)
-    if isinstance(event, Arrive) and event.session:
-        yield msgspec.structs.replace(event, session=False)
     if isinstance(event, Arrive | Resume):
         for number in smaller_numbers(event.max_new_tokens, 1):
             yield msgspec.structs.replace(event, max_new_tokens=number)
@@ -241,6 +311,13 @@ def simpler_configurations(config: Config) -> Iterator[Config]:
     ):
         if getattr(config, field) != default:
             yield replace(config, **{field: default})
+    halved = tuple(
+        replace(group, block_size=group.block_size // 2) if group.block_size >= 2 * BLOCK_SIZE_MIN else group
+        for group in config.groups
+    )
+    if halved != config.groups:
+        smaller, spare = replace(config, groups=halved), config.num_blocks - config.smallest_pool()
+        yield replace(smaller, num_blocks=smaller.smallest_pool() + spare)
     for index, group in enumerate(config.groups):
         for field, default in (("layers", 1), ("draft", False), ("window", 0)):
             if getattr(group, field) != default:

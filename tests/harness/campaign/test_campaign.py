@@ -350,6 +350,14 @@ class TestLostOutputs:
         assert state(tmp_path / "out")["exit_reason"] == "traces"
 
 
+def test_findings_that_turn_out_to_be_one_keep_the_name_that_was_announced_first(
+    hybridfuzz: Cli, tmp_path: Path
+) -> None:
+    """Two workers meet one cause before either knows it; whichever is done first, the other one joins the older."""
+    hybridfuzz("fuzz", "--target", "hybrid:finished-row-not-cleared", "--traces", "20", "--seed", "3", "-o", "out")
+    assert (tmp_path / "out" / "findings" / "M4-dummy_run-mamba-dead-write.json").exists()
+
+
 def test_a_hang_that_does_not_happen_again_is_a_flaky_finding(hybridfuzz: Cli, tmp_path: Path) -> None:
     """Every third engine hangs: the traces run clean in a new worker, but the campaign is not clean."""
     arguments = ("--target", "python:fake_targets:SOMETIMES_HANGS", "--timeout", "1s", "--traces", "7", "--jobs", "1")
