@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's own package), test_repro.py,
-REPORT.md, timeline.svg and trace.json. The script is run once as a check. With
-a patch (--patch, or that of the known bug which lists the trace) it is run
-again with the patch, and DIR gets fix.patch.
+REPORT.md, timeline.svg and trace.json. Options of the trace that the failure
+does not need become usual ones, and the default implementation is taken where
+it fails, too. The script is run once as a check. With a patch (--patch, or
+that of the known bug which lists the trace) it is run again with the patch,
+and DIR gets fix.patch.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
 no script can show its failure (DIR then has the rest); 4 a script was written
 and does not fail as promised.
@@ -54,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
     from ..exit_status import CLEAN, INTERNAL, USAGE
     from ..findings.store import OutputError
     from ..reproduce.folder import write_folder
+    from ..reproduce.plain import changes
     from ..traces.files import load_trace
     from .common import launch_target, print_json, printer
 
@@ -63,10 +66,12 @@ def run(options: argparse.Namespace) -> int:
     launch = launch_target(options.target)
     case = observed(options, trace, launch)
     violation = case.violation
+    if changed := changes(trace, case.trace):
+        line(f"fails as well with {', '.join(changed)}: the report has these options")
     line(f"{violation.signature}\n{violation.message}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        script, verdict = tried(folder, options.target, launch, (trace, case.history, violation), line)
+        script, verdict = tried(folder, options.target, launch, (case.trace, case.history, violation), line)
         case = structs.replace(case, script=script, verdict=verdict)
         case = structs.replace(case, fix=tested_fix(options, folder, launch, case))
         write_folder(folder, case)
@@ -114,19 +119,32 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     from ...targets.base.registry import describe
     from ...targets.base.trace import TraceError
     from ..explain.answers import Answers
+    from ..identity.symptom import UNEXPLAINED
     from ..oracles.real_model import FIELDS
+    from ..reproduce.plain import plainest
     from ..reproduce.related import related
     from ..reproduce.report import ReproCase
     from ..reproduce.versions import system, versions_of
     from .common import open_worker
 
-    deployment = describe(options.target, trace, launch.version)
+    def unusual(one: Trace) -> int:
+        """Count what chooses other code than a server runs by default: flags, and another implementation."""
+        server, chosen = describe(options.target, one, launch.version), one.config.options
+        other = [name for each in server.implementations if each.default
+                 for name, value in each.options.items() if chosen.get(name, value) != value]  # fmt: skip
+        return len(server.unusual) + len(other)
+
+    given = trace
     with open_worker(options) as worker:
-        worker.start()
+        capabilities = worker.start().capabilities
+        failure = worker.run(trace).violation
+        if failure and failure.oracle not in UNEXPLAINED:
+            trace = plainest(trace, failure.signature, worker.run, capabilities, unusual)
         history = worker.explain(trace)[1]
         violation = history.violation
         if violation is None:
             raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reproduce")
+        deployment = describe(options.target, trace, launch.version)
         # Tokens of the stand-in layers prove nothing where only the real model's numbers are wrong.
         answers = Answers() if violation.field in FIELDS else worker.serve(trace, violation.request)
         runs = list(implementations(worker, trace, deployment))
@@ -134,7 +152,7 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     return ReproCase(
         options.target, launch, deployment, trace, history, violation, answers, runs, versions, system(),
         places=places(options.trace),
-        related=related(options.target, launch.version, trace, violation.signature),
+        related=related(options.target, launch.version, given, violation.signature),
     )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilit
     """Return an extra, each as likely as the others, with one of its values. It has no effect if it is among `EXTRAS`
     and the target does not have it."""
     settings = {name: draw() for name, draw in draws.items()}
-    name = choices.pick([*EXTRAS, *(f"option {name}" for name in _usual(capabilities))])
+    name = choices.pick([*EXTRAS, *(f"option {name}" for name in capabilities.usual_options)])
     for _ in range(SUBJECT_TRIES):
         value = draws[name]()
         if name in _plain(settings | {name: value}, capabilities):
@@ -145,16 +145,10 @@ def _plain(settings: Settings, capabilities: Capabilities) -> Settings:
         plain["drafter's group"] = (PARTS, 0)
     if settings["block drop"]:
         plain["block drop"] = False
-    for name, usual in _usual(capabilities).items():
+    for name, usual in capabilities.usual_options.items():
         if settings[f"option {name}"] != usual:
             plain[f"option {name}"] = usual
     return plain
-
-
-def _usual(capabilities: Capabilities) -> dict[str, str]:
-    """Return the options that have a usual value, with that value."""
-    most = {name: max(values, key=values.count) for name, values in capabilities.options.items()}
-    return {name: value for name, value in most.items() if capabilities.options[name].count(value) > 1}
 
 
 def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[], Any]]:

@@ -130,8 +130,10 @@ def _consequence(violation: Violation) -> tuple[str, str]:
         return "Cached prefixes are not found", "They are computed again: throughput is lost, no wrong token by itself."
     if violation.oracle == "M8" and violation.field == "lost":
         return "A request is lost", "Its client waits forever."
-    what, follows = CONSEQUENCES.get(violation.oracle, (f"Invariant {violation.oracle} is violated", ""))
     content = CONTENTS.get(violation.group_kind, "wrong content")
+    if violation.oracle == "S1" and violation.field == "stored":
+        return f"A KV connector saves {content}", f"A later request that loads it continues from {content}."
+    what, follows = CONSEQUENCES.get(violation.oracle, (f"Invariant {violation.oracle} is violated", ""))
     return what.replace("{content}", content), follows.replace("{content}", content)
 
 

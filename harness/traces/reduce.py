@@ -72,7 +72,7 @@ SWITCHES: tuple[tuple[type[AnyEvent], str, bool | int], ...] = (
 """Fields of events that become usual at once."""
 
 BLOCK_SIZE_MIN = 4
-"""Blocks get no smaller than this: shorter than a convolution window or a row of drafts they are a case of their own."""
+"""Blocks get no smaller: shorter than a convolution window or a row of drafts they are a case of their own."""
 
 Run = Callable[[Trace], Outcome]
 Accepts = Callable[[Violation], bool]

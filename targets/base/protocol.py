@@ -113,6 +113,12 @@ class Capabilities(Struct, frozen=True):
         """True if blocks come from a pool; False for plain caches."""
         return not self.features.isdisjoint({"pool", "block-tables"})
 
+    @property
+    def usual_options(self) -> dict[str, str]:
+        """The options that have a usual value, with that value."""
+        most = {name: max(values, key=values.count) for name, values in self.options.items()}
+        return {name: value for name, value in most.items() if self.options[name].count(value) > 1}
+
     def documents_with(self, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the documents that prompts are drawn from with these options of a configuration."""
         declared = (names.get(options.get(name, "")) for name, names in self.documents.items())
