@@ -33,8 +33,9 @@ def needs_more(name: str) -> bool:
     config = load_trace(FOLDER / name).config
     drafter_on_device = config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens
     unknown = config.options.get("graphs") == "decode" or config.options.get("mixer", "gdn") != "gdn"
-    no_assertion = any(f"--{oracle}-" in name for oracle in ("S6", "M9"))
+    no_assertion = any(f"--{oracle}-" in name for oracle in ("S6", "M9")) or name.endswith("-stored.json")
     unknown |= config.options.get("connector", "none") == "transfer"
+    unknown |= any(group.window or group.chunk or group.draft for group in config.groups)
     unknown |= any(event.session for event in load_trace(FOLDER / name).events if isinstance(event, Arrive))
     return no_assertion or unknown or bool(drafter_on_device)
 
