@@ -155,14 +155,8 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
     has = set(capabilities.events) | modes
     has |= capabilities.features | set(get_args(Usual)) - capabilities.lacks
     has |= {f"observes:{word}" for word in capabilities.observes}
-    if capabilities.windows:
-        has.add("sliding-window")
-    if capabilities.attention_chunks:
-        has.add("attention-chunks")
-    if capabilities.draft_block_sizes:
-        has.add("draft-group")
-    if "groups" in overrides:
-        has -= {"sliding-window", "attention-chunks", "draft-group"}
+    if "groups" not in overrides:
+        has |= capabilities.extra_groups
     if options.keys() & capabilities.documents.keys():
         has -= {"images", "adapters"} - features_of(capabilities.documents_with(options))
     for name, features_of_value in capabilities.features_with.items():

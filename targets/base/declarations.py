@@ -115,7 +115,7 @@ def _lacks_feature(capabilities: Capabilities) -> str:
                     return f"documents has {document!r} with {name}={value}, but features has no {min(missing)!r}"
     for name, features_of_value in capabilities.features_with.items():
         for value, features in features_of_value.items():
-            for feature in sorted(features - capabilities.features):
+            for feature in sorted(features - capabilities.features - capabilities.extra_groups):
                 return f"features_with has {feature!r} with {name}={value}, but features does not"
     return ""
 

@@ -63,8 +63,9 @@ class Capabilities(Struct, frozen=True):
                  drawn more often, and is the usual one: a configuration that is refused falls back to it
     accepts      further values of switches: a trace may have them, but they are not drawn
     documents    switch -> value -> documents that prompts are drawn from with it, instead of plain ones
-    features_with  switch -> value -> features that the target has only with it, or with another value that lists them:
-                 a campaign that fixes the switch to a value without them does not have to reach their states
+    features_with  switch -> value -> features and kinds of groups ("sliding-window", "attention-chunks", "draft-group")
+                 that the target has only with it, or with another value that lists them: a campaign that fixes the
+                 switch to a value without them does not have to reach their states
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
                  same on every machine
     traces_per_configuration  consecutive traces that share a configuration: for engines that are expensive to build and
@@ -112,6 +113,16 @@ class Capabilities(Struct, frozen=True):
     def has_pool(self) -> bool:
         """True if blocks come from a pool; False for plain caches."""
         return not self.features.isdisjoint({"pool", "block-tables"})
+
+    @property
+    def extra_groups(self) -> frozenset[str]:
+        """The kinds of groups that some configurations have beside states and full attention, as features."""
+        kinds = {
+            "sliding-window": self.windows,
+            "attention-chunks": self.attention_chunks,
+            "draft-group": self.draft_block_sizes,
+        }
+        return frozenset(kind for kind, values in kinds.items() if values)
 
     @property
     def usual_options(self) -> dict[str, str]:

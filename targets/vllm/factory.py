@@ -33,6 +33,10 @@ def capabilities_of(release: Release) -> Capabilities:
     """Return what the target can do with a release."""
     connectors, inputs = release.connectors, release.inputs
     names = _LIMITED_CONNECTORS if release.sync_loads else _CONNECTORS
+    # `supports`: neither a drafter's own graphs nor any with chunked-local attention.
+    groups_without_graphs = frozenset(
+        ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())
+    )
     connected = {name: _CONNECTED[name] for name in names if name != "none" and connectors}
     return Capabilities(
         events=_EVENTS | ({"external_load"} if connectors else set()) | ({"resume"} if release.sessions else set()),
@@ -97,6 +101,8 @@ def capabilities_of(release: Release) -> Capabilities:
         features_with={
             **({"connector": connected, "load_failure": {"fail": frozenset({"failing-loads"})}} if connectors else {}),
             **(_PARTIAL_HITS if release.partial_hits else {}),
+            **({"runner": {"v2": frozenset({"draft-group"})}} if release.draft_groups else {}),
+            "graphs": {"none": groups_without_graphs},
         },
         engine=("vllm",),
         lacks=frozenset() if release.zeroes else frozenset({"zeroing"}),

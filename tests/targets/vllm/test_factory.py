@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from hybridfuzz.harness.lockstep.state_catalogue import required_states
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.factory import VllmFactory, make_factory
@@ -144,3 +145,28 @@ def test_a_release_without_local_groups_or_unequal_blocks_refuses_and_draws_none
     assert (capabilities.windows, capabilities.attention_chunks, capabilities.draft_block_sizes) == ((), (), ())
     assert "prefix_match_unit" not in capabilities.options
     assert "partial-hits" not in capabilities.features
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lost"),
+    [
+        ({}, set()),
+        ({"runner": "v2"}, set()),
+        ({"runner": "v1"}, {"proposals written by the drafter", "dummy run with a drafter present"}),
+        (
+            {"graphs": "decode"},
+            {
+                "proposals written by the drafter",
+                "dummy run with a drafter present",
+                "blocks of an earlier attention chunk freed",
+                "hit behind an attention chunk",
+            },
+        ),
+    ],
+)
+def test_a_campaign_with_a_fixed_option_need_not_reach_what_it_rules_out(
+    overrides: dict[str, object], lost: set[str]
+) -> None:
+    """100,000 clean steps with runner=v1 were called vacuous, since only V2 drives a drafter's group."""
+    capabilities = VllmFactory("vllm", Release(draft_groups=True, local_groups=True)).capabilities
+    assert set(required_states(capabilities)) - set(required_states(capabilities, overrides)) == lost
