@@ -10,9 +10,11 @@ import pytest
 from hybridfuzz.harness.findings.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import prepare
 
 pytestmark = pytest.mark.engine
+TARGET = "vllm@0.33.0"
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -51,3 +53,11 @@ def test_a_load_that_fits_an_empty_pool_is_admitted(worker: WorkerClient) -> Non
     """Trace 45 of seed 140, reduced: an earlier fix of cause 14 reserved the request's own drafts a second time, so a
     request that needs the whole pool waited forever."""
     assert worker.run(load_trace(DATA / "vllm-load-that-fills-the-pool.json")).violation is None
+
+
+def test_the_state_of_a_session_behind_rejected_drafts(fixes: Fixes) -> None:
+    """An earlier fix of cause 28 took the column from the number of tokens; the fix of cause 17 hid that."""
+    [entry] = [entry for entry in fixes.in_effect if entry.name == "session-keeps-column"]
+    with WorkerClient(TARGET, patched(prepare(TARGET, print), [entry.read_patch()]), 300.0) as worker:
+        worker.start()
+        assert worker.run(load_trace(DATA / "vllm-session-behind-rejected-drafts.json")).violation is None
