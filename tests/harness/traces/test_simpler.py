@@ -132,8 +132,23 @@ def test_groups_are_left_out_and_made_plain() -> None:
 
 def test_the_pool_shrinks_to_what_one_request_needs() -> None:
     config = msgspec.structs.replace(SIMPLE, num_blocks=30)
-    tried = [one.num_blocks for one in simpler_configurations(config) if one.num_blocks != 30]
+    candidates = [one for one in simpler_configurations(config) if one.groups == config.groups]
+    tried = [one.num_blocks for one in candidates if one.num_blocks != 30]
     assert tried == [config.smallest_pool(), (config.smallest_pool() + 30) // 2, 29]
+
+
+def test_blocks_get_smaller_together_and_the_pool_keeps_its_spare_blocks() -> None:
+    """Boundaries come sooner. Blocks of less than four tokens are a case of their own."""
+    config = msgspec.structs.replace(SIMPLE, groups=(Group("mamba", 16), Group("attention", 8)), num_blocks=40)
+    spare = config.num_blocks - config.smallest_pool()
+    both = [one for one in simpler_configurations(config) if len(one.groups) == 2]
+    halved = [one for one in both if one.groups[0].block_size == 8]
+    assert [[group.block_size for group in one.groups] for one in halved] == [[8, 4]]
+    assert halved[0].num_blocks - halved[0].smallest_pool() == spare
+    for sizes in ((4, 4), (4, 1), (6, 2)):
+        small = tuple(Group(kind, size) for kind, size in zip(("mamba", "attention"), sizes, strict=True))
+        tried = simpler_configurations(msgspec.structs.replace(SIMPLE, groups=small, num_blocks=90))
+        assert all(group in small for one in tried for group in one.groups)
 
 
 def test_what_stands_behind_the_failing_event_goes_with_it() -> None:

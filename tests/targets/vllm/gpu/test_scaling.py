@@ -69,6 +69,9 @@ def test_the_corpus_scales_to_configurations_that_can_be_had(path: Path) -> None
                 trace.config
             )
             continue
+        if trace.config.eagle_block_drop:
+            assert "EAGLE" in FACTORY.supports(trace.config)
+            continue
         mamba2 = trace.config.options.get("mixer") == "mamba2"
         assert not FACTORY.supports(trace.config) or (mamba2 and "spare" not in FACTORY.supports(trace.config))
 
