@@ -62,7 +62,8 @@ def run_all(target: str, launch: Launch, traces: Mapping[int, Trace], name: str)
 def explain(
     target: str, launch: Launch, name: str, traces: Mapping[int, Trace], runs: Mapping[str, Results]
 ) -> list[Worse]:
-    """Find further fixes that silence traces that are worse with one fix; those that change them alone come first."""
+    """Find further fixes that silence traces that are worse with one fix; those that change them alone come first, as far
+    as they were run alone."""
     fixes = fixes_of(launch.version)
     cut: dict[int, Trace] = {}
     found: list[Worse] = []
@@ -72,7 +73,7 @@ def explain(
             found.append(Worse(name, index, violation, runs[UNPATCHED][index], []))
 
     def changes(other: str) -> int:
-        return sum(runs[other][index] != runs[UNPATCHED][index] for index in traces)
+        return sum(runs[other][index] != runs[UNPATCHED][index] for index in traces) if other in runs else 0
 
     others = sorted((other for other in fixes if other != name), key=changes, reverse=True)
     for other in ("all", *others):
@@ -93,7 +94,7 @@ def explain(
     return found
 
 
-def measure(target: str, seed: int, count: int, folder: Path) -> Sequence[Worse]:
+def measure(target: str, seed: int, count: int, only: Sequence[str], folder: Path) -> Sequence[Worse]:
     """Run everything that is not in `runs.json` yet; return what is worse with one fix."""
     launch = prepare(target, print)
     saved = folder / "runs.json"
@@ -101,7 +102,7 @@ def measure(target: str, seed: int, count: int, folder: Path) -> Sequence[Worse]
     with WorkerClient(target, launch, trace_seconds=300) as worker:
         worker.start()
         traces = {index: worker.draw(seed, index, {}) for index in range(count)}
-    fixes = fixes_of(launch.version)
+    fixes = {name: fix for name, fix in fixes_of(launch.version).items() if name in only or not only}
     for name, patch in {UNPATCHED: None, **fixes}.items():
         if name not in runs:
             runs[name] = run_all(target, patched(launch, [patch]) if patch else launch, traces, name)
@@ -119,10 +120,11 @@ def main() -> int:
     parser.add_argument("--target", default="vllm@0.33.0")
     parser.add_argument("--seed", type=int, default=77)
     parser.add_argument("--traces", type=int, default=90)
+    parser.add_argument("--only", nargs="*", default=(), metavar="FIX", help="fixes to run (all)")
     parser.add_argument("-o", dest="out", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    worse = measure(arguments.target, arguments.seed, arguments.traces, arguments.out)
+    worse = measure(arguments.target, arguments.seed, arguments.traces, arguments.only, arguments.out)
     for each in worse:
         before = each.before.signature if each.before else "passes"
         print(f"{each.fix}: trace {each.index}: {each.violation.signature} (unpatched: {before}),"
