@@ -62,8 +62,10 @@ def run_all(target: str, launch: Launch, traces: Mapping[int, Trace], name: str)
 def explain(
     target: str, launch: Launch, name: str, traces: Mapping[int, Trace], runs: Mapping[str, Results]
 ) -> list[Worse]:
-    """Find further fixes that silence traces that are worse with one fix; those that change them alone come first, as far
-    as they were run alone."""
+    """Find further fixes that silence traces that are worse with one fix.
+
+    Those that change such traces alone come first, as far as they were run alone.
+    """
     fixes = fixes_of(launch.version)
     cut: dict[int, Trace] = {}
     found: list[Worse] = []
