@@ -37,7 +37,7 @@ def learn(store: FindingStore, name: str, evidence: Evidence, trace: Trace) -> N
 
 
 def differ(seen: Sequence[Evidence], known: Sequence[Evidence]) -> bool:
-    """Return True if one of some traces is worth keeping beside those of a finding."""
+    """Return True if any of `seen` is unlike all of `known`; False if nothing is known."""
     return bool(known) and any(max(likeness(each, its) for its in known) < DIFFERENT for each in seen)
 
 
@@ -96,7 +96,7 @@ class Sorter:
         return name, gone
 
     def _merge(self, one: str, other: str) -> tuple[str, Finding]:
-        """Merge two findings of this campaign into the older one: a name that was announced first does not go.
+        """Merge two findings of this campaign into the older one: the name announced first is kept.
 
         Returns its name, and the finding that is gone.
         """

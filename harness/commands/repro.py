@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's own package), test_repro.py,
-REPORT.md, timeline.svg and trace.json. Options of the trace that the failure
-does not need become usual ones, and the default implementation is taken where
-it fails, too. The script is run once as a check. With a patch (--patch, or
+REPORT.md, timeline.svg and trace.json. Options that the failure does not
+need are reset to their usual values, and the default implementation is used if
+it fails as well. The script is run once as a check. With a patch (--patch, or
 that of the known bug which lists the trace) it is run again with the patch,
 and DIR gets fix.patch.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     from ..exit_status import CLEAN, INTERNAL, USAGE
     from ..findings.store import OutputError
     from ..reproduce.folder import write_folder
-    from ..reproduce.plain import changes
+    from ..reproduce.usual_options import changes
     from ..traces.files import load_trace
     from .common import launch_target, print_json, printer
 
@@ -121,9 +121,9 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     from ..explain.answers import Answers
     from ..identity.symptom import UNEXPLAINED
     from ..oracles.real_model import FIELDS
-    from ..reproduce.plain import plainest
     from ..reproduce.related import related
     from ..reproduce.report import ReproCase
+    from ..reproduce.usual_options import plainest
     from ..reproduce.versions import system, versions_of
     from .common import open_worker
 
@@ -137,13 +137,15 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     given = trace
     with open_worker(options) as worker:
         capabilities = worker.start().capabilities
-        failure = worker.run(trace).violation
-        if failure and failure.oracle not in UNEXPLAINED:
-            trace = plainest(trace, failure.signature, worker.run, capabilities, unusual)
         history = worker.explain(trace)[1]
         violation = history.violation
         if violation is None:
             raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reproduce")
+        if violation.oracle not in UNEXPLAINED:
+            plain = plainest(trace, violation.signature, worker.run, capabilities, unusual)
+            again = worker.explain(plain)[1] if plain != trace else history
+            if again.violation:
+                trace, history, violation = plain, again, again.violation
         deployment = describe(options.target, trace, launch.version)
         # Tokens of the stand-in layers prove nothing where only the real model's numbers are wrong.
         answers = Answers() if violation.field in FIELDS else worker.serve(trace, violation.request)

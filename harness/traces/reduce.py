@@ -174,8 +174,8 @@ class Reducer:
         """Move tokens of answers to prompts: they are the same tokens, and save a step each."""
         for index in range(len(self.best.events)):
             for tokens in (16, 8, 4, 2, 1):
-                # Together, requests stay in the same phase to each other; alone, a request that was late is in time.
-                for first in (0, index):
+                # Moving all requests up to this one keeps them in phase; moving only this one lets it catch up.
+                for first in sorted({0, index}):
                     while self.attempt(begun_later(self.best, first, index, tokens)):
                         pass
 
@@ -195,10 +195,10 @@ def with_events(trace: Trace, events: tuple[AnyEvent, ...]) -> Trace:
 
 
 def begun_later(trace: Trace, first: int, last: int, tokens: int) -> Trace:
-    """Return the trace with tokens of answers in the prompts, for what arrives with the events `first` to `last`, and
-    without the steps behind `last` in which they would be sampled.
+    """Return the trace with the first `tokens` tokens of the answers to arrivals `first` to `last` in their prompts,
+    without the steps after `last` that would have sampled them.
 
-    The same trace if `last` brings no answer that long, or too few steps follow. Shorter answers stay as they are.
+    The trace is unchanged if the answer of `last` is not that long or too few steps follow. Shorter answers stay.
     """
     if last >= len(trace.events) or _begun_later(trace.events[last], tokens) == trace.events[last]:
         return trace

@@ -66,7 +66,7 @@ def reduced(slug: str) -> tuple[Trace, list[Trace]]:
     trace, signature = first_failure(slug)
     factory = load_factory(f"hybrid:{slug}")
     seen: list[Trace] = []
-    best = reduce_trace(trace, signature, lambda one: run_trace(factory, one), seconds=20, on_better=seen.append)
+    best = reduce_trace(trace, signature, lambda one: run_trace(factory, one), seconds=60, on_better=seen.append)
     return best, seen
 
 

@@ -1,8 +1,8 @@
-"""Finds the plainest options with which a trace still fails: what a report says is on has to matter.
+"""Finds the plainest options with which a trace still fails: every option that a report lists should matter.
 
-A drawn trace sets every option of its target, and reduction keeps them: evidence of causes compares them. A reader of a
-bug report asks which flags he needs. So each option in turn gets another value if the failure stays the same and the
-server that the trace stands for is then closer to a default one, or as close with one more usual option.
+A drawn trace sets every option of its target, and reduction keeps them: evidence of causes compares them. Readers ask
+which flags they need. So each option in turn gets another value if the failure stays the same and the server that the
+trace stands for is then closer to a default one, or as close with one more usual option.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def plainest(
     capabilities: Capabilities,
     unusual: Callable[[Trace], int],
 ) -> Trace:
-    """Return the trace with other options, or as it is. `unusual` counts what its server does not have by default; a
-    trace is run for each value that would be plainer."""
+    """Return the trace with other options, or as it is. `unusual` counts a server's departures from its
+    defaults; the trace is run once for each value that would reduce them."""
     usual = capabilities.usual_options
 
     def odd(one: Trace) -> tuple[int, int]:
@@ -32,12 +32,13 @@ def plainest(
         options = one.config.options
         return unusual(one), sum(options.get(name, value) != value for name, value in usual.items())
 
+    least = odd(trace)
     for name, values in capabilities.options.items():
         for value in dict.fromkeys(values):
             config = structs.replace(trace.config, options={**trace.config.options, name: value})
             candidate = structs.replace(trace, config=config)
-            if odd(candidate) < odd(trace) and _fails(candidate, signature, run):
-                trace = candidate
+            if (now := odd(candidate)) < least and _fails(candidate, signature, run):
+                trace, least = candidate, now
     return trace
 
 

@@ -1,6 +1,6 @@
 """A report names the options that a failure needs, and no others."""
 
-from hybridfuzz.harness.reproduce.plain import changes, plainest
+from hybridfuzz.harness.reproduce.usual_options import changes, plainest
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetError
