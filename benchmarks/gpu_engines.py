@@ -88,8 +88,9 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
         opening += seen["opening"]
         exact.update(seen["exact"])
         kind = f"{trace.config.options['mixer']}/{trace.config.options['dtype']}"
-        if outcome.violation is None:
-            largest[kind] = max(largest.get(kind, 0.0), seen["largest"])
+        if outcome.violation is None and seen["largest"] > largest.get(kind, 0.0):
+            largest[kind] = seen["largest"]
+            print(f"trace {traces - 1}: {kind}: off by {seen['largest']:.6f}", flush=True)
         reached.update(outcome.reached)
         if outcome.violation:
             signature = outcome.violation.signature

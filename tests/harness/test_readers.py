@@ -67,8 +67,17 @@ def test_a_write_elsewhere_is_seen(fuzzing: ModuleType, tmp_path: Path) -> None:
     def loud(path: Path) -> None:
         raise ZeroDivisionError
 
+    def greedy(path: Path) -> None:
+        bytearray(fuzzing.MEMORY_MAX + (64 << 20))[::4096] = b"x" * (
+            len(range(0, fuzzing.MEMORY_MAX + (64 << 20), 4096))
+        )
+
     watch = fuzzing.Watch()
-    for reader, words in ((careless, "outside of its folder"), (loud, "ZeroDivisionError")):
+    for reader, words in (
+        (careless, "outside of its folder"),
+        (loud, "ZeroDivisionError"),
+        (greedy, "MiB"),
+    ):
         with pytest.raises(fuzzing.Failure, match=words):
             fuzzing.check(fuzzing.Format("x", list, reader), folder, b"", watch)
 
@@ -95,13 +104,13 @@ def test_reading_takes_less_than_512_mb(tmp_path: Path, case: str) -> None:
     path.write_bytes(data)
     name = "state" if case == "state" else "trace"
     code = (
-        "import sys, resource; sys.path.insert(0, sys.argv[1]); import fuzz_readers as f; from pathlib import Path\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); import fuzz_readers as f; from pathlib import Path\n"
         "path = Path(sys.argv[3])\n"
         "read = f.FORMATS[sys.argv[2]].read if sys.argv[2] == 'trace' else __import__("
         "'hybridfuzz.harness.findings.store', fromlist=['x']).read_state\n"
         "try: read(path if sys.argv[2] == 'trace' else path.parent)\n"
         "except Exception as error: print(type(error).__name__, str(error)[:80])\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)\n"
+        "print(f.memory(peak=True) >> 20)\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, str(SCRIPT.parent), name, str(path)],

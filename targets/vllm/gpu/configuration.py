@@ -61,9 +61,11 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
     if is_piecewise(config):
         compilation, most = made.compilation_config, config.max_num_batched_tokens
         sizes = {*compilation.cudagraph_capture_sizes, *[size for size in PIECES if size < most], most}
+        # As vLLM does: one that exceeds its buffers would fail while it is captured.
+        fitting = sorted(size for size in sizes if size <= made.scheduler_config.max_num_batched_tokens)
         compilation.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
-        compilation.cudagraph_capture_sizes = sorted(sizes)
-        compilation.max_cudagraph_capture_size = max(sizes)
+        compilation.cudagraph_capture_sizes = fitting
+        compilation.max_cudagraph_capture_size = fitting[-1]
     return made
 
 

@@ -13,7 +13,14 @@ FOLDER = Path(__file__).parent
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize(
-    "name", ["test_interpreter.py", "test_interpreter_kernels.py", "test_vllm_recorder.py", "test_stall.py"]
+    "name",
+    [
+        "test_interpreter.py",
+        "test_interpreter_kernels.py",
+        "test_vllm_recorder.py",
+        "test_stall.py",
+        "test_graph_sizes.py",
+    ],
 )
 def test_in_a_process_that_interprets(name: str) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
