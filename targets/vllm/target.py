@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from msgspec import structs
 from vllm.v1.request import Request, RequestStatus
 
@@ -59,6 +60,7 @@ class VllmTarget:
 
     def __init__(self, config: Config, engine: Any = None) -> None:
         """`engine` is one with a real model (`gpu`), None for one with shadow layers."""
+        torch.manual_seed(0)  # where a wrong state leaves random sampling a choice, it chooses the same in each run
         self.config = config
         self.engine = engine = engine or _shadow_engine(config)
         self.layout = engine.layout

@@ -2,13 +2,17 @@
 of each must be silent with the fixes of all known causes; what they would see is in docs/reference/vllm-breaks.md."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+DATA = Path(__file__).parents[2] / "data"
 GROUPS = [{"kind": kind, "block_size": 8} for kind in ("mamba", "attention", "attention")]
 DRAFTER = {"groups": [*GROUPS[:2], {**GROUPS[2], "draft": True}], "num_speculative_tokens": 2, "runner": "v2"}
 """A drafter with a group of its own."""
@@ -79,3 +83,14 @@ def test_decodes_with_an_adapter_replay_a_graph_that_applies_it(worker: WorkerCl
     outcome = worker.run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached["padding rows"]
+
+
+def test_random_sampling_is_the_same_in_each_run() -> None:
+    """Trace 665 of seed 310 on the unpatched release: cause 4 gives a request a stale state, and random sampling, which
+    has one choice with the right one, has several. The trace failed in about half of its runs."""
+    trace = load_trace(DATA / "vllm-random-choice.json")
+    with WorkerClient("vllm@0.33.0", prepare("vllm@0.33.0", print), trace_seconds=300) as worker:
+        worker.start()
+        found = [worker.run(trace) for _ in range(8)]
+    assert {one.violation and one.violation.signature for one in found} == {"S6-step-sampled"}
+    assert len({one.digest for one in found}) == 1
