@@ -25,6 +25,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -209,13 +210,16 @@ def probes(tree: Path, fixes: Mapping[str, Patch]) -> tuple[Patch, set[str]]:
     def read(path: str) -> str:
         return (tree / path).read_text()
 
+    @cache
+    def places(path: str) -> Places:
+        return Places(read(path), names)
+
     for number, (fix, patch) in enumerate(fixes.items()):
         for path, changes in located(in_tree(patch, tree), read):
             package = path.partition("/")[0]
             names = names or names_in(tree, package)
-            places = Places(read(path), names)
             for change in changes:
-                found = places.of(change)
+                found = places(path).of(change)
                 if found is None:
                     always.add(fix)
                 for line in found or ():
@@ -249,7 +253,6 @@ class Probed:
     def __enter__(self) -> Probed:
         self.worker.__enter__()
         self.worker.start()
-        self.before = self.file.read_bytes()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,8 +4,8 @@
     python benchmarks/fuzz_readers.py --format trace --atheris    coverage-guided, with atheris (a development tool)
 
 A reader returns, or raises TraceError or OutputError in one printable line. Anything else is a failure: another
-exception, a case of more than `SECONDS_MAX` or `MEMORY_MAX`, a file opened for writing outside of
-the folder that the reader was given. The first failing input is kept, and its path is printed.
+exception, a case of more than `SECONDS_MAX`, cases that add more than `MEMORY_MAX` to the process, a file opened for
+writing outside of the folder that the reader was given. The first failing input is kept, and its path is printed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 SECONDS_MAX = 5.0
 MEMORY_MAX = 512 << 20
-STATUS = Path("/proc/self/status")
 CORPUS = Path(__file__).parents[1] / "corpus"
 NUMBERS = (
     0,
@@ -271,13 +270,27 @@ SLOW = {"state": 10, "history": 10}
 """Formats whose cases are rendered: one of them for so many of the others."""
 
 
+def memory(field: str) -> int:
+    """Return bytes of memory of this process: what it holds (VmRSS), or the most since a `Watch` was made (VmHWM).
+
+    Not `ru_maxrss`: a new process inherits that from the one that started it.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field + ":"))
+
+
 class Watch:
-    """Reports files that are opened for writing outside of one folder. An audit hook cannot be removed: make one."""
+    """Reports files that are opened for writing outside of one folder. An audit hook cannot be removed: make one.
+
+    Also knows how much memory the process held before the first case.
+    """
 
     def __init__(self) -> None:
         self.folder = ""
         self.outside: list[str] = []
         sys.addaudithook(self._hook)
+        self.memory_before = memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.folder:
@@ -304,20 +317,6 @@ class Failure(Exception):
     """A reader did what it must not do."""
 
 
-def memory(*, peak: bool) -> int:
-    """Return the bytes of memory that this process holds, or the most that it has held since `forget_peak`.
-
-    Not `ru_maxrss`: a new process inherits that from the one that started it.
-    """
-    field = "VmHWM:" if peak else "VmRSS:"
-    return next(int(line.split()[1]) << 10 for line in STATUS.read_text().splitlines() if line.startswith(field))
-
-
-def forget_peak() -> None:
-    """Let `memory(peak=True)` begin anew."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def check(form: Format, folder: Path, data: bytes, watch: Watch) -> bool:
     """Read one case; return True if the file was accepted. Raises Failure."""
     from hybridfuzz.harness.findings.store import OutputError
@@ -325,8 +324,6 @@ def check(form: Format, folder: Path, data: bytes, watch: Watch) -> bool:
 
     path = folder / form.file
     path.write_bytes(data)
-    before = memory(peak=False)  # other tests may have run in this process
-    forget_peak()
     began, watch.folder, watch.outside = time.monotonic(), str(folder.resolve()), []
     accepted = False
     try:
@@ -345,9 +342,9 @@ def check(form: Format, folder: Path, data: bytes, watch: Watch) -> bool:
         raise Failure(f"it took {time.monotonic() - began:.1f} s")
     if watch.outside:
         raise Failure(f"outside of its folder: {watch.outside[:3]}")
-    used = memory(peak=True) - before
+    used = memory("VmHWM") - watch.memory_before
     if used > MEMORY_MAX:
-        raise Failure(f"it took {used >> 20} MiB")
+        raise Failure(f"the cases took {used >> 20} MiB")
     return accepted
 
 
@@ -397,7 +394,7 @@ def run(names: Sequence[str], count: int, seed: int, seconds: float) -> int:
                     failures += 1
         spent, total = time.monotonic() - began, total + done
         print(f"{name:8} {done:9,} cases, {accepted:8,} accepted, {spent:7.1f} s", flush=True)
-    print(f"{total:,} cases, {failures} failures")
+    print(f"{total:,} cases, {failures} failures, at most {memory('VmHWM') >> 20} MiB of memory")
     return failures
 
 
