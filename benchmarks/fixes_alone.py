@@ -3,9 +3,10 @@
     python benchmarks/fixes_alone.py --target vllm@0.33.0 --seed 77 --steps 100000 --config runner=v1 -o out
 
 A trace is *worse* with a fix if it fails with it and not without, or at an earlier event. That has one of two reasons:
-the fix unmasks another known cause, or it is wrong. So a worse trace also runs with the fix and each other one, and
-with all fixes together: a second fix that silences it up to the event at which it failed names the unmasked cause. Exit
-status 1 if a worse trace stays unexplained.
+the fix unmasks another known cause, or it is wrong. So a worse trace also runs with all fixes together, and then
+with the fix and each other one in turn until one silences it up to the event at which it failed: that one names the
+unmasked cause. Exit status 1 if nothing silences a worse trace, not even all fixes together, or if a trace of `--check`
+runs differently.
 
 Most traces never come to the place that a fix changes, and those need no second run: the unpatched release is
 *probed*, that is, a probe stands before each statement that a fix removes and around each place where it adds one. A

@@ -35,7 +35,7 @@ WIDTH = 512
 
 @triton.jit
 def busy_kernel(out, rounds, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Compute for some milliseconds without touching memory."""
+    """Compute for some milliseconds in registers, then store the result."""
     x = tl.arange(0, WIDTH).to(tl.float32) + tl.program_id(0)
     y = x * 0.5
     for _ in range(rounds):
