@@ -61,7 +61,7 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     reached: Counter[str] = Counter()
     messages: dict[str, str] = {}
     opening = 0.0
-    steps = traces = compared = refused = 0
+    steps = traces = compared = refused = ill_conditioned = 0
     largest: dict[str, float] = {}
     exact: Counter[str] = Counter()
     started = saved = time.monotonic()
@@ -71,7 +71,8 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
         return {
             "traces": traces, "refused": refused, "steps": steps,
             "seconds": round(seconds, 1), "steps/s": round(steps / seconds, 1),
-            "opening share": round(opening / seconds, 3), "compared": compared, "largest difference": largest,
+            "opening share": round(opening / seconds, 3), "compared": compared, "ill-conditioned": ill_conditioned,
+            "largest difference": largest,
             "exact": dict(exact),
             "violations": dict(found), "messages": messages, "reached": dict(reached),
         }  # fmt: skip
@@ -85,7 +86,7 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
             print(f"trace {traces - 1}: refused: {error}", flush=True)
             continue
         traces, steps, compared = traces + 1, steps + outcome.steps, compared + seen["compared"]
-        opening += seen["opening"]
+        opening, ill_conditioned = opening + seen["opening"], ill_conditioned + seen["ill-conditioned"]
         exact.update(seen["exact"])
         kind = f"{trace.config.options['mixer']}/{trace.config.options['dtype']}"
         if outcome.violation is None and seen["largest"] > largest.get(kind, 0.0):
@@ -296,8 +297,11 @@ def run(
                 break
         else:
             lockstep.drain(len(trace.events))
-        seen = {"compared": target.compared, "largest": target.largest, "opening": opening, "rows": target.rows}
-        seen["records"] = target.records
+        compared = target.comparison
+        seen = {
+            "compared": compared.rows, "largest": compared.largest, "ill-conditioned": compared.ill_conditioned,
+            "opening": opening, "rows": target.rows, "records": target.records,
+        }  # fmt: skip
         lives = target.lives
         seen["exact"] = {"rows": lives.rows, "states": lives.states, **lives.left} if lives else {}
         return lockstep.outcome(len(trace.events)), seen
@@ -369,6 +373,7 @@ def main() -> int:
     parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
     parser.add_argument("--fills", default="random,nan")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--tolerance", type=float, help="of S6 in float32; a row beyond it is compared with rounding")
     parser.add_argument("--corpus", type=Path, help="run the traces of a folder instead of random ones")
     parser.add_argument("--only", default="", help="words of which one is in a corpus trace's name")
     parser.add_argument("--scalings", type=int, default=2, help="ways to scale a corpus trace")
@@ -388,6 +393,7 @@ def main() -> int:
     options = parser.parse_args()
     tree_of(options)
     began = time.monotonic()
+    from hybridfuzz.targets.vllm.gpu import comparison
     from hybridfuzz.targets.vllm.gpu.devices import variables
     from hybridfuzz.targets.vllm.gpu.factory import make_factory
 
@@ -396,6 +402,8 @@ def main() -> int:
         os.environ.setdefault(name, value)
     factory = make_factory("vllm", options.device)
     print_crashes()
+    if options.tolerance:
+        comparison.EXACT_PRODUCTS = options.tolerance
     factory.fills = options.fills.split(",")
     import torch
 

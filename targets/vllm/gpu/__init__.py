@@ -17,6 +17,7 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     memories   several contents of the caches, one for each fill of unused memory
     host_copy  metadata of the device, read with one copy
     cold       the same tokens alone in an empty engine
+    comparison which differences from them count
     plans      the steps by which each request was computed
     alone      the same steps alone, with batch-invariant kernels
     lives      what was computed for each request, compared with its steps alone
@@ -26,5 +27,6 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     scaling    a trace for other block sizes
     witness    a script of vLLM's public API for a trace; witness_template is its text
 
-`devices`, `factory`, `models`, `plans`, `scaling` and `witness` may be imported where vLLM is not installed.
+`comparison`, `devices`, `factory`, `models`, `plans`, `scaling` and `witness` may be imported where vLLM is not
+installed.
 """

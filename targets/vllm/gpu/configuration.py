@@ -59,10 +59,12 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
     if has_graphs(config):
         set_graph_sizes(config, made.compilation_config)
     if is_piecewise(config):
-        compilation, most = made.compilation_config, config.max_num_batched_tokens
+        compilation = made.compilation_config
+        # vLLM captures a batch of dummy requests as long as the size needs, and looks their last block up.
+        most = min(config.max_num_batched_tokens, config.max_num_seqs * config.max_model_len)
         sizes = {*compilation.cudagraph_capture_sizes, *[size for size in PIECES if size < most], most}
         # As vLLM does: one that exceeds its buffers would fail while it is captured.
-        fitting = sorted(size for size in sizes if size <= made.scheduler_config.max_num_batched_tokens)
+        fitting = sorted(size for size in sizes if size <= most)
         compilation.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
         compilation.cudagraph_capture_sizes = fitting
         compilation.max_cudagraph_capture_size = fitting[-1]

@@ -107,10 +107,12 @@ class GpuFactory:
             raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .alone import alone, has_exact_reference
         from .cold import cold
+        from .comparison import Comparison, tolerance
         from .target import RealTarget
 
         exact = alone(config, self.device) if has_exact_reference(config) else None
-        return RealTarget(config, self.device, self.fills, cold(config, self.device), exact)  # type: ignore[arg-type]
+        comparison = Comparison(cold(config, self.device), tolerance(config, self.device))
+        return RealTarget(config, self.device, self.fills, comparison, exact)  # type: ignore[arg-type]
 
 
 def make_factory(name: str, device: str) -> GpuFactory:

@@ -9,11 +9,9 @@ all that follows a step which another kernel computes alone than in the batch.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from ....reference.layout import Layout
@@ -36,40 +34,13 @@ from .. import hooks
 from ..target import VllmTarget
 from . import memories
 from .alone import Alone
-from .cold import Cold
+from .comparison import Comparison
 from .engine import Fill, RealEngine, fill_bytes
 from .engines import ENGINES
 from .lives import Lives
 from .memories import Memories
-from .models import STATE_KIND, dtype, mixer
 from .plans import Floats, Segment
 from .real_model import Read
-
-TOLERANCES = {
-    ("gdn", "float32"): 0.15,
-    ("mamba2", "float32"): 0.6,
-    ("gdn", "bfloat16"): 1.0,
-    ("mamba2", "bfloat16"): 2.0,
-    ("mamba1", "bfloat16"): 2.0,
-    ("short_conv", "bfloat16"): 1.0,
-}
-"""Largest difference of a log-probability from the same tokens alone that counts as rounding: four to seven times the
-largest that was measured on a tree with the known causes fixed (benchmarks/gpu_engines.md). Most of it is TF32,
-Triton's default for products of float32."""
-EXACT_PRODUCTS = 0.001
-"""The same in float32 where products of float32 are not rounded to TF32: on an interpreter, and where
-`TRITON_F32_DEFAULT` is tf32x3 (`devices.variables`) or ieee. 14 times the largest that was measured; the smallest
-difference that a known defect makes is 900 times this."""
-
-
-def tolerance(config: Config, device: str) -> float:
-    """The tolerance for a trace."""
-    exact = device == "interpreter" or os.environ.get("TRITON_F32_DEFAULT") in ("tf32x3", "ieee")
-    if exact and dtype(config) == "float32":
-        return EXACT_PRODUCTS
-    name = mixer(config)
-    kind = STATE_KIND.get(name, name)
-    return TOLERANCES.get((kind, dtype(config)), TOLERANCES["mamba2", "float32"])
 
 
 class Computed(NamedTuple):
@@ -232,18 +203,14 @@ class RealTarget:
     """An engine for one trace."""
 
     def __init__(
-        self, config: Config, device: str, fills: Sequence[Fill], reference: Cold | None, exact: Alone | None = None
+        self, config: Config, device: str, fills: Sequence[Fill], comparison: Comparison, exact: Alone | None = None
     ) -> None:
         self._engine = ENGINES.take(config, device)
         self.fills = fills
         self.lane = Lane(self._engine, fills)
         self._sound = False
-        self._reference = reference
-        self._tolerance = tolerance(config, device)
+        self.comparison = comparison
         self.layout: Layout = self.lane.layout
-        self.compared = 0
-        self.largest = 0.0
-        """Log-probabilities compared with the reference: rows, and the largest difference."""
         block_size = max(group.block_size for group in config.groups if group.kind == "mamba")
         self.lives = Lives(block_size, exact) if exact else None
 
@@ -294,24 +261,10 @@ class RealTarget:
             rows = []
             for index, (name, position) in enumerate(one.rows):
                 agrees = all(other[index].tobytes() == one.logprobs[index].tobytes() for other in one.others)
-                expected, distance = self._expected(name, position, one.logprobs[index])
+                expected = self.comparison.expected(self.lane.own_tokens(name), position, one.logprobs[index])
                 rows.append(RealRow(name, position, one.logprobs[index], expected, agrees))
-                if expected is not None and agrees:
-                    self.compared += 1
-                    self.largest = max(self.largest, distance)
-            found.append(RealForward(one.step, rows, self._tolerance, self.lane.differing_states(one.writes)))
+            found.append(RealForward(one.step, rows, self.comparison.tolerance, self.lane.differing_states(one.writes)))
         return found
-
-    def _expected(self, name: str, position: int, found: Floats) -> tuple[Floats | None, float]:
-        """The log-probabilities of the same tokens alone, and the largest distance from them; None where a difference
-        beyond the tolerance depends on what unused memory holds there."""
-        if self._reference is None:
-            return None, 0.0
-        tokens = self.lane.own_tokens(name)
-        expected = self._reference.expected(tokens)[position]
-        distance = float(np.abs(found - expected).max())
-        is_known = distance <= self._tolerance or self._reference.is_sound(tokens)
-        return (expected, distance) if is_known else (None, 0.0)
 
     def view(self) -> View:
         """The host's metadata now."""

@@ -1,5 +1,8 @@
 """Reproducers for released vLLM: they run with vLLM and torch alone, and fail as they promise."""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +88,29 @@ def test_what_no_script_knows_is_refused(changes: dict[str, Any]) -> None:
         write_scripts("vllm@0.33.0", Trace(config, EVENTS), failure)
 
 
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Callable[[str], WorkerClient]]:
+    """A worker for each release, started when it is first asked for."""
+    with ExitStack() as stack:
+
+        @cache
+        def worker_of(spec: str) -> WorkerClient:
+            worker = stack.enter_context(WorkerClient(spec, prepare(spec, print), trace_seconds=300))
+            worker.start()
+            return worker
+
+        yield worker_of
+
+
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("name", FILES)
-def test_it_fails_as_promised_and_passes_with_the_packaged_fix(tmp_path: Path, name: str) -> None:
+def test_it_fails_as_promised_and_passes_with_the_packaged_fix(
+    tmp_path: Path, workers: Callable[[str], WorkerClient], name: str
+) -> None:
     spec, trace = f"vllm@{name.partition('--')[0]}", load_trace(FOLDER / name)
     launch = prepare(spec, print)
-    with WorkerClient(spec, launch, trace_seconds=300) as worker:
-        worker.start()
-        history = worker.explain(trace)[1]
+    history = workers(spec).explain(trace)[1]
     assert history.violation
     [script] = write_scripts(spec, trace, failure_of(trace, history, history.violation))
     path = tmp_path / "repro.py"
