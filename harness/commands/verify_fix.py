@@ -16,7 +16,8 @@ their neighbours (small edits, other continuations, new traces of the same
 configuration) and a campaign run without the patch and with it. --fixed tests
 another target (a checkout with the fix) instead of a patch. Other bugs of the
 engine look like failures of the fix: --fixes builtin --without THIS fixes the
-others on both sides. What fails with the patch is saved in -o.
+others on both sides. What fails with the patch is saved in -o. Other findings
+of the folder whose traces the patch silences are listed: they have this cause.
 Exit status: 0 the patch fixes it; 1 it does not, it breaks something else, or
 similar traces still fail in other ways; 2 usage error.
 example: hybridfuzz verify-fix finding.json --target vllm@0.33.0 --patch fix.patch
@@ -58,8 +59,9 @@ def run(options: argparse.Namespace) -> int:
 
     import msgspec
 
+    from ...targets.base.trace import TraceError
     from ..exit_status import CLEAN, VIOLATION
-    from ..findings.verification import Verifier, traces_of
+    from ..findings.verification import Verifier, others_of, traces_of
     from ..traces.files import load_trace
     from ..units import plural, spell
     from ..workers.client import WorkerClient
@@ -67,6 +69,12 @@ def run(options: argparse.Namespace) -> int:
 
     line = printer(options.json)
     traces = [load_trace(path) for path in traces_of(options.finding, options.id)]
+    others = {}
+    for name, paths in others_of(options.finding, options.id).items():
+        try:
+            others[name] = [*map(load_trace, paths)]
+        except TraceError as error:  # the finding under test can be tested all the same
+            progress_line(f"{name} is left out: {error}")
     before, after = sides(options)
     out = options.out or output_folder(f"verify-{options.id or options.finding.stem}")
     memory, fixed = memory_limit(options, 2), options.fixed or options.target
@@ -80,12 +88,16 @@ def run(options: argparse.Namespace) -> int:
         version = before.version or "as it is"
         line(f"{plural(len(traces), 'trace')} on {options.target}: {version}, then {name_of(options)}")
         verifier = Verifier(one, other, capabilities, out, progress_line)
-        result = verifier.verify(traces, count=options.neighbours, steps=options.steps, seed=options.seed)
+        result = verifier.verify(
+            traces, count=options.neighbours, steps=options.steps, seed=options.seed, others=others
+        )
     seconds = time.monotonic() - began
     line(table(result))
     for failure in result.failures:
         what = WORDS[failure.kind]
         line(f"{what}: {failure.signature} ({plural(failure.events, 'event')}): {failure.message}\n  {failure.trace}")
+    for also in result.others:
+        line(f"also silent with it: {also.finding}, {also.silent} of {plural(also.failing, 'failing trace')}")
     line(f"{name_of(options)}: {result.verdict} ({spell(seconds)})")
     if options.json:
         print_json({"exit_reason": result.verdict, "seconds": round(seconds, 1), **msgspec.to_builtins(result)})

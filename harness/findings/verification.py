@@ -10,11 +10,14 @@ A failure with the patch is compared with what the same trace does without it:
 Signatures are symptoms: what fails `later` or is `other` may be another bug, or the same one in a trace to which the
 patch does not reach. Neither is a fix that can be called right, so both leave the verdict open. Both sides should
 therefore run with the patches of the other known bugs.
+
+Grouping by cause is a guess, a fix is not: the traces of a campaign's other findings run on both sides, too, and a
+finding that the patch silences has the same cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +39,7 @@ FIXED, NOT_FIXED, BROKEN = "fixes it", "does not fix it", "fixes it, but breaks 
 OPEN = "fixes what the finding shows, but traces like it still fail in other ways"
 Kind = Literal["clean", "remains", "broken", "later", "other"]
 SEVERITY: tuple[Kind, ...] = ("remains", "broken", "other", "later")
+EMPTY: Mapping[str, Sequence[Trace]] = {}
 BATCH = 25
 REDUCE_SECONDS = 20.0
 FIELDS = (
@@ -83,13 +87,24 @@ class Failure(Struct, frozen=True):
     events: int
 
 
+class Other(Struct, frozen=True):
+    """Another finding of the campaign: of its kept traces, how many fail without the patch, and how many of these pass
+    with it."""
+
+    finding: str
+    failing: int
+    silent: int
+
+
 class Verification(Struct, frozen=True):
-    """The result. `failures` are the first of each kind and signature, what decides first."""
+    """The result. `failures` are the first of each kind and signature, what decides first; `others` are the findings of
+    which the patch silences a trace. They have no part in the verdict."""
 
     verdict: str
     signatures: tuple[str, ...]
     rows: tuple[Row, ...]
     failures: tuple[Failure, ...] = ()
+    others: tuple[Other, ...] = ()
 
     @property
     def fixes(self) -> bool:
@@ -123,6 +138,12 @@ def traces_of(finding: Path, name: str = "") -> list[Path]:
     return traces_of(finding / FINDINGS_FOLDER / Path(found[name].trace).name)
 
 
+def others_of(finding: Path, name: str) -> dict[str, list[Path]]:
+    """Return the traces of the other findings in a campaign's folder; none for a trace file."""
+    summary = read_state(finding) if finding.is_dir() else None
+    return {one.id: traces_of(finding, one.id) for one in summary.findings if one.id != name} if summary else {}
+
+
 def overrides_of(config: Config) -> Overrides:
     """Return what a campaign fixes so that it draws configurations like this one."""
     return {**{field: getattr(config, field) for field in FIELDS}, **config.options}
@@ -145,8 +166,17 @@ class Verifier:
         self._wanted: set[str] = set()
         self._failures: dict[tuple[Kind, str], Failure] = {}
 
-    def verify(self, traces: Sequence[Trace], *, count: int, steps: int, seed: int) -> Verification:
-        """Run the traces, `count` neighbours and a campaign of `steps` steps; a part that settles it is the last.
+    def verify(
+        self,
+        traces: Sequence[Trace],
+        *,
+        count: int,
+        steps: int,
+        seed: int,
+        others: Mapping[str, Sequence[Trace]] = EMPTY,
+    ) -> Verification:
+        """Run the traces, `count` neighbours and a campaign of `steps` steps; a part that settles it is the last. Then
+        run the traces of the other findings.
 
         Raises TraceError if no trace fails without the patch, OutputError if a trace cannot be saved, and what a
         worker raises.
@@ -171,7 +201,26 @@ class Verifier:
         kinds = {kind for kind, _ in self._failures}
         failures = sorted(self._failures.values(), key=lambda failure: SEVERITY.index(failure.kind))
         verdict = NOT_FIXED if "remains" in kinds else BROKEN if "broken" in kinds else OPEN if kinds else FIXED
-        return Verification(verdict, tuple(sorted(self._wanted)), tuple(rows), tuple(failures))
+        silenced = [self._other(finding, kept) for finding, kept in others.items()]
+        return Verification(
+            verdict,
+            tuple(sorted(self._wanted)),
+            tuple(rows),
+            tuple(failures),
+            tuple(one for one in silenced if one.silent),
+        )
+
+    def _other(self, finding: str, traces: Sequence[Trace]) -> Other:
+        """Run the traces of another finding on both sides. One that a side refuses is not counted."""
+        failing = silent = 0
+        for trace in traces:
+            try:
+                if self._before.run(trace).violation:
+                    silent += self._after.run(trace).violation is None
+                    failing += 1
+            except TraceError:
+                continue
+        return Other(finding, failing, silent)
 
     def _is_settled(self) -> bool:
         return any(kind in ("remains", "broken") for kind, _ in self._failures)

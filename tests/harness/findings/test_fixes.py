@@ -16,7 +16,7 @@ from cli_process import Cli, Ran, command
 from hybridfuzz.harness.events import Finding, KnownBug, Summary
 from hybridfuzz.harness.findings.fixes import Fixes, apply_fixes, fixes_in, read_fixes, verdict_on
 from hybridfuzz.harness.findings.known import Known, fitting, load_known
-from hybridfuzz.harness.findings.verification import OPEN, Verifier, kind_of
+from hybridfuzz.harness.findings.verification import FIXED, OPEN, Other, Verifier, kind_of
 from hybridfuzz.harness.findings.watch import KnownBugs, differs
 from hybridfuzz.harness.outputs.console import notes
 from hybridfuzz.harness.traces.files import load_trace
@@ -200,6 +200,24 @@ class TestCommands:
         assert own["after"] == around["after"] == campaign["after"] == {}
         assert around["traces"] >= 30 and campaign["steps"] >= 300
 
+    def test_other_findings_that_the_patch_silences_are_listed(self, fuzz: Callable[..., Ran], tmp_path: Path) -> None:
+        """Here a campaign has taken one cause for two findings."""
+        fuzz("--target", TARGET, "--traces", "12", "-o", "out")
+        state = tmp_path / "out" / "campaign.json"
+        content = json.loads(state.read_text())
+        one = content["findings"][0]
+        twin = tmp_path / "out" / "findings" / "twin.json"
+        twin.write_bytes((tmp_path / "fixes" / "first.json").read_bytes())
+        broken = {**one, "name": "broken", "trace": "findings/broken.json"}
+        twin.with_name("broken.json").write_text("{")
+        content["findings"] = [one, {**one, "name": "twin", "trace": f"findings/{twin.name}"}, broken]
+        state.write_text(json.dumps(content))
+        line = ["out", "--id", one["name"] or one["signature"], "--target", TARGET, "--neighbours", "5", "--json"]
+        ran = fuzz(*line, "--patch", tmp_path / "fixes" / "first.patch", "--steps", "50", action="verify-fix")
+        assert (ran.status, ran.json["others"]) == (0, [{"finding": "twin", "failing": 1, "silent": 1}])
+        assert "also silent with it: twin, 1 of 1 failing trace" in ran.err
+        assert "broken is left out: " in ran.err
+
     def test_a_patch_that_does_nothing(self, fuzz: Callable[..., Ran], tmp_path: Path) -> None:
         (tmp_path / "wrong.patch").write_text(PATCH.replace("+FIRST = False", "+FIRST = 1"))
         trace = tmp_path / "fixes" / "first.json"
@@ -266,6 +284,26 @@ def test_a_verdict_is_open_if_traces_fail_in_other_ways(tmp_path: Path) -> None:
     assert (result.verdict, result.fixes) == (OPEN, False)
     assert [(failure.kind, failure.signature) for failure in result.failures] == [("later", "S3")]
     assert load_trace(Path(result.failures[0].trace)) != trace
+
+
+def test_a_finding_that_fails_with_the_patch_is_not_taken_for_the_same_cause(tmp_path: Path) -> None:
+    own, twin, stranger, clean = (make_trace(arrive(name, 3), *steps(3)) for name in ("r0", "r1", "r2", "r3"))
+
+    class Before:
+        def run(self, trace: Trace) -> Outcome:
+            return Outcome(None if trace == clean else violation("S6", 1), 1, 1, {}, {}, 0)
+
+    class After:
+        def run(self, trace: Trace) -> Outcome:
+            return Outcome(violation("S6", 1) if trace == stranger else None, 1, 1, {}, {}, 0)
+
+        def fuzz(self, request: Fuzz) -> list[Result]:
+            return [Result(index, Outcome(None, 100, 1, {}, {}, 0)) for index in request.indexes]
+
+    verifier = Verifier(Before(), After(), load_factory("hybrid").capabilities, tmp_path)  # type: ignore[arg-type]
+    others = {"same": [twin, stranger, clean], "another": [stranger], "gone": [clean]}
+    result = verifier.verify([own], count=0, steps=0, seed=0, others=others)
+    assert (result.verdict, result.others) == (FIXED, (Other("same", failing=2, silent=1),))
 
 
 def entry(**more: Any) -> Known:

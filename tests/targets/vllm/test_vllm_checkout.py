@@ -28,11 +28,11 @@ def checkout(release: str, folder: Path) -> Path:
 
 
 def signatures(spec: str, release: str) -> dict[str, str]:
-    """The signature that each packaged trace of a release shows on a target."""
+    """The signature that every fourth packaged trace of a release shows on a target."""
     found = {}
     with WorkerClient(spec, prepare(spec, print), trace_seconds=300) as worker:
         worker.start()
-        for path in sorted(CORPUS.glob(f"{release}--*.json")):
+        for path in sorted(CORPUS.glob(f"{release}--*.json"))[::4]:
             violation = worker.run(load_trace(path)).violation
             found[path.stem] = violation.signature if violation else ""
     return found
