@@ -88,8 +88,8 @@ class Failure(Struct, frozen=True):
 
 
 class Other(Struct, frozen=True):
-    """Another finding of the campaign: of its kept traces, how many fail without the patch, and how many of these pass
-    with it."""
+    """Another finding of the campaign: of its kept traces, how many fail without the patch, and how many of these run
+    further with it, or to their end."""
 
     finding: str
     failing: int
@@ -215,8 +215,9 @@ class Verifier:
         failing = silent = 0
         for trace in traces:
             try:
-                if self._before.run(trace).violation:
-                    silent += self._after.run(trace).violation is None
+                if before := self._before.run(trace).violation:
+                    after = self._after.run(trace).violation
+                    silent += after is None or after.event > before.event
                     failing += 1
             except TraceError:
                 continue
@@ -234,15 +235,13 @@ class Verifier:
         self._count(row, trace, before.violation, after)
 
     def _campaign(self, row: Row, config: Config, steps: int, seed: int) -> None:
-        """Run new traces with the patch; one that fails runs without it, too."""
+        """Run new traces with the patch, `BATCH` at a time; one that fails runs without it, too."""
         overrides = overrides_of(config)
         while row.steps < steps:
             for ran in self._after.fuzz(Fuzz(seed, row.traces, BATCH, overrides)):
                 failed = ran.outcome.violation and ran.trace
                 before = self._before.run(failed).violation if failed else None
                 self._count(row, failed or Trace(config, ()), before, ran.outcome)
-                if row.steps >= steps:
-                    break
             self._progress(f"campaign: {row.steps} steps")
 
     def _count(self, row: Row, trace: Trace, before: Violation | None, after: Outcome) -> None:

@@ -89,6 +89,8 @@ class WorkerClient:
         self._process: Process | None = None
         self._stopped = Event()
         self._has_started = False
+        self._is_ahead = False
+        """True while the process runs traces of which the replies are unread."""
 
     def __enter__(self) -> WorkerClient:
         return self
@@ -130,6 +132,7 @@ class WorkerClient:
         if self._process:
             self._process.close()
         self._process = Process(self.spec, self.launch, self.memory_limit)
+        self._is_ahead = False
         try:
             reply = self._receive(self._limit(START_SECONDS))
         except Lost as lost:
@@ -199,7 +202,10 @@ class WorkerClient:
         return (reply.outcome, reply.summaries) if isinstance(reply, Summarized) else (reply, [])
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
-        """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise."""
+        """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise.
+
+        At any other trace the process goes on: whoever stops reading there cannot use it any more, but start it again.
+        """
         first, end, stride, waiting = request.first, request.indexes.stop, request.stride, time.monotonic()
         while first < end:
             done = (first - request.first) // stride
@@ -212,6 +218,7 @@ class WorkerClient:
                     twice = bool(request.twice_every) and first % request.twice_every == 0
                     reply = self._receive(self._trace_limit(twice=twice))
                     if isinstance(reply, Done):
+                        self._is_ahead = first + stride < end and reply.outcome.violation is None
                         yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds, lines=reply.lines)
                         first += stride
                         if reply.outcome.violation:
@@ -253,6 +260,7 @@ class WorkerClient:
 
     def _send(self, request: Request) -> None:
         assert self._process
+        assert not self._is_ahead, "the replies to an abandoned `fuzz` would be taken for those to this request"
         self._process.send(request)
 
     def _limit(self, seconds: float) -> Limit:

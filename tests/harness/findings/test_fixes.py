@@ -287,7 +287,8 @@ def test_a_verdict_is_open_if_traces_fail_in_other_ways(tmp_path: Path) -> None:
 
 
 def test_a_finding_that_fails_with_the_patch_is_not_taken_for_the_same_cause(tmp_path: Path) -> None:
-    own, twin, stranger, clean = (make_trace(arrive(name, 3), *steps(3)) for name in ("r0", "r1", "r2", "r3"))
+    own, twin, later, stranger, clean = (make_trace(arrive(f"r{number}", 3), *steps(3)) for number in range(5))
+    events = [(later, 2), (stranger, 1)]
 
     class Before:
         def run(self, trace: Trace) -> Outcome:
@@ -295,15 +296,16 @@ def test_a_finding_that_fails_with_the_patch_is_not_taken_for_the_same_cause(tmp
 
     class After:
         def run(self, trace: Trace) -> Outcome:
-            return Outcome(violation("S6", 1) if trace == stranger else None, 1, 1, {}, {}, 0)
+            found = next((violation("S6", event) for one, event in events if one == trace), None)
+            return Outcome(found, 1, 1, {}, {}, 0)
 
         def fuzz(self, request: Fuzz) -> list[Result]:
             return [Result(index, Outcome(None, 100, 1, {}, {}, 0)) for index in request.indexes]
 
     verifier = Verifier(Before(), After(), load_factory("hybrid").capabilities, tmp_path)  # type: ignore[arg-type]
-    others = {"same": [twin, stranger, clean], "another": [stranger], "gone": [clean]}
+    others = {"same": [twin, later, stranger, clean], "another": [stranger], "gone": [clean]}
     result = verifier.verify([own], count=0, steps=0, seed=0, others=others)
-    assert (result.verdict, result.others) == (FIXED, (Other("same", failing=2, silent=1),))
+    assert (result.verdict, result.others) == (FIXED, (Other("same", failing=3, silent=2),))
 
 
 def entry(**more: Any) -> Known:
