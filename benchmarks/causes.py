@@ -123,11 +123,11 @@ class Measurement:
             while steps < steps_max:
                 worker = worker or self._start(live)
                 for ran in worker.fuzz(Fuzz(seed, index, BATCH, {})):
+                    if steps >= steps_max:
+                        continue  # the worker runs its batch to the end
                     failing = ran.trace if ran.outcome.violation else None
                     self.record.add_trace(run, seed, Met(ran.outcome.steps, ran.seconds, failing))
                     index, steps = ran.index + 1, steps + ran.outcome.steps
-                    if steps >= steps_max:
-                        break
             print(f"{run}: seed {seed}: {steps} steps, {index} traces", flush=True)
         if worker:
             worker.__exit__()
