@@ -5,10 +5,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from cli_process import Cli, Ran, command
 
 HERE = Path(__file__).parent
+# A busy machine can take longer than Hypothesis's 200 ms for any example.
+hypothesis.settings.register_profile("busy machine", deadline=None)
+hypothesis.settings.load_profile("busy machine")
 
 
 @pytest.fixture
