@@ -1,10 +1,11 @@
 """The command line as a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,31 @@ def command(*arguments: object) -> list[str]:
 
 
 Cli = Callable[..., Ran]
+
+
+def environment_in(folder: Path) -> dict[str, str]:
+    """The environment of a command line with the fake targets on its path and a cache in a folder."""
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path, "HYBRIDFUZZ_CACHE": str(folder / "cache")}
+
+
+def command_line_in(folder: Path, environment: Mapping[str, str]) -> Cli:
+    """A function that runs the command line in a folder to its end."""
+
+    def run(*arguments: object, **more: Any) -> Ran:
+        ended = subprocess.run(
+            command(*arguments),
+            env={**environment, **more.pop("env", {})},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            **more,
+        )
+        return Ran(ended.returncode, ended.stdout, ended.stderr)
+
+    return run
 
 
 MUTANT = "hybrid:null-as-state-slot"

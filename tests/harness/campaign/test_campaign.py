@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import MUTANT, Cli, children, command, ended, wait_for
+from cli_process import MUTANT, Cli, children, command, command_line_in, ended, environment_in, wait_for
 from hybridfuzz.harness.findings.triage import load_bug_history
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "2", "--reduce", "1s", "--no-canary", "--json"]
@@ -45,10 +45,13 @@ class TestCutOff:
 
     ARGUMENTS = ("--target", MUTANT, "--traces", "60")
 
-    @pytest.fixture
-    def whole(self, hybridfuzz: Cli) -> dict[str, Any]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def whole(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         """The campaign as it is when nothing happens."""
-        return counts(hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "whole").json)
+        folder = tmp_path_factory.mktemp("whole")
+        hybridfuzz = command_line_in(folder, environment_in(folder))
+        return counts(hybridfuzz(*NIGHT, *cls.ARGUMENTS, "-o", "whole").json)
 
     def test_coordinator_killed(
         self, environment: dict[str, str], tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]
