@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     for failure in result.failures:
         what = WORDS[failure.kind]
         line(f"{what}: {failure.signature} ({plural(failure.events, 'event')}): {failure.message}\n  {failure.trace}")
-    for also in result.others:
+    for also in result.silenced:
         line(f"also silent with it: {also.finding}, {also.silent} of {plural(also.failing, 'failing trace')}")
     line(f"{name_of(options)}: {result.verdict} ({spell(seconds)})")
     if options.json:

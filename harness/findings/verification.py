@@ -87,7 +87,7 @@ class Failure(Struct, frozen=True):
     events: int
 
 
-class Other(Struct, frozen=True):
+class Silenced(Struct, frozen=True):
     """Another finding of the campaign: of its kept traces, how many fail without the patch, and how many of these run
     further with it, or to their end."""
 
@@ -97,14 +97,14 @@ class Other(Struct, frozen=True):
 
 
 class Verification(Struct, frozen=True):
-    """The result. `failures` are the first of each kind and signature, what decides first; `others` are the findings of
-    which the patch silences a trace. They have no part in the verdict."""
+    """The result. `failures` are the first of each kind and signature, what decides first; `silenced` are the other
+    findings of which the patch silences a trace. They have no part in the verdict."""
 
     verdict: str
     signatures: tuple[str, ...]
     rows: tuple[Row, ...]
     failures: tuple[Failure, ...] = ()
-    others: tuple[Other, ...] = ()
+    silenced: tuple[Silenced, ...] = ()
 
     @property
     def fixes(self) -> bool:
@@ -201,7 +201,7 @@ class Verifier:
         kinds = {kind for kind, _ in self._failures}
         failures = sorted(self._failures.values(), key=lambda failure: SEVERITY.index(failure.kind))
         verdict = NOT_FIXED if "remains" in kinds else BROKEN if "broken" in kinds else OPEN if kinds else FIXED
-        silenced = [self._other(finding, kept) for finding, kept in others.items()]
+        silenced = [self._silenced(finding, kept) for finding, kept in others.items()]
         return Verification(
             verdict,
             tuple(sorted(self._wanted)),
@@ -210,7 +210,7 @@ class Verifier:
             tuple(one for one in silenced if one.silent),
         )
 
-    def _other(self, finding: str, traces: Sequence[Trace]) -> Other:
+    def _silenced(self, finding: str, traces: Sequence[Trace]) -> Silenced:
         """Run the traces of another finding on both sides. One that a side refuses is not counted."""
         failing = silent = 0
         for trace in traces:
@@ -221,7 +221,7 @@ class Verifier:
                     failing += 1
             except TraceError:
                 continue
-        return Other(finding, failing, silent)
+        return Silenced(finding, failing, silent)
 
     def _is_settled(self) -> bool:
         return any(kind in ("remains", "broken") for kind, _ in self._failures)

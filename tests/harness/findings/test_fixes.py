@@ -16,7 +16,7 @@ from cli_process import Cli, Ran, command
 from hybridfuzz.harness.events import Finding, KnownBug, Summary
 from hybridfuzz.harness.findings.fixes import Fixes, apply_fixes, fixes_in, read_fixes, verdict_on
 from hybridfuzz.harness.findings.known import Known, fitting, load_known
-from hybridfuzz.harness.findings.verification import FIXED, OPEN, Other, Verifier, kind_of
+from hybridfuzz.harness.findings.verification import FIXED, OPEN, Silenced, Verifier, kind_of
 from hybridfuzz.harness.findings.watch import KnownBugs, differs
 from hybridfuzz.harness.outputs.console import notes
 from hybridfuzz.harness.traces.files import load_trace
@@ -214,7 +214,7 @@ class TestCommands:
         state.write_text(json.dumps(content))
         line = ["out", "--id", one["name"] or one["signature"], "--target", TARGET, "--neighbours", "5", "--json"]
         ran = fuzz(*line, "--patch", tmp_path / "fixes" / "first.patch", "--steps", "50", action="verify-fix")
-        assert (ran.status, ran.json["others"]) == (0, [{"finding": "twin", "failing": 1, "silent": 1}])
+        assert (ran.status, ran.json["silenced"]) == (0, [{"finding": "twin", "failing": 1, "silent": 1}])
         assert "also silent with it: twin, 1 of 1 failing trace" in ran.err
         assert "broken is left out: " in ran.err
 
@@ -305,7 +305,7 @@ def test_a_finding_that_fails_with_the_patch_is_not_taken_for_the_same_cause(tmp
     verifier = Verifier(Before(), After(), load_factory("hybrid").capabilities, tmp_path)  # type: ignore[arg-type]
     others = {"same": [twin, later, stranger, clean], "another": [stranger], "gone": [clean]}
     result = verifier.verify([own], count=0, steps=0, seed=0, others=others)
-    assert (result.verdict, result.others) == (FIXED, (Other("same", failing=3, silent=2),))
+    assert (result.verdict, result.silenced) == (FIXED, (Silenced("same", failing=3, silent=2),))
 
 
 def entry(**more: Any) -> Known:
