@@ -37,7 +37,7 @@ from pathlib import Path
 
 import msgspec
 from hybridfuzz.harness.traces.outcome import Outcome
-from hybridfuzz.harness.traces.reduce import with_events
+from hybridfuzz.harness.traces.reduce import until
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Overrides
@@ -63,7 +63,9 @@ def met(fix):
 
 
 FIRST = 200
+"""Traces that run with each fix alone, before there are groups."""
 GROUP_SHARE = 0.25
+"""Of all traces: in so many a group of fixes makes a difference."""
 
 
 class Ran(Struct, frozen=True):
@@ -111,11 +113,6 @@ def is_alike(one: Ran | Outcome, other: Ran) -> bool:
         return one.digest == other.digest and first is second
     same = (first.signature, first.event, first.step) == (second.signature, second.event, second.step)
     return one.digest == other.digest and same
-
-
-def until(violation: Violation, trace: Trace) -> Trace:
-    """Return a trace up to the event of a violation."""
-    return with_events(trace, trace.events[: violation.event + 1 or len(trace.events)])
 
 
 class Places:

@@ -29,7 +29,7 @@ from hybridfuzz.harness.identity.compare import founds, joined, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.identity.investigate import Investigation
 from hybridfuzz.harness.traces.files import load_trace, save_trace
-from hybridfuzz.harness.traces.reduce import with_events
+from hybridfuzz.harness.traces.reduce import until
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
@@ -84,8 +84,7 @@ def collect(target: str, seed: int, config: Mapping[str, object], most: int, dra
 def silenced(worker: WorkerClient, path: Path) -> bool:
     """Return True if a trace shows no violation up to the event at which it failed."""
     trace, violation = load_trace(path), violation_of(path)
-    cut = with_events(trace, trace.events[: violation.event + 1 or len(trace.events)])
-    return worker.run(cut).violation is None
+    return worker.run(until(violation, trace)).violation is None
 
 
 def without_one_cause(target: str) -> Iterator[tuple[str, str, Launch]]:

@@ -26,7 +26,7 @@ from ..explain.executed import Executed
 from ..explain.history import History
 from ..generate.avoid import switch_values, traits_of
 from ..traces.outcome import Outcome
-from ..traces.reduce import Reducer, with_events
+from ..traces.reduce import Reducer, until
 from ..traces.violation import Violation
 from .evidence import Evidence
 from .facts import facts_of
@@ -90,7 +90,7 @@ class Investigation:
         """Return a shorter trace with the same symptom; the same trace if it does not fail again."""
         left = self._deadline - time.monotonic()
         reducer = Reducer(trace, violation.signature, self._or_refuse, left, on_better, accepts=same_symptom(violation))
-        reducer.attempt(with_events(trace, trace.events[: violation.event + 1 or len(trace.events)]))
+        reducer.attempt(until(violation, trace))
         for _ in range(ROUNDS):
             before = reducer.best
             reducer.drop_events()

@@ -117,9 +117,7 @@ class Reducer:
             return False
         if self._accepts and not self._accepts(violation):
             return False
-        # Events after the failing one were never run. A violation of the whole run (DETERMINISM) has no event.
-        count = violation.event + 1 or len(candidate.events)
-        self.best = with_events(candidate, candidate.events[:count])
+        self.best = until(violation, candidate)
         self._on_better(self.best)
         return True
 
@@ -192,6 +190,14 @@ class Reducer:
 def with_events(trace: Trace, events: tuple[AnyEvent, ...]) -> Trace:
     """Return the trace with other events."""
     return msgspec.structs.replace(trace, events=events)
+
+
+def until(violation: Violation, trace: Trace) -> Trace:
+    """Return the trace without the events after the failing one, which were never run.
+
+    A violation of the whole run (DETERMINISM) has no event: the trace stays whole.
+    """
+    return with_events(trace, trace.events[: violation.event + 1 or len(trace.events)])
 
 
 def begun_later(trace: Trace, first: int, last: int, tokens: int) -> Trace:

@@ -35,8 +35,9 @@ EXACT_PRODUCTS = 0.001
 `TRITON_F32_DEFAULT` is tf32x3 (`devices.variables`) or ieee. Most models stay below a fourteenth of it, single rows
 came up to 0.00083; the smallest difference that a known defect makes is 900 times this."""
 ROUNDINGS = 8.0
-"""A larger difference counts only if it is more than this many times `Reference.rounding` of its row. The largest ratio
-of a difference to it was 2.2 (benchmarks/gpu_engines.md)."""
+"""A larger difference counts only if it is more than this many times `Reference.rounding` of its row. Ratios were up
+to 2.2, measured with one pattern of signs; one row had 11 with that pattern and 0.7 with others
+(benchmarks/gpu_engines.md)."""
 
 
 def tolerance(config: Config, device: str) -> float:
