@@ -13,12 +13,12 @@ Most traces never come to the place that a fix changes, and those need no second
 trace that sets off no probe of a fix runs alike with it. A fix that changes a class or a module, other than by a name
 that is new in the whole package, is taken to be met by every trace.
 
-And a fix that is met rarely makes a difference. So fixes run in groups: a trace in which everything that is observed is
-the same with a group of fixes as without any is taken to run alike with each of them alone; otherwise it runs with each
-half of the group, down to a single fix. (Two fixes of a group could undo each other. The first `FIRST` traces run with
-each fix alone: they tell how often it makes a difference, and groups are made so that each makes one in a quarter of
-the traces.) `--check N` runs for each fix N traces that do not meet it, and N traces that were judged by a group, with
-the fix alone, and compares everything that was observed.
+Even where a trace meets a fix, the fix seldom changes anything. So fixes run in groups: a trace in which everything
+that is observed is the same with a group of fixes as without any is taken to run alike with each of them alone;
+otherwise it runs with each half of the group, down to a single fix. (Two fixes of a group could undo each other. The
+first `FIRST` traces run with each fix alone: they tell how often it makes a difference, and groups are made so that
+each makes one in a quarter of the traces.) `--check N` runs for each fix N traces that do not meet it, and N traces
+that were judged by a group, with the fix alone, and compares everything that was observed.
 
 Drawing ends when `--steps` were run on the probed release. Can be cut off and continued: results are kept in
 `OUT/runs.json`.
@@ -466,10 +466,18 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="*", default=(), metavar="FIX", help="fixes to run (all)")
     parser.add_argument(
-        "--check", type=int, default=0, metavar="N", help="traces to run with each fix alone that need not"
+        "--check",
+        type=int,
+        default=0,
+        metavar="N",
+        help="for each fix, run N traces that do not meet it and N that a group judged",
     )
     parser.add_argument(
-        "--others", type=int, default=99, metavar="N", help="further fixes to try for a worse trace, beside all (all)"
+        "--others",
+        type=int,
+        default=99,
+        metavar="N",
+        help="single fixes to try for a worse trace, after all together (all)",
     )
     parser.add_argument("-o", dest="out", type=Path, required=True)
     options = parser.parse_args()
@@ -479,7 +487,7 @@ def main() -> int:
         before = each.before.signature if each.before else "passes"
         print(f"{each.fix}: trace {each.index}: {each.violation.signature} (unpatched: {before}),"
               f" with a second fix silent: {', '.join(each.silenced_by) or 'UNEXPLAINED'}")  # fmt: skip
-    print(f"{len(worse)} traces are worse with one fix, {unlike} run differently and should not")
+    print(f"{len(worse)} traces are worse with one fix, {unlike} unexpectedly run differently with a fix alone")
     return int(bool(unlike) or any(not each.silenced_by for each in worse))
 
 

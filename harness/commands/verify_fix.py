@@ -17,7 +17,8 @@ configuration) and a campaign run without the patch and with it. --fixed tests
 another target (a checkout with the fix) instead of a patch. Other bugs of the
 engine look like failures of the fix: --fixes builtin --without THIS fixes the
 others on both sides. What fails with the patch is saved in -o. Other findings
-of the folder whose traces the patch silences are listed: they have this cause.
+of the folder are listed if traces of theirs pass or get further with the patch:
+they probably have this cause.
 Exit status: 0 the patch fixes it; 1 it does not, it breaks something else, or
 similar traces still fail in other ways; 2 usage error.
 example: hybridfuzz verify-fix finding.json --target vllm@0.33.0 --patch fix.patch
@@ -97,7 +98,9 @@ def run(options: argparse.Namespace) -> int:
         what = WORDS[failure.kind]
         line(f"{what}: {failure.signature} ({plural(failure.events, 'event')}): {failure.message}\n  {failure.trace}")
     for also in result.silenced:
-        line(f"also silent with it: {also.finding}, {also.silent} of {plural(also.failing, 'failing trace')}")
+        line(
+            f"passes or gets further with it: {also.finding}, {also.silent} of {plural(also.failing, 'failing trace')}"
+        )
     line(f"{name_of(options)}: {result.verdict} ({spell(seconds)})")
     if options.json:
         print_json({"exit_reason": result.verdict, "seconds": round(seconds, 1), **msgspec.to_builtins(result)})

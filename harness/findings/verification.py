@@ -11,8 +11,8 @@ Signatures are symptoms: what fails `later` or is `other` may be another bug, or
 patch does not reach. Neither is a fix that can be called right, so both leave the verdict open. Both sides should
 therefore run with the patches of the other known bugs.
 
-Grouping by cause is a guess, a fix is not: the traces of a campaign's other findings run on both sides, too, and a
-finding that the patch silences has the same cause.
+Grouping by cause is a guess; a patch is better evidence. The kept traces of a campaign's other findings run on both
+sides, too: one of which a trace passes or fails later with the patch probably has this cause.
 """
 
 from __future__ import annotations

@@ -204,7 +204,8 @@ class WorkerClient:
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
         """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise.
 
-        At any other trace the process goes on: whoever stops reading there cannot use it any more, but start it again.
+        After any other trace but the last the process runs ahead: a caller that stops reading there must call `start`
+        before it uses the worker again.
         """
         first, end, stride, waiting = request.first, request.indexes.stop, request.stride, time.monotonic()
         while first < end:

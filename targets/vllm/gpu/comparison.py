@@ -32,7 +32,7 @@ largest that was measured on a tree with the known causes fixed (benchmarks/gpu_
 Triton's default for products of float32."""
 EXACT_PRODUCTS = 0.001
 """The same in float32 where products of float32 are not rounded to TF32: on an interpreter, and where
-`TRITON_F32_DEFAULT` is tf32x3 (`devices.variables`) or ieee. Most models stay below a fourteenth of it, single rows
+`TRITON_F32_DEFAULT` is tf32x3 (`devices.variables`) or ieee. Most models stay below a tenth of it, single rows
 came up to 0.00083; the smallest difference that a known defect makes is 900 times this."""
 ROUNDINGS = 8.0
 """A larger difference counts only if it is more than this many times `Reference.rounding` of its row. Ratios were up
@@ -73,13 +73,13 @@ class Comparison:
         self.largest = 0.0
         """Of the differences that were compared."""
         self.ill_conditioned = 0
-        """Rows that were not compared, since rounding moves them beyond the tolerance."""
+        """Rows beyond the tolerance, but within `ROUNDINGS` times what rounding does to them: not compared."""
 
     def expected(self, tokens: Sequence[int], position: int, found: Floats) -> Floats | None:
         """The log-probabilities [vocabulary] that the oracle compares with those found after a token.
 
         None where a difference beyond the tolerance shows nothing: the reference depends on what unused memory holds,
-        or rounding alone moves this row as far.
+        or it is within `ROUNDINGS` times what rounding does to this row.
         """
         expected: Floats = self._reference.expected(tokens)[position]
         distance = float(np.abs(found - expected).max())
