@@ -151,7 +151,7 @@ class Clock:
 def clock() -> Clock:
     """A clock on the parts of a target with a real model."""
     from hybridfuzz.targets.vllm import runner_adapter
-    from hybridfuzz.targets.vllm.gpu import cold, engine, mirror, real_model, target
+    from hybridfuzz.targets.vllm.gpu import engine, mirror, real_model, same_tokens, target
 
     made = Clock()
     made.watch(runner_adapter.RunnerAdapter, "execute", "engine: runner")
@@ -165,7 +165,7 @@ def clock() -> Clock:
     made.watch(target.Lane, "_collect", "log-probabilities")
     made.watch(target.Lane, "fill_freed", "fills")
     made.watch(target.RealTarget, "_real_forwards", "comparison")
-    made.watch(cold.Cold, "_run", "reference")
+    made.watch(same_tokens.SameTokens, "_run", "reference")
     made.watch(engine.RealEngine, "reset", "reset")
     made.watch(engine.RealEngine, "__init__", "building engines")
     return made

@@ -16,10 +16,10 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     snapshot   puts back everything that an engine refers to
     memories   several contents of the caches, one for each fill of unused memory
     host_copy  metadata of the device, read with one copy
-    cold       the same tokens alone in an empty engine
+    same_tokens  the same tokens alone, in one chunk, in an empty engine
     comparison which differences from them count
     plans      the steps by which each request was computed
-    alone      the same steps alone, with batch-invariant kernels
+    same_steps the same steps alone, with batch-invariant kernels
     lives      what was computed for each request, compared with its steps alone
     target     an engine and its memories as a target
     factory    what the target can do; opens it

@@ -51,7 +51,7 @@ def tolerance(config: Config, device: str) -> float:
 
 
 class Reference(Protocol):
-    """The same tokens alone (`cold.Cold`)."""
+    """The same tokens alone (`same_tokens`)."""
 
     def expected(self, tokens: Sequence[int]) -> Floats:
         """[tokens, vocabulary] log-probabilities."""

@@ -105,13 +105,13 @@ class GpuFactory:
         reason = self.supports(config)
         if reason:
             raise TargetError(f"{self.name}: {reason}; change the configuration")
-        from .alone import alone, has_exact_reference
-        from .cold import cold
         from .comparison import Comparison, tolerance
+        from .same_steps import has_exact_reference, same_steps
+        from .same_tokens import same_tokens
         from .target import RealTarget
 
-        exact = alone(config, self.device) if has_exact_reference(config) else None
-        comparison = Comparison(cold(config, self.device), tolerance(config, self.device))
+        exact = same_steps(config, self.device) if has_exact_reference(config) else None
+        comparison = Comparison(same_tokens(config, self.device), tolerance(config, self.device))
         return RealTarget(config, self.device, self.fills, comparison, exact)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from ...base.observe import RealForward, RealRow
 from .plans import Floats, Place, Plans, Segment, Solo, runnable
 
 if TYPE_CHECKING:
-    from .alone import Alone
+    from .same_steps import SameSteps
 
 FILLS: tuple[Literal["zero"], Literal["nan"]] = ("zero", "nan")
 """What unused memory holds where steps are repeated alone; the second one where the first one gives other bits."""
@@ -25,7 +25,7 @@ class Lives:
     left          rows of finished requests that were not compared, by reason
     """
 
-    def __init__(self, block_size: int, alone: Alone) -> None:
+    def __init__(self, block_size: int, alone: SameSteps) -> None:
         self._alone = alone
         self._plans = Plans(block_size)
         self._logprobs: dict[str, dict[int, Floats]] = {}

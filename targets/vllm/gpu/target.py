@@ -2,7 +2,7 @@
 
 What the engine's own memory shows is the target's; the others only have to get the same bits.
 
-With batch-invariant kernels the steps of each request that finishes are repeated alone (`alone`), and every bit is
+With batch-invariant kernels the steps of each request that finishes are repeated alone (`same_steps`), and every bit is
 compared. Left to the tolerance: aborted requests, requests that resumed from a prefix which several plans computed, and
 all that follows a step which another kernel computes alone than in the batch.
 """
@@ -33,7 +33,6 @@ from ...base.trace import Arrive, Config, Event
 from .. import hooks
 from ..target import VllmTarget
 from . import memories
-from .alone import Alone
 from .comparison import Comparison
 from .engine import Fill, RealEngine, fill_bytes
 from .engines import ENGINES
@@ -41,6 +40,7 @@ from .lives import Lives
 from .memories import Memories
 from .plans import Floats, Segment
 from .real_model import Read
+from .same_steps import SameSteps
 
 
 class Computed(NamedTuple):
@@ -203,7 +203,7 @@ class RealTarget:
     """An engine for one trace."""
 
     def __init__(
-        self, config: Config, device: str, fills: Sequence[Fill], comparison: Comparison, exact: Alone | None = None
+        self, config: Config, device: str, fills: Sequence[Fill], comparison: Comparison, exact: SameSteps | None = None
     ) -> None:
         self._engine = ENGINES.take(config, device)
         self.fills = fills

@@ -22,11 +22,11 @@ from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
 from .. import compat, hooks
-from .cold import LONGEST, alone_config
 from .devices import BATCH_INVARIANT
 from .engine import Fill, RealEngine
 from .models import mixer
 from .plans import Floats, Place, Plan, Segment, Solo
+from .same_tokens import LONGEST, alone_config
 
 EXACT = ("mamba2", "gdn")
 """Models of which no bit differed on a tree with the known causes fixed: 100,020 steps (benchmarks/gpu_engines.md)."""
@@ -37,7 +37,7 @@ def has_exact_reference(config: Config) -> bool:
     return os.environ.get(BATCH_INVARIANT) == "1" and mixer(config) in EXACT and not config.async_depth
 
 
-class Alone:
+class SameSteps:
     """Repeats plans, one at a time."""
 
     def __init__(self, config: Config, device: str) -> None:
@@ -120,11 +120,11 @@ class Alone:
 
 
 @cache
-def _alone(config: bytes, device: str) -> Alone:
-    return Alone(decode(config, type=Config), device)
+def _same_steps(config: bytes, device: str) -> SameSteps:
+    return SameSteps(decode(config, type=Config), device)
 
 
-def alone(config: Config, device: str) -> Alone:
+def same_steps(config: Config, device: str) -> SameSteps:
     """The exact reference for a configuration, kept in this process."""
     groups = tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups)
     options = {name: value for name, value in config.options.items() if name in ("mixer", "dtype")}
@@ -135,7 +135,7 @@ def alone(config: Config, device: str) -> Alone:
         num_speculative_tokens=config.num_speculative_tokens,
         options=options,
     )
-    return _alone(encode(plain), device)
+    return _same_steps(encode(plain), device)
 
 
-__all__ = ["Alone", "alone", "has_exact_reference"]
+__all__ = ["SameSteps", "has_exact_reference", "same_steps"]

@@ -25,7 +25,7 @@ from .real_model import Floats, logprobs
 LONGEST = 1024
 """Tokens of a sequence at most."""
 CHANGE = 2.0**-22
-"""Relative change of each weight in `Cold.rounding`: four times the rounding of a float32."""
+"""Relative change of each weight in `SameTokens.rounding`: four times the rounding of a float32."""
 PATTERNS = 4
 
 
@@ -49,7 +49,7 @@ def alone_config(config: Config, drafts: int) -> Config:
     )
 
 
-class Cold:
+class SameTokens:
     """Log-probabilities after each token of a sequence."""
 
     def __init__(self, config: Config, device: str) -> None:
@@ -123,18 +123,20 @@ class Cold:
 
 
 @cache
-def _cold(groups: tuple[tuple[str, int, int], ...], mixer: str, dtype: str, conv_width: int, device: str) -> Cold:
+def _same_tokens(
+    groups: tuple[tuple[str, int, int], ...], mixer: str, dtype: str, conv_width: int, device: str
+) -> SameTokens:
     config = Config(
         num_blocks=64,
         groups=tuple(Group(kind, size, layers) for kind, size, layers in groups),  # type: ignore[arg-type]
         conv_width=conv_width,
         options={"mixer": mixer, "dtype": dtype},
     )
-    return Cold(config, device)
+    return SameTokens(config, device)
 
 
-def cold(config: Config, device: str) -> Cold:
+def same_tokens(config: Config, device: str) -> SameTokens:
     """The reference for a configuration, kept in this process."""
     groups = tuple((group.kind, group.block_size, group.layers) for group in config.groups)
     options = options_of(config)
-    return _cold(groups, options.mixer, options.dtype, config.conv_width, device)
+    return _same_tokens(groups, options.mixer, options.dtype, config.conv_width, device)
