@@ -430,6 +430,18 @@ def explain(target: str, launch: Launch, name: str, traces: Mapping[int, Trace],
     return found
 
 
+def counts(name: str, traces: Collection[int], runs: Runs) -> str:
+    """Return in how many traces a fix was met, and what became of those that fail."""
+    alone = {index: ran for index, ran in runs.alone.get(name, {}).items() if index in traces}
+    silent = later = earlier = 0
+    for index, ran in alone.items():
+        before = runs.probed[index].violation
+        silent += ran.violation is None and before is not None
+        later += is_worse(before, ran.violation) and ran.violation is not None
+        earlier += is_worse(ran.violation, before)
+    return f"{name}: met by {len(alone)}, silent {silent}, later {later}, earlier {earlier}"
+
+
 def measure(options: argparse.Namespace) -> tuple[Sequence[Worse], int]:
     """Run everything that is not in `runs.json` yet; return what is worse with one fix, and the failed checks."""
     launch = prepare(options.target, print)
@@ -446,6 +458,7 @@ def measure(options: argparse.Namespace) -> tuple[Sequence[Worse], int]:
     names = [name for name in fixes if name in options.only or not options.only]
     measurement = Measurement(options.target, launch, traces, runs, saved)
     measurement.run(names)
+    print(*(counts(name, traces, runs) for name in names), sep="\n", flush=True)
     unlike = measurement.check(names, options.check)
     worse: list[Worse] = []
     for name in names:
