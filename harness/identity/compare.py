@@ -34,7 +34,9 @@ the distinction of own and other rows (no fewer errors); joining findings that n
 errors on mutants); joining findings of which each has a trace that shows a symptom of the other when one property is
 changed (`variants`: more errors, and causes without a finding, on mutants in random orders); joining findings with one
 common symptom if the condition of each holds for the traces of the other (more errors: conditions of many traces hold
-for almost any).
+for almost any); log odds instead of
+probabilities, the mean over pairs of symptoms, correlation clustering at the end (more errors, or more splits); joining
+findings with one common symptom and a pair of traces that are very much alike (fewer splits, more causes lost).
 """
 
 from __future__ import annotations
