@@ -129,25 +129,23 @@ def run_on_device(
     from ...targets.base.confirmation import Shown, Wanted
     from ...targets.base.protocol import TargetError
     from ..quoting import clean
-    from ..workers.isolation import make_home, remove_home
+    from ..workers.isolation import Home
     from ..workers.process import worker_environment
 
-    home = make_home()
     try:
-        results = home / "shown.ndjson"
-        ended = subprocess.run(
-            [launch.python, "-m", "hybridfuzz.harness.reproduce.on_device", str(results)],
-            input=msgspec.json.encode(Wanted(spec, traces, choices)),  # type: ignore[arg-type]
-            env=worker_environment(launch, home), capture_output=True, timeout=hours * 3600, check=False,
-        )  # fmt: skip
-        if ended.returncode or not results.exists():
-            tail = clean(ended.stderr.decode(errors="replace")[-2000:], 2000)
-            raise TargetError(f"{spec}: the process that runs the model ended with {ended.returncode}: {tail}")
-        return [msgspec.json.decode(text, type=Shown) for text in results.read_bytes().splitlines()]
+        with Home() as home:
+            results = home / "shown.ndjson"
+            ended = subprocess.run(
+                [launch.python, "-m", "hybridfuzz.harness.reproduce.on_device", str(results)],
+                input=msgspec.json.encode(Wanted(spec, traces, choices)),  # type: ignore[arg-type]
+                env=worker_environment(launch, home), capture_output=True, timeout=hours * 3600, check=False,
+            )  # fmt: skip
+            if ended.returncode or not results.exists():
+                tail = clean(ended.stderr.decode(errors="replace")[-2000:], 2000)
+                raise TargetError(f"{spec}: the process that runs the model ended with {ended.returncode}: {tail}")
+            return [msgspec.json.decode(text, type=Shown) for text in results.read_bytes().splitlines()]
     except subprocess.TimeoutExpired as error:
         raise TargetError(f"{spec}: the process that runs the model did not end within {hours:g} h") from error
-    finally:
-        remove_home(home)
 
 
 def write_section(

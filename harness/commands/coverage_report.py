@@ -38,20 +38,18 @@ def end_with_report(options: argparse.Namespace, out: Path, launch: Launch, stat
     from ..exit_status import CLEAN, VACUOUS
     from ..outputs.console import Terminal
     from ..workers.client import InternalError
-    from ..workers.isolation import make_home, remove_home
+    from ..workers.isolation import Home
     from ..workers.process import worker_environment
 
     saved = load_lines(out)
     if saved is None:  # no worker was ready
         return status
-    home = make_home()
     try:
-        env = worker_environment(launch, home)
-        report = write_report(out, saved, coverage_scope(options.target), launch.python, env)
+        with Home() as home:
+            env = worker_environment(launch, home)
+            report = write_report(out, saved, coverage_scope(options.target), launch.python, env)
     except ReportError as error:
         raise InternalError("the coverage report could not be written", str(error)) from None
-    finally:
-        remove_home(home)
     terminal = Terminal(stderr=options.json)
     for part in report_text(report):
         terminal.print(part, soft_wrap=True)

@@ -22,7 +22,7 @@ from ..explain.history import History
 from ..explain.tag_names import Names
 from ..quoting import clean
 from ..traces.violation import Violation
-from ..workers.isolation import make_home, remove_home
+from ..workers.isolation import Home
 from ..workers.process import worker_environment
 
 PACKAGE = "hybridfuzz"
@@ -84,20 +84,19 @@ def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, 
 
 def run_script(path: Path, script: Script, launch: Launch) -> ScriptVerdict:
     """Run a script in the target's environment; hybridfuzz is importable only if the script needs it."""
-    began, home = time.monotonic(), make_home()
+    began = time.monotonic()
     try:
-        ended = subprocess.run(
-            [launch.python, str(path.absolute())],
-            env=_environment(launch, script, home),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=RUN_SECONDS,
-            check=False,
-        )
+        with Home() as home:
+            ended = subprocess.run(
+                [launch.python, str(path.absolute())],
+                env=_environment(launch, script, home),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=RUN_SECONDS,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return ScriptVerdict(False, -1, time.monotonic() - began, f"it did not end within {RUN_SECONDS:.0f} s")
-    finally:
-        remove_home(home)
     out, err = (clean(text.decode(errors="replace")[-OUTPUT_MAX:], OUTPUT_MAX) for text in (ended.stdout, ended.stderr))
     lines = [line for line in err.splitlines() if line.strip()]
     promised = ended.returncode == 1 and bool(lines) and script.promise in lines[-1]

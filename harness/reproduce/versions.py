@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from ...targets.base.launch import Launch
-from ..workers.isolation import make_home, remove_home
+from ..workers.isolation import Home
 from ..workers.process import worker_environment
 
 SECONDS = 60.0
@@ -30,21 +30,19 @@ def versions_of(launch: Launch, packages: Sequence[str]) -> Mapping[str, str]:
 
     Nothing is imported.
     """
-    home = make_home()
     try:
-        ended = subprocess.run(
-            [launch.python, "-c", PROBE, *packages],
-            env=worker_environment(launch, home),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SECONDS,
-            check=True,
-        )
+        with Home() as home:
+            ended = subprocess.run(
+                [launch.python, "-c", PROBE, *packages],
+                env=worker_environment(launch, home),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=SECONDS,
+                check=True,
+            )
         found: Mapping[str, str] = json.loads(ended.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return {}
-    finally:
-        remove_home(home)
     return {str(name): str(number) for name, number in found.items()}
 
 

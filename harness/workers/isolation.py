@@ -6,8 +6,8 @@ environment   variables on an allow list, so that a target never sees tokens of 
               does not pass, whatever it begins with. HYBRIDFUZZ_PASS_ENV="A,B" passes more, by name. PYTHONHASHSEED
               is 0 unless it is set: an engine that frees blocks in the order of a set of names (vLLM, for transfers
               that ended in one step) would have other block ids in each process.
-home          HOME, TMPDIR and the XDG folders are in a temporary folder that is removed with the worker. Compiled
-              kernels are kept in one shared folder below the cache of hybridfuzz.
+home          HOME, TMPDIR and the XDG folders are in a temporary folder that is removed with the worker, or by the next
+              one if all were killed. Compiled kernels are kept in one shared folder below the cache of hybridfuzz.
 network       on Linux, where unprivileged user namespaces are permitted: a network namespace of its own with nothing
               but loopback. The user namespace also keeps the worker from reading the environment of the coordinator
               in /proc. HYBRIDFUZZ_NETWORK=1 leaves both out.
@@ -19,6 +19,7 @@ Only the standard library is imported: `enter_namespaces` runs before NumPy star
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -26,11 +27,15 @@ import site
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-HOME_PREFIX = "hybridfuzz-worker-"
+HOME_PREFIX = "hybridfuzz-home-"
+YOUNG_SECONDS = 60.0
+"""A home that is younger is never taken for abandoned: its owner may not have locked it yet."""
 NETWORK = "HYBRIDFUZZ_NETWORK"
 MORE = "HYBRIDFUZZ_PASS_ENV"
 _ALLOWED = """
@@ -56,17 +61,55 @@ def passes(name: str, more: frozenset[str] = frozenset()) -> bool:
     return (name in _NAMES or name.startswith(_PREFIXES)) and not _SECRET.search(name)
 
 
-def make_home() -> Path:
-    """Make the temporary home folder of one worker."""
-    home = Path(tempfile.mkdtemp(prefix=HOME_PREFIX))
-    (home / "tmp").mkdir()
-    return home
+class Home:
+    """The temporary home folder of one process. Use as a context manager, or call `remove`.
+
+    It is locked as long as the process that made it lives. So homes that were left behind are known: those of workers
+    that were killed together with their coordinator, as Ray and the out-of-memory killer do. The next `Home` removes
+    them.
+    """
+
+    def __init__(self) -> None:
+        remove_abandoned(Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=HOME_PREFIX))
+        (self.path / "tmp").mkdir()
+        self._lock = os.open(self.path, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks: nothing is ever taken for abandoned there
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the folder. Safe to call again."""
+        remove_home(self.path)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def remove_home(home: Path) -> None:
-    """Remove a folder that `make_home` made; nothing else."""
+    """Remove the folder of a `Home`; nothing else."""
     if home.name.startswith(HOME_PREFIX):
         shutil.rmtree(home, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the homes in a folder whose owners are gone."""
+    for home in folder.glob(f"{HOME_PREFIX}*"):
+        with suppress(OSError):  # another user's, or locked
+            status = home.lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < YOUNG_SECONDS:
+                continue
+            lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_home(home)
+            finally:
+                os.close(lock)
 
 
 def environment(ours: Mapping[str, str], launch: Mapping[str, str], home: Path, cached: Path | None) -> dict[str, str]:
@@ -74,7 +117,7 @@ def environment(ours: Mapping[str, str], launch: Mapping[str, str], home: Path, 
 
     ours     the coordinator's environment
     launch   what the target needs; it wins over everything else
-    home     from `make_home`
+    home     the folder of a `Home`
     cached   the cache folder of hybridfuzz, None if there is none that can be written to
     """
     more = frozenset(name.strip() for name in ours.get(MORE, "").split(","))
@@ -83,7 +126,7 @@ def environment(ours: Mapping[str, str], launch: Mapping[str, str], home: Path, 
 
 
 def _shared(ours: Mapping[str, str], cached: Path | None) -> dict[str, str]:
-    """Folders that must not change from worker to worker: engines would compile their kernels again."""
+    """What must not change from worker to worker: engines would compile their kernels again."""
     before = Path(ours.get("HOME") or Path.home())
     shared = {"HF_HUB_CACHE": str(before / ".cache" / "huggingface" / "hub")}
     if site.ENABLE_USER_SITE:
@@ -93,6 +136,9 @@ def _shared(ours: Mapping[str, str], cached: Path | None) -> dict[str, str]:
         kernels = cached / "kernels"
         shared["TRITON_CACHE_DIR"] = str(kernels / "triton")
         shared["TORCHINDUCTOR_CACHE_DIR"] = str(kernels / "torchinductor")
+        # torch looks for its precompiled header, 150 MB, in TMPDIR, even if each kernel is in the cache above: each
+        # worker would take 10 s to make its own.
+        shared["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
         shared["TORCH_EXTENSIONS_DIR"] = str(kernels / "torch_extensions")
         shared["CUDA_CACHE_PATH"] = str(kernels / "cuda")
         shared["FLASHINFER_WORKSPACE_BASE"] = str(kernels / "flashinfer")
@@ -161,7 +207,6 @@ def _write(path: str, text: str) -> None:
 
 
 def _loopback_up() -> None:
-    import fcntl
     import socket
     import struct
 

@@ -20,7 +20,7 @@ import msgspec
 from ...targets.base.environment import cache_folder
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
-from .isolation import NETWORK, environment, make_home, namespaces_missing, remove_home
+from .isolation import NETWORK, Home, environment, namespaces_missing
 from .messages import Reply, Request, decode_reply, encode
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -50,8 +50,8 @@ class Process:
     def __init__(self, spec: str, launch: Launch, memory_limit: int = 0) -> None:
         self.memory_limit = memory_limit
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._home = make_home()
-        variables = worker_environment(launch, self._home)
+        self._home = Home()
+        variables = worker_environment(launch, self._home.path)
         if namespaces_missing():
             variables[NETWORK] = "1"
         try:
@@ -64,7 +64,7 @@ class Process:
                 start_new_session=True,
             )
         except OSError:
-            remove_home(self._home)
+            self._home.remove()
             raise
         assert self._popen.stdin and self._popen.stdout
         self._input, self._output = self._popen.stdin.fileno(), self._popen.stdout.fileno()
@@ -128,7 +128,7 @@ class Process:
         for stream in (self._popen.stdin, self._popen.stdout, self._errors):
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
-        remove_home(self._home)
+        self._home.remove()
 
     def _check_memory(self) -> None:
         if not self.memory_limit:
@@ -172,7 +172,7 @@ class Process:
 
 
 def worker_environment(launch: Launch, home: Path) -> dict[str, str]:
-    """Return the environment of a process that runs a target's code, with a home from `make_home`."""
+    """Return the environment of a process that runs a target's code, with the folder of a `Home`."""
     try:
         cached = cache_folder()
     except TargetError:

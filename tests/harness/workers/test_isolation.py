@@ -2,6 +2,9 @@
 
 import ast
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,8 +12,9 @@ import pytest
 from cli_process import Cli
 from hybridfuzz.harness.traces.files import encode_trace
 from hybridfuzz.harness.workers.isolation import (
+    YOUNG_SECONDS,
+    Home,
     environment,
-    make_home,
     namespaces_missing,
     passes,
     remove_home,
@@ -96,9 +100,43 @@ def test_sets_have_one_order_in_all_workers(tmp_path: Path) -> None:
 def test_only_a_home_of_ours_is_removed(tmp_path: Path) -> None:
     remove_home(tmp_path)
     assert tmp_path.exists()
-    home = make_home()
-    remove_home(home)
+    with Home() as home:
+        assert (home / "tmp").is_dir()
     assert not home.exists()
+
+
+def test_homes_of_killed_owners_are_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker of a campaign on Ray left its home, of 150 MB with torch's precompiled header, on its node."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    source = (
+        "import time; from hybridfuzz.harness.workers.isolation import Home;"
+        "print(Home().path, flush=True); time.sleep(60)"
+    )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    owners = [
+        subprocess.Popen([sys.executable, "-c", source], env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    try:
+        homes = [Path(owner.stdout.readline().strip()) for owner in owners if owner.stdout]
+        others = tmp_path / "of-somebody-else"
+        others.mkdir()
+        link = tmp_path / f"{homes[0].name}-link"
+        link.symlink_to(others)
+        young = tmp_path / f"{homes[0].name}-young"
+        young.mkdir()
+        old = time.time() - 2 * YOUNG_SECONDS
+        for path in (*homes, others):
+            os.utime(path, (old, old))
+        os.utime(link, (old, old), follow_symlinks=False)
+        owners[0].send_signal(signal.SIGKILL)
+        owners[0].wait()
+        with Home():
+            assert [home.exists() for home in homes] == [False, True], "of the dead, of the living"
+            assert others.exists() and young.exists()
+    finally:
+        for owner in owners:
+            owner.kill()
+            owner.communicate()
 
 
 def test_an_interpreter_that_is_gone_leaves_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +150,6 @@ def test_isolation_costs_less_than_50_ms(tmp_path: Path) -> None:
     """The environment and the folders, in CPU time: the wall clock would measure the machine."""
     namespaces_missing()
     began = time.process_time()
-    home = make_home()
-    environment(os.environ, {}, home, tmp_path)
-    remove_home(home)
+    with Home() as home:
+        environment(os.environ, {}, home, tmp_path)
     assert time.process_time() - began < 0.05
