@@ -62,7 +62,7 @@ def met(fix):
 """
 
 
-FIRST = 200
+FIRST = 40
 """Traces that run with each fix alone, before there are groups."""
 GROUP_SHARE = 0.25
 """Of all traces: in so many a group of fixes makes a difference."""
