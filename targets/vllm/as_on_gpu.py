@@ -36,6 +36,19 @@ def sample_in_torch() -> None:
             topk_topp_sampler.TopKTopPSampler.forward_cpu = topk_topp_sampler.TopKTopPSampler.forward_native
 
 
+def without_amx() -> list[tuple[Any, str, Any]]:
+    """Return the replacements, as for `replaced`, with which the CPU seems to have no AMX tiles.
+
+    On a CPU with AMX vLLM 0.22 to 0.24 switch prefix caching and chunked prefill off for linear attention: their CPU
+    kernels have neither.
+    """
+    import torch
+
+    return (
+        [(torch.cpu, "_is_amx_tile_supported", lambda: False)] if hasattr(torch.cpu, "_is_amx_tile_supported") else []
+    )
+
+
 def without_replay_kernel() -> list[tuple[Any, str, Any]]:
     """Return the replacements, as for `replaced`, with which no kernel for Mamba's decodes is chosen: shadow layers
     call none, and the one for CPUs cannot replay inputs."""

@@ -32,6 +32,7 @@ from .options import (
     ring_entries,
     schedules_asynchronously,
 )
+from .wrapping import replaced
 
 MODEL = Path(__file__).parent / "model"
 """The `config.json` of a hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the
@@ -67,7 +68,8 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
         speculative_config=speculation(config, model, as_eagle=drafts_as_eagle(config, is_v2)) if k else None,
     )
     try:
-        vllm_config = make()
+        with replaced(*as_on_gpu.without_amx()):
+            vllm_config = make()
     except ValueError as error:
         # Up to 0.17 limits are compared with the block size of the model in `MODEL`, which is not the trace's: see
         # `VllmFactory.supports`. Some of the assertions have no message.
@@ -78,6 +80,7 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
         vllm_config = make()
         vllm_config.scheduler_config.max_num_batched_tokens = tokens
         vllm_config.scheduler_config.long_prefill_token_threshold = threshold
+    assert vllm_config.scheduler_config.enable_chunked_prefill
     # The CPU platform has disabled asynchronous scheduling and graphs and chosen block sizes of its own: restore what a
     # hybrid model has on a GPU.
     vllm_config.scheduler_config.async_scheduling = schedules_asynchronously(config)

@@ -14,6 +14,7 @@ MACHINE = (
     (r"reproduces the failure (within a second|after \d+ s)", "reproduces the failure after a while"),
     (r"^\* (Python|.*, x86|.*, aarch).*$", "* this machine"),
     (r"^Found by hybridfuzz \S+", "Found by hybridfuzz"),
+    (r"\(tolerance [\d.]+\)", "(tolerance)"),  # measured: it depends on the CPU's instructions
     (r"```console\n\$ python repro\.py\n.*?```", "the script's output"),
 )
 """What differs between two machines."""
