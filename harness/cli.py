@@ -82,11 +82,6 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def module_of(command: str) -> str:
-    """Return the relative name of a command's module."""
-    return f".commands.{command.replace('-', '_')}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, that of this process if none is given; returns the exit status."""
     own = arguments is None

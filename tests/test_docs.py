@@ -110,17 +110,22 @@ def commands(text: str) -> list[Command]:
     return found
 
 
-def beginning(line: str) -> str:
-    """The first two words, without digits."""
-    return re.sub(r"\d+", "0", " ".join(line.split()[:2]))
-
-
 def missing_line(shown: list[str], printed: list[str]) -> str | None:
-    """The first line shown that no printed line begins like, in order; None if all are there."""
-    rest = iter([beginning(line) for line in printed])
-    for line in shown:
-        if line.strip() not in ("", "...") and not any(one.startswith(beginning(line)) for one in rest):
+    """Return the first line shown that is not printed where it should be; None if all are.
+
+    A line `...` stands for any lines, `...` in a line for any text. Further lines may follow the last one shown.
+    """
+    rest = [" ".join(line.split()) for line in printed if line.strip()]
+    anywhere = False
+    for line in (" ".join(line.split()) for line in shown if line.strip()):
+        if line == "...":
+            anywhere = True
+            continue
+        pattern = re.compile(".*".join(map(re.escape, line.split("..."))))
+        fitting = [index for index, one in enumerate(rest if anywhere else rest[:1]) if pattern.fullmatch(one)]
+        if not fitting:
             return line
+        rest, anywhere = rest[fitting[0] + 1 :], False
     return None
 
 
@@ -163,9 +168,12 @@ def test_blocks_are_found_and_output_is_compared() -> None:
     """The checks above can fail."""
     assert {name(block.page) for block in TESTED} >= {"README.md", "docs/tutorial/first-finding.md"}
     assert commands("$ a \\\n  b\nout\n$ c\n") == [Command("a \\\n  b", ["out"]), Command("c", [])]
-    assert missing_line(["found 3 bugs", "...", "report: x"], ["noise", "found 4 bugs", "report: y"]) == "report: x"
-    assert missing_line(["found 3 bugs", "...", "report: x"], ["found 14 things", "report: x"]) is None
-    assert missing_line(["b", "a"], ["a", "b"]) == "a"
+    assert missing_line(["found 3 bugs", "...", "report: x"], ["found 3 bugs", "noise", "report: x"]) is None
+    assert missing_line(["found 3 bugs", "...", "report: x"], ["found 3 bugs", "report: y"]) == "report: x"
+    assert missing_line(["found 3 bugs"], ["found 4 bugs"]) == "found 3 bugs"
+    assert missing_line(["a", "c"], ["a", "b", "c"]) == "c"
+    assert missing_line(["...", "b", "a"], ["a", "b"]) == "a"
+    assert missing_line(["took ... s", "..."], ["took 3 s", "more"]) is None
 
 
 def anchors(page: Path) -> set[str]:

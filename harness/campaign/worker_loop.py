@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..events import Finding, Found, Notice, TraceDone, TracesDone, WorkerLost, WorkerState
+from ..findings.conditions import evidence_of, with_conditions
 from ..findings.known import Known
 from ..findings.store import OutputError
-from ..identity.evidence import Evidence, FindingEvidence
-from ..identity.investigate import Investigation
 from ..identity.symptom import UNEXPLAINED
 from ..traces.files import load_trace
 from ..traces.violation import Violation
@@ -43,8 +41,7 @@ def plan_chores(state: CampaignState) -> list[Chore]:
     """Return the chores of a campaign."""
     chores: list[Chore] = [
         partial(WorkerLoop.learn_known, entry=entry)
-        for entry in state.settings.known
-        if entry.condition and entry.traces and fnmatchcase(state.settings.target, entry.target)
+        for entry in with_conditions(state.settings.known, state.settings.target)
     ]
     for finding in state.store.findings.values():
         if finding.reproduced and not finding.reduced:
@@ -138,16 +135,11 @@ class WorkerLoop:
 
     def learn_known(self, entry: Known) -> None:
         """Collect the evidence of a known bug that goes by its condition, from the traces of its entry."""
-        seen: list[Evidence] = []
-        try:
-            for trace in entry.read_traces():
-                investigation = Investigation(self.worker, self._state.capabilities, SORT_SECONDS)
-                if evidence := investigation.evidence(trace):
-                    seen.append(evidence)
-        except TraceError as error:  # another version has other configurations
-            self._state.emit(Notice(f"known bug {entry.title}: {error}"))
-        if entry.condition and seen:
-            self._state.learn_known(entry, FindingEvidence(seen, entry.condition))
+        evidence, problem = evidence_of(entry, self.worker, self._state.capabilities, SORT_SECONDS)
+        if problem:
+            self._state.emit(Notice(f"known bug {entry.title}: {problem}"))
+        if evidence:
+            self._state.learn_known(entry, evidence)
 
     def reduce_again(self, finding: Finding) -> None:
         """Continue a reduction that was cut off."""

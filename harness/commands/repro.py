@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     case = observed(options, trace, launch)
     violation = case.violation
     if changed := changes(trace, case.trace):
-        line(f"fails as well with {', '.join(changed)}: the report has these options")
+        line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
     line(f"{violation.signature}\n{violation.message}")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -106,17 +106,6 @@ class Known(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Return the traces. Raises TraceError, in one line, if one cannot be used."""
         return [load_trace(Path(self.folder) / trace) for trace in self.traces]
 
-    def read_evidence(self) -> FindingEvidence | None:
-        """Return what is known about its cause, None without any. Raises TraceError if it cannot be used.
-
-        It lies beside the first trace, as `append_entry` writes it; the condition is that of the entry.
-        """
-        if not self.traces:
-            return None
-        path = (Path(self.folder) / self.traces[0]).with_suffix(EVIDENCE_SUFFIX)
-        evidence = read_json(path, FindingEvidence, "evidence")
-        return structs.replace(evidence, condition=self.condition) if evidence and self.condition else evidence
-
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     known: tuple[Known, ...] = ()
@@ -236,8 +225,6 @@ def append_entry(path: Path, entry: Known, *, patch: Path | None, traces: Sequen
     make_folder(path.absolute().parent, FILES)
     try:
         copies = [*zip(entry.traces, traces, strict=True), *([(entry.patch, patch)] if patch else [])]
-        if (evidence := traces[0].with_suffix(EVIDENCE_SUFFIX)).exists():
-            copies.append((str(PurePosixPath(entry.traces[0]).with_suffix(EVIDENCE_SUFFIX)), evidence))
         for name, source in copies:
             write_atomically(path.parent / name, source.read_bytes())
         write_atomically(path, (f"{text.rstrip()}\n\n{block}" if text.strip() else block).encode())

@@ -227,13 +227,6 @@ class FindingStore:
     def _is_free(self, name: str) -> bool:
         return name not in self.findings and name not in self.evidence
 
-    def remembers(self, signature: str) -> bool:
-        """Return True if an earlier campaign left findings with this signature that this one has not met."""
-        return any(
-            one.evidence and one.evidence[0].signature == signature and name not in self.findings
-            for name, one in self.evidence.items()
-        )
-
     def sort(self, counted: str, signature: str, into: str) -> Finding:
         """Count a trace that was counted, unsorted, for finding `counted` for the finding that it belongs to."""
         before = self.findings[counted]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -23,10 +23,14 @@ from ...targets.base.registry import parse
 from ...targets.base.trace import Trace, TraceError, check_config
 from ..campaign.confirm import Confirmation
 from ..explain.terminal import finding_text
+from ..findings.conditions import evidence_of, matching, with_conditions
 from ..findings.fixes import Fixes, check
-from ..findings.known import Known
+from ..findings.known import Known, reason_for
 from ..findings.store import FindingStore, OutputError, replay_command
 from ..generate.overrides import check_overrides
+from ..identity.evidence import FindingEvidence
+from ..identity.investigate import Investigation
+from ..identity.symptom import UNEXPLAINED
 from ..traces.files import load_trace
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
@@ -37,6 +41,8 @@ from .settings import PACKAGED_CORPUS, GateSettings
 OVERTIME = 5
 TWICE_EVERY = 50
 REDUCE_SECONDS = 20.0
+EVIDENCE_SECONDS = 60.0
+"""Rarely used up: a verdict should not depend on the machine."""
 TRACE_SECONDS = 60.0
 
 
@@ -51,10 +57,11 @@ class ItemVerdict(Struct, frozen=True):
 class Judge:
     """One target with known bugs fixed. Methods raise TargetError or InternalError."""
 
-    def __init__(self, settings: GateSettings, seed: int, fixes: Fixes, known: Callable[[str], str]) -> None:
+    def __init__(self, settings: GateSettings, seed: int, fixes: Fixes, known: Sequence[Known]) -> None:
         self.settings = settings
         self.seed = seed
         self._known = known
+        self._known_causes: dict[str, FindingEvidence] | None = None
         self._fixes = fixes
         self._worker = WorkerClient(settings.target, fixes.launch, TRACE_SECONDS)
         self._unpatched: WorkerClient | None = None
@@ -97,8 +104,10 @@ class Judge:
             return ItemVerdict("skipped", str(error))
         if outcome.violation is None:
             return ItemVerdict("clean", outcome=outcome)
+        if reason := self._reason(outcome.violation, trace):
+            return ItemVerdict("known", f"{outcome.violation.signature}: {reason}", outcome)
         where = f"{len(trace.events)} events, from the corpus"
-        return self._verdict(outcome, outcome.violation, where, path, explained=True)
+        return self._failed(outcome, outcome.violation, where, path, explained=True)
 
     def check_known(self, entry: Known) -> ItemVerdict:
         """Run the traces of a known bug on the unpatched target: an outdated entry fails."""
@@ -125,14 +134,30 @@ class Judge:
         if violation is None:
             return ItemVerdict("clean", outcome=ran.outcome)
         assert ran.trace
-        if reason := self._known(violation.signature):
+        if reason := self._reason(violation, ran.trace):
             return ItemVerdict("known", f"{violation.signature}: {reason}", ran.outcome)
         try:
             where, path, new = self._save(violation, index, ran.trace)
         except OutputError as error:
             lost = f"{violation.message}\n\nsignature  {violation.signature}\ntrace      {ran.trace.origin}\n\n{error}"
             return ItemVerdict("failed", lost, ran.outcome)
-        return self._verdict(ran.outcome, violation, where, path, explained=new)
+        return self._failed(ran.outcome, violation, where, path, explained=new)
+
+    def _reason(self, violation: Violation, trace: Trace) -> str:
+        """Return why a failure is a known bug, "" for a new one."""
+        if reason := reason_for(self._known, violation.signature, self.settings.target):
+            return reason
+        entries = with_conditions(self._known, self.settings.target)
+        if not entries or violation.oracle in UNEXPLAINED:
+            return ""
+        assert self.capabilities
+        if self._known_causes is None:
+            found = {one.title: evidence_of(one, self._worker, self.capabilities, EVIDENCE_SECONDS) for one in entries}
+            self._known_causes = {title: evidence for title, (evidence, _) in found.items() if evidence}
+        investigation = Investigation(self._worker, self.capabilities, EVIDENCE_SECONDS)
+        evidence = investigation.evidence(investigation.reduce(trace, violation))
+        entry = matching(evidence, entries, self._known_causes) if evidence else None
+        return entry.reason if entry else ""
 
     def _save(self, violation: Violation, index: int, trace: Trace) -> tuple[str, Path, bool]:
         """Save a failure and, if its signature is new in this process, reduce it.
@@ -152,11 +177,9 @@ class Judge:
             where += "; did not fail again when run alone"
         return where, Path(finding.trace), bool(claimed)
 
-    def _verdict(
+    def _failed(
         self, outcome: Outcome, violation: Violation, where: str, path: Path, *, explained: bool
     ) -> ItemVerdict:
-        if reason := self._known(violation.signature):
-            return ItemVerdict("known", f"{violation.signature}: {reason}", outcome)
         target, file = self.settings.target, near(path)
         lines = [
             violation.message,

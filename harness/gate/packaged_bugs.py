@@ -1,19 +1,24 @@
-"""Known bugs, which do not fail a gate: those listed in known.toml, and those of a release in the packaged corpus.
+"""Known bugs, which do not fail a gate, and the patches behind which it runs.
 
-A packaged trace ENGINE/RELEASE--CAUSE--SIGNATURE.json shows SIGNATURE on RELEASE of ENGINE because of CAUSE, which
-docs/ENGINE.md argues. On that release the signature is known, unless the gate runs with a fix of the cause. On any
-other version, a checkout included, it fails.
+Patches first: behind the fix of a known bug every failure is another bug, whatever its symptom. On a release that
+hybridfuzz has patches for, the gate applies them unless its settings say otherwise. What has no patch in effect is
+acknowledged:
+
+* an entry of known.toml with a condition: by the evidence of the failing trace (`findings.conditions`);
+* an entry with signatures alone: by the signature, which hides every other bug with the same one;
+* a packaged trace ENGINE/RELEASE--CAUSE--SIGNATURE.json whose cause docs/explanation/ENGINE.md argues: likewise, on
+  that release only. On any other version, a checkout included, it fails.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from ...targets.base.launch import Launch
 from ...targets.base.registry import parse
-from ..findings.fixes import Fixes, apply_fixes, read_fixes
-from ..findings.known import Known, load_known, reason_for
+from ..findings.fixes import BUILTIN, CORPUS, KNOWN_FILE, Fixes, apply_fixes, read_fixes
+from ..findings.known import Known, load_known
 from .settings import PACKAGED_CORPUS, GateSettings
 
 
@@ -23,15 +28,24 @@ def fixes_for(settings: GateSettings, launch: Launch) -> Fixes:
     Raises TraceError or TargetError for a file that cannot be used.
     """
     known = [*(load_known(settings.known) if settings.known else ())]
-    known += [entry for where in settings.fixes for entry in read_fixes(where, settings.target)]
+    if settings.fixes is None:
+        known += packaged_fixes(settings.target, launch.version)
+    for where in settings.fixes or ():
+        known += read_fixes(where, settings.target)
     return apply_fixes(launch, known, settings.target, datetime.date.today())
 
 
-def known_bugs(target: str, fixes: Fixes) -> Callable[[str], str]:
-    """Return a function from a signature to the reason why it is known, "" if it is not."""
+def packaged_fixes(target: str, version: str) -> list[Known]:
+    """Return the packaged known bugs with a patch for exactly this release: none for a checkout."""
+    if not (CORPUS / parse(target).name / KNOWN_FILE).exists():
+        return []
+    return [entry for entry in read_fixes(BUILTIN, target) if entry.patch and version in entry.releases]
+
+
+def acknowledged(target: str, fixes: Fixes) -> list[Known]:
+    """Return the known bugs without a patch in effect."""
     fixed = {trace for entry in fixes.in_effect for trace in entry.traces}
-    known = [*shipped(target, fixes.unpatched.version, fixed), *fixes.acknowledged]
-    return lambda signature: reason_for(known, signature, target)
+    return [*shipped(target, fixes.unpatched.version, fixed), *fixes.acknowledged]
 
 
 def shipped(target: str, version: str, fixed: Collection[str] = ()) -> list[Known]:

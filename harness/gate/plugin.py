@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--hybridfuzz-profile", choices=("gate", "nightly"), help="gate: the same traces every time; nightly: new ones")
     add("--hybridfuzz-config", metavar="K=V,...", action="append", help="fix what is drawn otherwise")
     add("--hybridfuzz-known", metavar="FILE", help="acknowledged bugs, which do not fail (known.toml)")
-    add("--hybridfuzz-fixes", metavar="DIR", action="append", help="known bugs with patches (known.toml), or builtin")
+    add("--hybridfuzz-fixes", metavar="DIR", action="append", help="patches of known bugs: a folder, builtin, or none")
     add("--hybridfuzz-out", metavar="DIR", help="where reduced traces of failures go (hybridfuzz-out/gate)")
 
 

@@ -23,7 +23,7 @@ from ..lockstep.state_catalogue import missing_states, required_oracles
 from ..units import plural
 from .items import GateCollector, TraceItem
 from .judge import Judge, corpus_files
-from .packaged_bugs import fixes_for, known_bugs
+from .packaged_bugs import acknowledged, fixes_for
 from .settings import SettingsError, combine
 
 ROOT_ID = "hybridfuzz"
@@ -50,7 +50,8 @@ class GateSession:
             self.launch = self.fixes.launch
         except (SettingsError, TargetError, TraceError) as error:
             raise pytest.UsageError(f"hybridfuzz: {error}") from None
-        self.judge = Judge(self.settings, self.seed, self.fixes, known_bugs(self.settings.target, self.fixes))
+        self.acknowledged = acknowledged(self.settings.target, self.fixes)
+        self.judge = Judge(self.settings, self.seed, self.fixes, self.acknowledged)
         self._states: Counter[str] = Counter()
         self._exercised: Counter[str] = Counter()
         self._reached: Counter[str] = Counter()
@@ -78,13 +79,17 @@ class GateSession:
         """Pass the seed on: a random one is drawn once, not by every process of xdist."""
         node.workerinput["hybridfuzz_seed"] = self.seed
 
-    def pytest_report_header(self) -> str:
-        """Return target, profile, seed and budget, for the header."""
+    def pytest_report_header(self) -> list[str]:
+        """Return target, profile, seed and budget, for the header; and which symptoms of known bugs hide others."""
         version = f" ({self.launch.version})" if self.launch.version not in ("", self.settings.target) else ""
-        return (
+        lines = [
             f"hybridfuzz: {self.settings.target}{version}, profile {self.settings.profile}, seed {self.seed}, "
             f"budget {self.settings.budget:g} s"
-        )
+        ]
+        bare = sorted({pattern for entry in self.acknowledged if entry.is_bare for pattern in entry.signatures})
+        if bare:
+            lines.append(f"hybridfuzz: known by signature alone, other bugs with it do not fail: {', '.join(bare)}")
+        return lines
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:

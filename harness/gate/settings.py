@@ -6,7 +6,8 @@
     out = "hybridfuzz-out/gate"    config = { mamba_cache_mode = "align" }
     fixes = ["builtin"]
 
-Paths are relative to the file. Options of the command line override the file.
+Paths are relative to the file. Options of the command line override the file. Without `fixes` the gate on a release
+applies the packaged patches of that release; `fixes = []`, or `--hybridfuzz-fixes none`, applies none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..findings.fixes import BUILTIN
 from ..units import duration
 from ..units import settings as parse_pairs
 
+NO_FIXES = "none"
 BUDGETS = {"gate": 60.0, "nightly": 1800.0}
 """Default budgets of the search in seconds, by profile."""
 PACKAGED_CORPUS = Path(__file__).parents[2] / "corpus"
@@ -41,14 +43,14 @@ class GateFile(Struct, frozen=True, forbid_unknown_fields=True):
     corpus: tuple[str, ...] = ()
     config: dict[str, str | int | bool] = {}
     known: str = ""
-    fixes: tuple[str, ...] = ()
+    fixes: tuple[str, ...] | None = None
     out: str = ""
 
 
 class GateSettings(Struct, frozen=True, kw_only=True):
     """The settings in effect. `budget` is in seconds; with `seed` None the search draws one.
 
-    `fixes` are folders with a known.toml, or "builtin".
+    `fixes` are folders with a known.toml, or "builtin"; None for the packaged patches of the release under test.
     """
 
     target: str
@@ -58,7 +60,7 @@ class GateSettings(Struct, frozen=True, kw_only=True):
     corpus: tuple[Path, ...]
     overrides: Mapping[str, object]
     known: Path | None
-    fixes: tuple[str, ...]
+    fixes: tuple[str, ...] | None
     out: Path
 
 
@@ -102,7 +104,7 @@ def combine(options: Mapping[str, object], root: Path) -> GateSettings:
     seed = options.get("seed", file.seed)
     if seed is None and profile == "gate":
         seed = 0
-    known, out, fixes = options.get("known"), options.get("out"), options.get("fixes")
+    known, out = options.get("known"), options.get("out")
     return GateSettings(
         target=target,
         budget=_seconds(options.get("budget") or file.budget or BUDGETS[profile]),
@@ -111,7 +113,7 @@ def combine(options: Mapping[str, object], root: Path) -> GateSettings:
         corpus=tuple(_existing(root / folder) for folder in file.corpus),
         overrides=overrides,
         known=_existing(Path(str(known)) if known else root / file.known) if known or file.known else None,
-        fixes=tuple(fixes) if isinstance(fixes, list) else tuple(_anchored_fixes(one, root) for one in file.fixes),
+        fixes=_fixes(options.get("fixes"), file.fixes, root),
         out=Path(str(out)) if out else root / (file.out or "hybridfuzz-out/gate"),
     )
 
@@ -124,9 +126,11 @@ def _anchored(target: str, root: Path) -> str:
     return target
 
 
-def _anchored_fixes(where: str, root: Path) -> str:
-    """Return an entry of `fixes` of the file with a relative path resolved against the file's folder."""
-    return where if where == BUILTIN else str(_existing(root / where))
+def _fixes(given: object, listed: tuple[str, ...] | None, root: Path) -> tuple[str, ...] | None:
+    """Return the folders of the command line, else those of the file, whose paths are relative to its folder."""
+    if isinstance(given, list):
+        return tuple(one for one in given if one != NO_FIXES)
+    return None if listed is None else tuple(one if one == BUILTIN else str(_existing(root / one)) for one in listed)
 
 
 def _seconds(value: object) -> float:

@@ -90,6 +90,8 @@ class Console:
         self._started = False
         self._self_tested = False
         self._shown = time.monotonic()
+        self._lengths: dict[str, int] = {}
+        """Number of events last printed for each finding, 0 for a flaky one."""
 
     def start(self, campaign: CampaignInfo) -> None:
         """Remember the target for the commands that are printed."""
@@ -159,7 +161,11 @@ class Console:
         self.line(f"  {finding.message}")
 
     def settled(self, finding: Finding) -> None:
-        """Print how a reduction ended."""
+        """Print how a reduction ended; not again for every further trace of the finding."""
+        length = finding.events if finding.reproduced else 0
+        if self._lengths.get(finding.id) == length:
+            return
+        self._lengths[finding.id] = length
         if finding.reproduced:
             self.line(f"  {finding.id}: reduced to {plural(finding.events, 'event')}")
         else:

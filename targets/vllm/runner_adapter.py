@@ -6,7 +6,7 @@ tables in batch order and moves rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -73,11 +73,6 @@ class RunnerAdapter:
 
     def forget(self, name: str) -> None:
         """Forget a request that ended, whose name is given to another one: vLLM's front end makes ids unique."""
-
-    def planned_tables(self) -> Mapping[str, Rows]:
-        """Return the scheduler's tables."""
-        tables: Mapping[str, Rows] = self.manager.tables()
-        return tables
 
 
 def padded(names: Sequence[str], count: int) -> Sequence[str | None]:

@@ -4,12 +4,20 @@ import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
+from hybridfuzz.harness.findings.fixes import Fixes
+from hybridfuzz.harness.findings.known import Known
 from hybridfuzz.harness.gate import judge
-from hybridfuzz.harness.gate.judge import PACKAGED_CORPUS
-from hybridfuzz.harness.gate.packaged_bugs import shipped
+from hybridfuzz.harness.gate.judge import PACKAGED_CORPUS, Judge
+from hybridfuzz.harness.gate.packaged_bugs import packaged_fixes, shipped
+from hybridfuzz.harness.gate.settings import combine
+from hybridfuzz.harness.identity.compare import learned
+from hybridfuzz.harness.identity.investigate import Investigation
 from hybridfuzz.harness.traces.files import load_trace, save_trace
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Sleep, Step, Trace
 
 pytest_plugins = ["pytester"]
@@ -248,6 +256,51 @@ def test_the_packaged_corpus_knows_its_own_release() -> None:
     assert {"S2-step-mamba-phantom-state", "S3-step-mamba-state-ignored", "S5-step-mamba-never-written"} <= here
     assert not shipped("vllm@.", "/somewhere/vllm")
     assert not shipped("hybrid", "")
+
+
+def test_a_release_runs_behind_its_packaged_patches_and_a_checkout_does_not() -> None:
+    """By signature alone, the known bugs of a release would hide every other bug with the same symptom."""
+    entries = packaged_fixes("vllm@0.33.0", "0.33.0")
+    assert "published-then-preempted" in {entry.title for entry in entries}
+    assert all(entry.patch and "0.33.0" in entry.releases for entry in entries)
+    fixed = {trace for entry in entries for trace in entry.traces}
+    assert not shipped("vllm@0.33.0", "0.33.0", fixed), "no packaged cause of the newest release is without a patch"
+    assert packaged_fixes("vllm@.", "/somewhere/vllm") == packaged_fixes("hybrid", "") == []
+
+
+def test_a_condition_knows_one_bug_and_not_another_with_the_same_signature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two mutants at once, one of them acknowledged by a condition learned from its trace."""
+    known, other = "accepted-count-zero", "unscheduled-row"
+    (tmp_path / "both.py").write_text(
+        "from hybridfuzz.targets.hybrid.factory import HybridFactory\n"
+        "from hybridfuzz.targets.hybrid.mutants import MUTANTS\n"
+        f"FACTORY = HybridFactory('both', type('Both', (MUTANTS['{known}'], MUTANTS['{other}']), {{}}))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    target = "python:both:FACTORY"
+    launch = prepare(target, print)
+    traces = {slug: next(PACKAGED_CORPUS.glob(f"{slug}--*.json")) for slug in (known, other)}
+    with WorkerClient(target, launch, 60.0) as worker:
+        seen = Investigation(worker, worker.start().capabilities, 60.0).evidence(load_trace(traces[known]))
+    assert seen
+    entry = Known(
+        reason="ticket 7",
+        signature=seen.signature,
+        condition=learned([seen]),
+        traces=(traces[known].name,),
+        folder=str(PACKAGED_CORPUS),
+    )
+    settings = combine({"target": target, "out": tmp_path / "out"}, tmp_path)
+    judge = Judge(settings, 0, Fixes(launch, launch, (entry,)), [entry])
+    try:
+        assert judge.capabilities
+        verdicts = {slug: judge.replay(trace) for slug, trace in traces.items()}
+    finally:
+        judge.close()
+    assert verdicts[known].state == "known" and verdicts[known].text == f"{seen.signature}: ticket 7"
+    assert verdicts[other].state == "failed" and f"signature  {seen.signature}" in verdicts[other].text
 
 
 def test_an_engine_that_became_slow_is_not_waited_for(

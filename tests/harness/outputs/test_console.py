@@ -4,8 +4,10 @@ import io
 import re
 
 import pytest
-from hybridfuzz.harness.events import CampaignStarted, Node, NodeLeft, Summary, Tick
+from hybridfuzz.harness.events import CampaignStarted, Finding, Improved, Node, NodeLeft, Summary, Tick
 from hybridfuzz.harness.outputs.console import NODES_SHOWN, Dashboard, Terminal, counts
+from hybridfuzz.harness.outputs.console import Console as Plain
+from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
@@ -47,3 +49,12 @@ def test_the_dashboard_shows_nodes_the_lost_and_the_slow_ones_first() -> None:
     assert shown[0] == "gone  lost  500 traces (50.0/s), 2 workers lost"
     assert shown[1] == "node-001  8 workers  10 traces (1.0/s)"
     assert f"and {200 - NODES_SHOWN} faster nodes" in lines
+
+
+def test_a_reduction_is_printed_once_not_for_every_further_trace() -> None:
+    console = Plain(Terminal(file=(out := io.StringIO()), width=100))
+    finding = Finding("M1-step-free", "M1", "m", step=0, event=0, events=3, trace="t.json", index=0, reduced=True)
+    for events, count in ((3, 1), (3, 2), (2, 3), (2, 4)):
+        console.handle_event(Improved(structs.replace(finding, events=events, count=count)))
+    printed = [line.strip() for line in out.getvalue().splitlines()]
+    assert printed == ["M1-step-free: reduced to 3 events", "M1-step-free: reduced to 2 events"]
