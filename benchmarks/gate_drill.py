@@ -101,6 +101,7 @@ def own_list(release: str, folder: Path) -> Path:
             own = structs.replace(
                 entry,
                 releases=(),
+                folder="",
                 patch=f"{entry.title}.patch",
                 traces=tuple(f"{entry.title}-{number}.json" for number in range(len(traces))),
             )

@@ -52,6 +52,8 @@ class Reference:
         """For every key that was published: the tokens of a request whose prefix it names."""
         self.published_since: dict[int, tuple[Key, int]] = {}
         """Block -> its key and the step in whose planning (or after which) it was published."""
+        self.withdrawn: set[str] = set()
+        """Requests that their client ended: results of steps that were in flight may still be delivered for them."""
         self.replaced: dict[str, Truth] = {}
         """The tokens that a row had before it took over those of another row, for messages."""
         self.loading: dict[str, PlanFacts] = {}
@@ -240,6 +242,7 @@ class Reference:
         self.batch = selected(rows, names)
         for name in rows:
             if name not in self.batch:
+                self.withdrawn.add(name)
                 self.forget(name)
 
     def resume(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int) -> None:
@@ -297,6 +300,8 @@ class Reference:
     def abort(self, name: str, lingers: bool) -> None:
         """Abort a request. If it `lingers`, the target needs another step and reports its end then."""
         life = self.lives.get(name)
+        if life is not None:
+            self.withdrawn.add(name)
         if life is not None and lingers:
             life.aborted = True
         else:

@@ -102,7 +102,7 @@ class ReachedStates:
             self._deliver("labels", view.labels is not None)
             self._deliver("tables", len(view.tables) > 0)
             self._deliver("caches", len(view.caches) > 0)
-            self._deliver("leftovers", len(view.leftovers) + len(view.drained) > 0)
+            self._deliver("leftovers", len(view.leftovers) > 0)
             self._deliver("estimates", any(row.estimated >= 0 for row in record.rows))
         elif isinstance(record, Forward):
             self._deliver("accesses", any(not isinstance(access, OutOfRange) for access in record.accesses))

@@ -11,7 +11,8 @@ from .base import Context, Oracle
 class Output(Oracle):
     """S6: a request's inputs and outputs are those of the language model on its prompt, regardless of caching, chunked
     prefill, speculative decoding and the rest of the batch; exactly the correct drafts are accepted, or only those up
-    to the request's last token. A request ends with an error only if a load for it breaks off."""
+    to the request's last token. A request ends with an error only if a load for it breaks off, and after its end it
+    gets nothing."""
 
     ids = ("S6",)
     title = "output"
@@ -39,7 +40,9 @@ class Output(Oracle):
     def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
         for name, tokens in delivered.outputs:
             life = context.reference.lives.get(name)
-            if life is None:
+            if life is None or life.parked:
+                if tokens and (violation := self._ended(context, name, f"the tokens {list(tokens)}")):
+                    return violation
                 continue
             self.exercised["S6"] += 1
             truth = life.truth
@@ -53,13 +56,32 @@ class Output(Oracle):
             life.delivered += len(tokens)
         for name in delivered.finished:
             life = context.reference.lives.get(name)
-            if life is not None and not life.aborted and life.delivered != life.max_new_tokens:
+            if life is None or life.parked:
+                if violation := self._ended(context, name, "another end"):
+                    return violation
+            elif not life.aborted and life.delivered != life.max_new_tokens:
                 return self._differs(context, life, "length", life.max_new_tokens, life.delivered)
         for name in delivered.failed:
             life = context.reference.lives.get(name)
-            if life is not None and not life.aborted and not life.load_breaks_off:
+            if life is None or life.parked:
+                if violation := self._ended(context, name, "an error"):
+                    return violation
+            elif not life.aborted and not life.load_breaks_off:
                 return self._differs(context, life, "error", "no error", "an error")
         return None
+
+    def _ended(self, context: Context, name: str, what: str) -> Violation | None:
+        """Return a violation unless the client ended the request: its results may have been in flight then."""
+        if name in context.reference.withdrawn:
+            return None
+        return self.violation(
+            context,
+            "after-end",
+            f"{name}, which has ended or never arrived, gets {what}",
+            expected="nothing",
+            observed=what,
+            request=name,
+        )
 
     def _differs(self, context: Context, life: Life, field: str, wanted: object, seen: object) -> Violation:
         return self.violation(

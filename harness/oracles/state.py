@@ -33,7 +33,7 @@ class Continuation(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._reads: set[tuple[int, int, int, str]] = set()
-        """Row, group, layer and part of the states that the present forward read."""
+        """Row, group, layer and part (state, window, slots) of what the present forward read."""
         self._hits: dict[str, int] = {}
         """Request -> tokens of the hit at its last admission."""
 
@@ -88,6 +88,7 @@ class Continuation(Oracle):
             return None
         oracle = "S2" if life.resumed else "S3"
         self.exercised[oracle] += 1
+        self._reads.add((read.row, read.group, read.layer, "slots"))
         group = context.layout.groups[read.group]
         first = read.first_column * group.block_size
         wanted = life.truth.slots(first + group.shift, life.settled + group.shift)
@@ -135,9 +136,12 @@ class Continuation(Oracle):
             if life is None or not life.settled:
                 continue
             for index, group in enumerate(context.layout.groups):
-                if group.kind != "mamba":
-                    continue
-                parts = ("temporal",) * group.recurrent + ("conv",) * group.conv
+                if group.kind == "mamba":
+                    parts: tuple[str, ...] = ("temporal",) * group.recurrent + ("conv",) * group.conv
+                elif group.draft or first_attended(group, life.settled) >= life.settled:
+                    continue  # a drafter reads when it proposes; a chunk's first token attends to nothing before it
+                else:
+                    parts = ("slots",)
                 for layer in range(group.layers):
                     for part in parts:
                         if (row, index, layer, part) not in reads:
@@ -145,13 +149,18 @@ class Continuation(Oracle):
         return None
 
     def _ignored(self, context: Context, life: Life, index: int, part: str) -> Violation:
-        what = "recurrent state" if part == "temporal" else "convolution window"
+        field, what = {
+            "temporal": ("state-ignored", "recurrent state"),
+            "conv": ("window-ignored", "convolution window"),
+            "slots": ("slots-ignored", "keys and values"),
+        }[part]
+        kind = context.layout.groups[index].kind
         return self.violation(
             context,
-            "state-ignored" if part == "temporal" else "window-ignored",
-            f"{life.name} has {life.settled} tokens computed, but mamba group {index} starts without reading its "
+            field,
+            f"{life.name} has {life.settled} tokens computed, but {kind} group {index} starts without reading its "
             + what,
-            expected=f"state@{life.settled}",
+            expected=f"state@{life.settled}" if kind == "mamba" else f"{life.settled} slots",
             observed="no read",
             request=life.name,
             group=index,

@@ -195,7 +195,7 @@ class Writer(Oracle):
             return None if self._is_own(context, life.name, write.block) else self._shared(context, write)
         if key is not None or (facts and facts.references[write.block] > 1):
             return self._shared(context, write)
-        return None
+        return self._foreign(context, life.name, write, write.block)
 
     @staticmethod
     def _last_tag(context: Context, write: StateWrite) -> int | None:
@@ -218,6 +218,8 @@ class Writer(Oracle):
                 continue
             key = facts.published.get(block)
             if key is None and facts.references[block] <= 1:
+                if foreign := self._foreign(context, life.name, write, block):
+                    return foreign
                 continue
             depth = ((write.position + offset) // size + 1) * size
             promised = key is not None and depth - size < key.depth <= depth and life.truth.tag(key.depth) == key.tag
@@ -247,6 +249,20 @@ class Writer(Oracle):
             own = for_cache or self._is_own(context, record.request, block)
             if key is None or not own or life is None or life.truth.tag(key.depth) != key.tag:
                 return self._shared(context, record, block)
+            return None
+        return None if for_cache else self._foreign(context, record.request, record, block)
+
+    def _foreign(
+        self, context: Context, name: str, write: StateWrite | SlotWrite | Copied | Loaded, block: int
+    ) -> Violation | None:
+        """Return a violation if a block, unpublished and held once, is held by another request: it is in the table of
+        that one, and not in the writer's. (Blocks in no table belong to the cache, or are on their way to it.)"""
+        facts = context.facts
+        if facts is None or block in context.table(name)[write.group]:
+            return None
+        for other, table in facts.tables.items():
+            if other != name and any(block in columns for columns in table):
+                return self._shared(context, write, block, f"held by {other}")
         return None
 
     def _one_writer(self, context: Context, row: int, group: int, block: int) -> Violation | None:
@@ -288,7 +304,11 @@ class Writer(Oracle):
         )
 
     def _shared(
-        self, context: Context, write: StateWrite | SlotWrite | Copied | Loaded, block: int | None = None
+        self,
+        context: Context,
+        write: StateWrite | SlotWrite | Copied | Loaded,
+        block: int | None = None,
+        what: str = "",
     ) -> Violation:
         if block is None:
             assert isinstance(write, StateWrite)
@@ -297,7 +317,8 @@ class Writer(Oracle):
         assert facts is not None
         who = write.request if isinstance(write, Copied | Loaded) else context.row_name(write.row)
         key = facts.published.get(block)
-        what = f"published as depth {key.depth} of a prefix" if key else f"held by {facts.references[block]} requests"
+        held = what or f"held by {facts.references[block]} requests"
+        what = f"published as depth {key.depth} of a prefix" if key else held
         return self.violation(
             context,
             "shared-write",

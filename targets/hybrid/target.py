@@ -280,17 +280,20 @@ class HybridTarget:
             waiting=[request.name for request in scheduler.waiting],
             running=[request.name for request in scheduler.running],
             pins=dict(self.cache.partial.pins),
-            leftovers={} if scheduler.requests else self.count_leftovers(),
+            leftovers=self.count_leftovers(),
             drained={"blocks to zero": len(self.cache.to_zero)},
             stored=self.store.pages.copy(),
             parked=[request.name for request in scheduler.sessions.parked],
         )
 
     def count_leftovers(self) -> dict[str, int]:
-        """Return the sizes of all per-request containers; all are 0 once no request is alive."""
-        groups = self.cache.groups
+        """Return the sizes of all per-request containers; all are 0 once no request is alive. While there are requests
+        it is their number alone: counting the rest after each event would take long."""
+        requests, groups = len(self.scheduler.requests), self.cache.groups
+        if requests:
+            return {"requests": requests}
         return {
-            "requests": len(self.scheduler.requests),
+            "requests": 0,
             "tables": sum(len(group.tables) for group in groups),
             "publication counters": sum(len(group.num_published) for group in groups),
             "worker rows": len(self.batch.names),

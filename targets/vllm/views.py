@@ -147,7 +147,7 @@ class Host:
             parked=list(self.idle),
             running=[one.request_id for one in scheduler.running],
             pins=pins,
-            leftovers={} if scheduler.requests else self.leftovers(),
+            leftovers=self.leftovers(),
             drained=self._drained(),
             stored=dict(self.stored),
         )
@@ -159,8 +159,12 @@ class Host:
         return lists
 
     def leftovers(self) -> Mapping[str, int]:
-        """Return the sizes of per-request state, by holder."""
-        sizes = {"requests": len(self.scheduler.requests), **self.worker.leftovers()}
+        """Return the sizes of per-request state, by holder; of requests alone while there are any: counting the rest
+        after each event would take long."""
+        sizes = {"requests": len(self.scheduler.requests)}
+        if sizes["requests"]:
+            return sizes
+        sizes |= self.worker.leftovers()
         for title, group, name in self._per_request:
             sizes[title] = len(getattr(group, name))
         return sizes

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybridfuzz.targets.base.observe import Forward, Record, StateRead
+from hybridfuzz.targets.base.observe import Forward, Record, SlotRead, StateRead
 from hybridfuzz.targets.base.shadow import POISON, POISON_TOKEN
 from hybridfuzz.targets.base.trace import Evict, Group, Preempt
 from hybridfuzz.targets.hybrid.tag_memory import TagMemory
@@ -299,3 +299,18 @@ def test_cases_cover_their_oracles_twice() -> None:
     counts = Counter(case.oracle for case in CASES)
     assert {"S1", "S2", "S3", "S4", "S7"} == counts.keys()
     assert min(counts.values()) >= 2
+
+
+def test_attention_that_reads_nothing_is_noticed() -> None:
+    """A kernel that is given no pages, or a length of 0, shows no wrong slot."""
+
+    def blind(records: list[Record]) -> list[Record]:
+        return [
+            msgspec.structs.replace(one, accesses=[each for each in one.accesses if not isinstance(each, SlotRead)])
+            if isinstance(one, Forward)
+            else one
+            for one in records
+        ]
+
+    trace = make_trace(arrive("r0", 20, new=3), *steps(6))
+    check_case(Case("", Tampered(blind), trace, "S3", "slots-ignored", ("without reading its keys and values",)))

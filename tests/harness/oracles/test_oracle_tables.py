@@ -12,6 +12,7 @@ from hybridfuzz.targets.base.observe import (
     Forward,
     ForwardRow,
     OutOfRange,
+    Planned,
     Record,
     SlotWrite,
     StateRead,
@@ -370,3 +371,25 @@ def test_cases_cover_their_oracles_twice() -> None:
     counts = Counter(case.oracle for case in CASES)
     assert {"M3", "M4", "M5"} == counts.keys()
     assert min(counts.values()) >= 2
+
+
+def test_a_write_into_another_request_s_block_is_m5() -> None:
+    """Also where the row's table does not name the block, so that M3 has no column to compare."""
+    planned: list[Planned] = []
+
+    def stray(before: list[Record]) -> list[Record]:
+        planned.extend(one for one in before if isinstance(one, Planned))
+        return [with_stray(one) if isinstance(one, Forward) else one for one in before]
+
+    def with_stray(forward: Forward) -> Forward:
+        tables = planned[-1].view.tables
+        if len(forward.rows) < 2 or forward.dummy:
+            return forward
+        [own] = [one for one in forward.accesses if isinstance(one, StateWrite) and (one.row, one.layer) == (0, 0)][:1]
+        [held] = [block for block in tables["r1"][own.group] if block][:1]
+        others = [one for one in forward.accesses if one.row == 0]
+        more = msgspec.structs.replace(own, block=held, column=-1)
+        return msgspec.structs.replace(forward, rows=forward.rows[:1], accesses=[*others, more])
+
+    trace = make_trace(*TWO.events, mamba_cache_mode="none", enable_prefix_caching=False)
+    check_case(Case("", Tampered(stray), trace, "M5", "shared-write", (r"into block \d+, which is held by r1",)))

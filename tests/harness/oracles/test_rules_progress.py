@@ -43,8 +43,9 @@ def test_a_row_goes_on_where_its_request_is(position: int, tokens: Sequence[int]
 
 
 def test_clients_get_each_token_once() -> None:
-    """A delivery to a request that is gone is skipped, and those after it are checked."""
+    """A delivery to a request that its client ended is skipped, and those after it are checked."""
     context, oracle = context_of(LAYOUT, r0=life_of("r0", 6, 4)), Output()
+    context.reference.withdrawn.add("gone")
     assert oracle.on_delivered(context, Delivered(0, [("gone", (9,)), ("r0", TRUTH.tokens[6:8])], ())) is None
     assert oracle.exercised == {"S6": 1}
     assert field_of(oracle.on_delivered(context, Delivered(0, [("r0", TRUTH.tokens[7:8])], ()))) == "delivered"
@@ -54,11 +55,13 @@ def test_clients_get_each_token_once() -> None:
 
 @pytest.mark.parametrize(("count", "aborted", "field"), [(4, False, ""), (3, False, "length"), (3, True, "")])
 def test_an_end_comes_with_the_last_token(count: int, aborted: bool, field: str) -> None:
-    """Unless its client aborted it; one that is gone already is skipped, and those after it are checked."""
+    """Unless its client aborted it; one that is gone for that reason is skipped, and those after it are checked."""
     life = life_of("r0", 6, 4)
     life.aborted = aborted
     delivered = Delivered(0, [("r0", TRUTH.tokens[6 : 6 + count])], ("gone", "r0"))
-    assert field_of(Output().on_delivered(context_of(LAYOUT, r0=life), delivered)) == field
+    context = context_of(LAYOUT, r0=life)
+    context.reference.withdrawn.add("gone")
+    assert field_of(Output().on_delivered(context, delivered)) == field
 
 
 @pytest.mark.parametrize(
@@ -139,4 +142,6 @@ def test_only_a_load_for_a_waiting_request_may_overtake(waits: bool) -> None:
 def test_a_request_ends_with_an_error_only_by_its_load(breaks_off: bool, aborted: bool, field: str) -> None:
     life = life_of("r0", 20)
     life.load_breaks_off, life.aborted = breaks_off, aborted
-    assert field_of(Output().on_delivered(context_of(LAYOUT, r0=life), Delivered(0, (), (), ["r0", "r9"]))) == field
+    context = context_of(LAYOUT, r0=life)
+    context.reference.withdrawn.add("r9")
+    assert field_of(Output().on_delivered(context, Delivered(0, (), (), ["r0", "r9"]))) == field

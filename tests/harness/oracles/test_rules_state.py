@@ -114,15 +114,26 @@ def test_every_state_that_exists_is_read_in_every_forward(groups: tuple[Group, .
     window = life.truth.window(5, WIDTH)
     reads = [StateRead(2, index, layer, 0, 3, life.truth.tag(5), None) for index, layer in pages]
     reads += [StateRead(2, index, layer, 0, 3, None, window) for index, layer in pages]
-    for read in reads:
-        assert oracle.on_state_read(context, read) is None
+    slots = [index for index, group in enumerate(groups) if group.kind == "attention"]
+    accesses: list[StateRead | SlotRead] = [*reads]
+    accesses += [SlotRead(2, index, layer, (3,), life.truth.slots(0, 5)) for index in slots for layer in (0, 1)]
+
+    def check(access: StateRead | SlotRead) -> None:
+        seen = oracle.on_state_read if isinstance(access, StateRead) else oracle.on_slot_read
+        assert seen(context, access) is None  # type: ignore[arg-type]
+
+    for access in accesses:
+        check(access)
     assert oracle.on_forward(context, forward) is None
-    for left_out in reads:
-        for read in reads:
-            assert read is left_out or oracle.on_state_read(context, read) is None
+    for left_out in accesses:
+        for access in accesses:
+            if access is not left_out:
+                check(access)
         violation = oracle.on_forward(context, forward)
         assert violation is not None
-        field = "window-ignored" if left_out.temporal is None else "state-ignored"
+        field = "slots-ignored"
+        if isinstance(left_out, StateRead):
+            field = "window-ignored" if left_out.temporal is None else "state-ignored"
         assert (violation.field, violation.request, violation.group) == (field, "r0", left_out.group)
 
 

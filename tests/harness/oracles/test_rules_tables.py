@@ -145,14 +145,15 @@ def test_two_padding_rows_may_share_a_sink() -> None:
 
 
 def test_one_writer_is_a_row_and_a_group_in_a_step() -> None:
-    """The same row may write a block again, in every layer; the next step may belong to another."""
+    """The same row may write a block again, in every layer; the next step may belong to another. Block 7 is in no
+    table."""
     context, oracle = entered(), Writer()
     for layer in (0, 1):
-        assert verdict(oracle, context, StateWrite(0, 0, layer, 2, 2, 9, 7, None)) == ""
-    assert verdict(oracle, context, StateWrite(1, 0, 0, 2, 2, 9, 7, None)) == "two-writers"
-    assert verdict(oracle, context, slot_write(0, 8, 2)) == "two-writers"
+        assert verdict(oracle, context, StateWrite(0, 0, layer, 2, 7, 9, 7, None)) == ""
+    assert verdict(oracle, context, StateWrite(1, 0, 0, 2, 7, 9, 7, None)) == "two-writers"
+    assert verdict(oracle, context, slot_write(0, 8, 7)) == "two-writers"
     context.step = 1
-    assert verdict(oracle, context, StateWrite(1, 0, 0, 2, 2, 9, 7, None)) == ""
+    assert verdict(oracle, context, StateWrite(1, 0, 0, 2, 7, 9, 7, None)) == ""
 
 
 def key(group: int, depth: int, document: str = "a") -> Key:
