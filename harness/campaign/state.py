@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
+from ...targets.base.tested import narrower
 from ...targets.base.trace import Trace
 from ..coverage.reached_lines import ReachedLines, lines_file
 from ..events import (
@@ -170,9 +171,12 @@ class CampaignState:
         check_overrides(self.settings.overrides, ready.capabilities)
         with self.lock:
             self._capabilities = ready.capabilities
-            if self._started is None:
+            first = self._started is None
+            if first:
                 self._started = time.monotonic()
         self.started.set()
+        if first and (notice := narrower(self.settings.target, self.settings.launch.version, ready.capabilities)):
+            self.emit(Notice(notice))
 
     def node_joined(self, ready: Ready, node: str) -> None:
         """Note that a worker is ready, on a node of a cluster or here (""). Raises TraceError as `ready` does."""

@@ -65,6 +65,7 @@ def describe(options: argparse.Namespace) -> int:
     """Start a target and print its capabilities and what they enable."""
     import msgspec
 
+    from ...targets.base.tested import narrower
     from ..exit_status import CLEAN
     from ..lockstep.state_catalogue import required_oracles, required_states
     from ..oracles import applicable
@@ -83,6 +84,8 @@ def describe(options: argparse.Namespace) -> int:
         "required oracles": required_oracles(ready.capabilities),
         "required states": required_states(ready.capabilities),
     }
+    if notice := narrower(options.target, launch.version, ready.capabilities):
+        facts["note"] = notice
     if options.json:
         print_json(facts)
         return CLEAN

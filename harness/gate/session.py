@@ -18,6 +18,7 @@ import pytest
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import prepare
+from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
 from ..lockstep.state_catalogue import missing_states, required_oracles
 from ..units import plural
@@ -147,6 +148,8 @@ class GateSession:
         if missing := self._never_met():
             shown = ", ".join(missing[:SHOWN_MAX]) + (", ..." if len(missing) > SHOWN_MAX else "")
             line = f"never reached, so nothing is known about them ({len(missing)}): {shown}"
+            terminalreporter.write_line(line)
+        if line := narrower(self.settings.target, self.launch.version, self.judge.capabilities):
             terminalreporter.write_line(line)
 
     def _never_met(self) -> list[str]:
