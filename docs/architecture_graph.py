@@ -1,10 +1,10 @@
-"""The import graph in docs/explanation/architecture.md: drawn from the floors and imports that the tests check.
+"""The import graph in docs/explanation/architecture.md: drawn from the layers and imports that the tests check.
 
     python docs/architecture_graph.py            # prints the drawing
     python docs/architecture_graph.py --write    # writes it into the page
 
-`FLOORS` of tests/test_architecture.py gives the rooms and their order, grimp the imports. A room's line names the
-rooms that it imports directly; `tests/test_docs.py` fails when the page shows anything else.
+`LAYERS` of tests/test_architecture.py gives the packages and their order, grimp the imports. A package's line names the
+packages that it imports directly; `tests/test_docs.py` fails when the page shows anything else.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ WIDTH = 110
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from test_architecture import FLOORS, floor_of, imports  # noqa: E402
+from test_architecture import LAYERS, imports, layer_of  # noqa: E402
 
 
-def arrows(house: str) -> dict[str, set[str]]:
-    """Room -> the rooms of the same house that its modules import."""
-    found: dict[str, set[str]] = {room: set() for floor in FLOORS[house] for room in floor.split(" | ")}
+def arrows(tree: str) -> dict[str, set[str]]:
+    """Package -> the packages of the same tree that its modules import."""
+    found: dict[str, set[str]] = {package: set() for layer in LAYERS[tree] for package in layer.split(" | ")}
     for importer, imported in imports():
-        above, below = floor_of(importer, house), floor_of(imported, house)
+        above, below = layer_of(importer, tree), layer_of(imported, tree)
         if above and below and above != below:
             found[above[1]].add(below[1])
     return found
 
 
-def diagram(house: str) -> str:
-    """One line for each room, the highest floor first: `floor  room ──► rooms that it imports`."""
-    targets = arrows(house)
-    order = [room for floor in FLOORS[house] for room in floor.split(" | ")]
-    width = max(len(room.lstrip("/")) for room in order)
+def diagram(tree: str) -> str:
+    """One line for each package, the highest layer first: `layer  package ──► packages that it imports`."""
+    targets = arrows(tree)
+    order = [package for layer in LAYERS[tree] for package in layer.split(" | ")]
+    width = max(len(package.lstrip("/")) for package in order)
     lines = []
-    for number, floor in zip(range(len(FLOORS[house]), 0, -1), FLOORS[house], strict=True):
-        for room in floor.split(" | "):
-            below = ", ".join(one.lstrip("/") for one in order if one in targets[room])
-            head = f"{number:2}  {room.lstrip('/'):{width}}"
+    for number, layer in zip(range(len(LAYERS[tree]), 0, -1), LAYERS[tree], strict=True):
+        for package in layer.split(" | "):
+            below = ", ".join(one.lstrip("/") for one in order if one in targets[package])
+            head = f"{number:2}  {package.lstrip('/'):{width}}"
             text = f"{head}  ──► {below}" if below else head.rstrip()
             lines += textwrap.wrap(text, WIDTH, subsequent_indent=" " * (len(head) + 6), break_on_hyphens=False)
     return "\n".join(lines)
 
 
 def drawing() -> str:
-    """All houses, in Markdown."""
-    parts = [f"### {title}\n\n```text\n{diagram(house)}\n```" for house, title in TITLES.items()]
+    """Return the drawings of all trees, in Markdown."""
+    parts = [f"### {title}\n\n```text\n{diagram(tree)}\n```" for tree, title in TITLES.items()]
     return "\n\n".join(parts)
 
 

@@ -23,6 +23,6 @@ units         durations, sizes and counts as people write them
 quoting       text for Python, Markdown, XML, HTML, TOML and terminals
 cli           picks a command, turns errors into one line
 
-From top to bottom: a room imports only rooms below it (`tests/test_architecture.py`). Nothing here imports a concrete
-target; they come by name from the registry.
+From top to bottom: a package imports only packages below it (`tests/test_architecture.py`). Nothing here imports a
+concrete target; they come by name from the registry.
 """

@@ -1,4 +1,4 @@
-"""The rooms of the house: who may import whom, and that no docstring names a module that is gone.
+"""The packages of the tree: who may import whom, and that no docstring names a module that is gone.
 
 The graph is grimp's: local imports and those under TYPE_CHECKING count like any other.
 """
@@ -20,8 +20,8 @@ from hybridfuzz.targets.base.registry import engines
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("harness", "reference", "targets", "reports", "corpus")
 
-# Each room may import those behind it. Rooms on one floor do not import each other. "/x" is a top-level package.
-FLOORS: dict[str, tuple[str, ...]] = {
+# Each package may import those behind it. Packages in one layer do not import each other. "/x" is a top-level package.
+LAYERS: dict[str, tuple[str, ...]] = {
     "": (
         "harness",
         " | ".join(f"targets.{engine}" for engine in engines()),
@@ -82,16 +82,16 @@ def imports() -> Iterator[tuple[str, str]]:
             yield module, imported
 
 
-def within(module: str, room: str) -> bool:
-    return f"{module}.".startswith(f"hybridfuzz.{room}.")
+def within(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"hybridfuzz.{package}.")
 
 
-def floor_of(module: str, house: str) -> tuple[int, str] | None:
-    """Floor and room of a module in one house, None outside of it and for its own `__init__`."""
-    for floor, rooms in enumerate(FLOORS[house]):
-        for room in rooms.split(" | "):
-            if within(module, room[1:] if room[0] == "/" else f"{house}.{room}".lstrip(".")):
-                return floor, room
+def layer_of(module: str, tree: str) -> tuple[int, str] | None:
+    """Layer and package of a module in one tree, None outside of it and for its own `__init__`."""
+    for layer, packages in enumerate(LAYERS[tree]):
+        for package in packages.split(" | "):
+            if within(module, package[1:] if package[0] == "/" else f"{tree}.{package}".lstrip(".")):
+                return layer, package
     return None
 
 
@@ -100,24 +100,24 @@ def test_there_is_no_import_circle() -> None:
     assert set(TopologicalSorter(arrows).static_order()) == set(modules())  # CycleError names the circle
 
 
-@pytest.mark.parametrize("house", FLOORS)
-def test_rooms_import_only_rooms_below_them(house: str) -> None:
+@pytest.mark.parametrize("tree", LAYERS)
+def test_packages_import_only_packages_below_them(tree: str) -> None:
     wrong = []
     for importer, imported in imports():
-        above, below = floor_of(importer, house), floor_of(imported, house)
+        above, below = layer_of(importer, tree), layer_of(imported, tree)
         if above and below and above != below and above[0] >= below[0]:
             wrong.append(f"{importer} imports {imported}")
     assert not wrong
 
 
-@pytest.mark.parametrize("house", [house for house in FLOORS if house])
-def test_every_room_has_a_floor(house: str) -> None:
-    children = graph().find_children(f"hybridfuzz.{house}")
-    assert [child for child in sorted(children) if not floor_of(child, house)] == []
+@pytest.mark.parametrize("tree", [tree for tree in LAYERS if tree])
+def test_every_package_has_a_layer(tree: str) -> None:
+    children = graph().find_children(f"hybridfuzz.{tree}")
+    assert [child for child in sorted(children) if not layer_of(child, tree)] == []
 
 
 def test_harness_knows_targets_only_by_protocol_and_registry() -> None:
-    concrete = [pair for pair in imports() if within(pair[0], "harness") and (floor_of(pair[1], "") or (0,))[0] == 1]
+    concrete = [pair for pair in imports() if within(pair[0], "harness") and (layer_of(pair[1], "") or (0,))[0] == 1]
     assert not concrete
 
 
@@ -154,7 +154,7 @@ def test_docstrings_name_only_files_and_modules_that_exist() -> None:
     assert not missing
 
 
-def rooms() -> list[Path]:
+def packages() -> list[Path]:
     """Packages whose docstring lists their modules."""
     listed = [ROOT / "harness", ROOT / "targets/hybrid", ROOT / "targets/sglang/compat"]
     listed += [folder for folder in (ROOT / "harness").iterdir() if (folder / "__init__.py").exists()]
@@ -162,12 +162,12 @@ def rooms() -> list[Path]:
     return sorted(listed)
 
 
-@pytest.mark.parametrize("room", rooms(), ids=lambda room: room.relative_to(ROOT).as_posix())
-def test_a_room_lists_its_modules(room: Path) -> None:
+@pytest.mark.parametrize("package", packages(), ids=lambda package: package.relative_to(ROOT).as_posix())
+def test_a_package_lists_its_modules(package: Path) -> None:
     """Each package's docstring has one line for each module and sub-package: `name  what it is`."""
-    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
     listed = set(re.findall(r"^ *(\w+)/? {2,}\S", text, flags=re.MULTILINE))
-    there = {path.stem for path in room.glob("*.py")} | {path.parent.name for path in room.glob("*/__init__.py")}
+    there = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
     assert listed == there - {"__init__"}
 
 

@@ -21,22 +21,7 @@ One symptom weighs little: one cause breaks several invariants, and several caus
 target that names no packages, a lost process, no passing neighbour) a trace is no reason for a further finding behind a
 signature.
 
-Tried and rejected: a weighted mean with a threshold instead of probabilities (four causes of mutants in three findings
-each); quadratic terms and boosted trees (no better on other traces); facts weighted by their rarity; all facts with
-equal weights (three of ten causes of vLLM without a finding, on unfitted mutants three causes in three findings); facts
-weighted by how constant they are within a finding (Beta-Bernoulli: lost causes and split ones); the cache mode and
-numbers among the implementations (splits on mutants: a cause shows in several modes under different conditions); the
-arcs in which a failing trace and its nearest passing neighbour part, as overlap, and the likeness to the nearest trace
-of a finding (five findings for the commonest cause of vLLM, and links between two causes by a single trace); functions
-instead of lines (a scheduler is one function); the facts of the step before, and what passing neighbours lack
-(`needed`), which split causes; a second, agglomerative pass at the end (more findings, no fewer errors); facts without
-the distinction of own and other rows (no fewer errors); joining findings that need the same single switch (twice the
-errors on mutants); joining findings of which each has a trace that shows a symptom of the other when one property is
-changed (`variants`: more errors, and causes without a finding, on mutants in random orders); joining findings with one
-common symptom if the condition of each holds for the traces of the other (more errors: conditions of many traces hold
-for almost any); log odds instead of
-probabilities, the mean over pairs of symptoms, correlation clustering at the end (more errors, or more splits); joining
-findings with one common symptom and a pair of traces that are very much alike (fewer splits, more causes lost).
+docs/explanation/decisions.md lists what was tried and rejected.
 """
 
 from __future__ import annotations

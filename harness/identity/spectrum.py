@@ -19,14 +19,7 @@ debugging (Liblit et al. 2005) that are true in the failing run alone. These fun
 size. A function that no neighbour calls is one of them. The place of a function without a decision is its first
 executed line.
 
-Tried and rejected: lines instead of pairs of lines (a condition on one line and the length of a loop do not show); all
-passing runs of a campaign instead of neighbours (every function of a rarely used feature is then suspicious); the
-Ochiai coefficient of each pair (one neighbour counts like another; the functions of one more new request come first);
-functions and lines count less if variants that still fail decide otherwise there, too (no gain on 20 causes of vLLM);
-kinds of arguments and of attributes of objects, the number of values that differ, and values that some neighbour lacks
-instead of all (no gain on 20 causes of vLLM);
-changing the engine's conditions one by one, to find those that silence the trace (minutes for each trace, few of them
-near the defect, and a wild change can crash the process).
+docs/explanation/decisions.md lists what was tried and rejected.
 """
 
 from __future__ import annotations

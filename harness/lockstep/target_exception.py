@@ -28,7 +28,7 @@ FIRST_LINE_MAX = 1_000
 ADAPTER_ORACLES = frozenset({"ADAPTER", "RECORD"})
 """Findings about a target's adapter, not about its engine."""
 _PACKAGE = __name__.partition(".")[0]
-_OWN = tuple(f"{_PACKAGE}.{room}" for room in ("harness", "reference", "targets.base", "reports"))
+_OWN = tuple(f"{_PACKAGE}.{name}" for name in ("harness", "reference", "targets.base", "reports"))
 
 Owner = Literal["engine", "adapter", "target", "hybridfuzz"]
 
