@@ -79,28 +79,42 @@ class Group:
 class Layout:
     """The layout of pool and groups that a target built from a trace's configuration.
 
+    The pool
+    groups       what the layers of the model are grouped into
     num_blocks   physical blocks including reserved ones; ids are 0..num_blocks-1. 0: plain caches without a pool
     null_block   placeholder id that never holds content, or None where the target has none
     reserved     ids that are never allocated, besides the null block
-    zeroing      True where attention blocks must be zeroed before their first read, because their bytes may
-                 come from a state block (vLLM PR #35219)
-    hit_unit     hit lengths are multiples of this many tokens
-    hash_unit    keys may stand for content up to a multiple of this many tokens inside a block; 0 for whole blocks
-    eagle_drop   a hit leaves out the last matched block of the drafter's attention (EAGLE/MTP drafts)
+    sinks        reserved ids that padding rows may write to, since they are never read
     cache_owns   a published block belongs to the cache (a radix tree): it leaves the free queue for good, requests
                  borrow it, and an unpublished block has one owner. Otherwise a published block without owners waits
                  in the free queue.
-    zeroed_start a request's first step reads a zeroed state, which stands for "no tokens yet"
-    sinks        reserved ids that padding rows may write to, since they are never read
     overallocation  tokens beyond a step's own for which blocks may be held
-    eagle_unit   tokens that `eagle_drop` leaves out, 0 for a block
+
+    States and pages
+    conv_width   tokens that a convolution sees, its own included
+    zeroing      True where attention blocks must be zeroed before their first read, because their bytes may
+                 come from a state block (vLLM PR #35219)
+    zeroed_start a request's first step reads a zeroed state, which stands for "no tokens yet"
+
+    The prefix cache
+    mode         which states are kept (`mamba_cache_mode`)
+    prefix_caching  False: nothing is published
+    hit_unit     hit lengths are multiples of this many tokens; 0: of the blocks of all groups
+    hash_unit    keys may stand for content up to a multiple of this many tokens inside a block; 0 for whole blocks
     publish_unit blocks are published when a multiple of this many tokens is computed, of local attention those that a
                  hit can use; 0 for each block as soon as it is computed
-    eagle        the groups that `eagle_drop` is about, None for `eagle_groups`' rule
-    resume_drops number of tokens at the end of a session's turn that the next turn leaves out
+    keeps_every_state  the state at each boundary is published; False where an engine keeps a selection of its own
     loads_complete_hits  a load from outside the pool also brings what local attention, or a drafter's, lacks of the hit
                  before it
-    keeps_every_state  the state at each boundary is published; False where an engine keeps a selection of its own
+
+    Speculation
+    num_speculative_tokens  most drafts of a step
+    eagle_drop   a hit leaves out the last matched block of the drafter's attention (EAGLE/MTP drafts)
+    eagle_unit   tokens that `eagle_drop` leaves out, 0 for a block
+    eagle        the groups that `eagle_drop` is about, None for `eagle_groups`' rule
+
+    Sessions
+    resume_drops number of tokens at the end of a session's turn that the next turn leaves out
     """
 
     groups: tuple[Group, ...]

@@ -23,9 +23,17 @@ Table = Sequence[Sequence[int]]
 
 @dataclass(slots=True)
 class PlanFacts:
-    """One planned step. Of its rows only: `lives`, `admitted` (request -> tokens that it starts from), `reused`
-    (request -> tokens of a prefix hit; without sessions that resume with their own caches) and `loaded` (request ->
-    the table that it got to be loaded into while it waited)."""
+    """One planned step, and the metadata right after its planning.
+
+    Of requests that have a row in it
+    lives      the requests
+    admitted   request -> tokens that it starts from, if this step admits it
+    reused     request -> tokens of a prefix hit; not of sessions that resume with their own caches
+    loaded     request -> the table that it got to be loaded into while it waited
+
+    Of all requests and blocks
+    tables, references, published  as in `View`
+    """
 
     step: int
     lives: dict[str, Life]

@@ -49,37 +49,57 @@ PLAIN_DOCUMENTS = ("a", "b", "c")
 class Capabilities(Struct, frozen=True):
     """What the workload may draw, and which observations the oracles may use.
 
+    What happens
     events       event tags that the target understands ("step" and "arrive" always)
-    modes        mamba cache modes; "none" means prefix caching off
-    observes     words of `Observation`: each enables the oracles that need it
+    policies     orders in which waiting requests are admitted
+    max_async_depth  most steps that may be planned ahead of the one that the device runs
+
+    Sizes
     block_sizes  (mamba, attention) pairs to draw from; all groups of a kind have the same size. Prompt and output
                  lengths, max_model_len, token budgets and chunk limits are drawn in multiples of the larger one. Of
                  plain caches: the chunk sizes of the kernels, at whose multiples something may change
     group_counts (mamba groups, attention groups) pairs to draw from
+    layers_per_group  numbers of layers to draw from
     draft_block_sizes  for an attention group of the drafter's own, () where a target has none
     windows      tokens that a sliding-window attention group reaches back, () where a target has none
     attention_chunks  chunks of a chunked-local attention group, in blocks, () where a target has none
-    options      the target's own switches and their values, drawn per trace. A value that is listed several times is
-                 drawn more often, and is the usual one: a configuration that is refused falls back to it
+    conv_widths  tokens that a convolution sees, its own included, to draw from
+    max_model_len  upper bound of a request's prompt and output, in tokens
+
+    Caching and speculation
+    modes        mamba cache modes; "none" means prefix caching off
+    max_speculative_tokens  most drafts of a step (k), 0 where there is no speculation
+    speculative_modes  the cache modes in which the target speculates
+    variable_drafts  rows of one step may have different numbers of drafts
+    eagle_block_drop  the target has EAGLE's rule: a hit may leave out its last matched block
+
+    The target's own switches
+    options      switches and their values, drawn per trace. A value that is listed several times is drawn more often,
+                 and is the usual one: a configuration that is refused falls back to it
     accepts      further values of switches: a trace may have them, but they are not drawn
     documents    switch -> value -> documents that prompts are drawn from with it, instead of plain ones
     features_with  switch -> value -> features and kinds of groups ("sliding-window", "attention-chunks", "draft-group")
                  that the target has only with it, or with another value that lists them: a campaign that fixes the
                  switch to a value without them does not have to reach their states
-    traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
-                 same on every machine
-    traces_per_configuration  consecutive traces that share a configuration: for engines that are expensive to build and
-                 are reset between traces
+
+    What is judged
+    observes     words of `Observation`: each enables the oracles that need it
     features     what else the target has. "block-tables": all groups draw blocks from one pool and name them in tables;
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
                  drawn, and states of a pool are not required. "padding", "stores", "partial-hits", "snapshots",
                  "held-for-transfer", "sync-loads", "images" and "failing-loads" make reached states required; so does
                  "async-loads", which also makes the workload draw delays of loads; "chunks" makes it draw chunk limits
                  for single requests
+    lacks        what nearly every engine does and this one does not: states that need it are not required
     engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an
                  exception is the engine's if the innermost frame of engine and adapter is theirs, else the adapter's.
                  Without any the two cannot be told apart
-    lacks        what nearly every engine does and this one does not: states that need it are not required
+
+    What it costs
+    traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
+                 same on every machine
+    traces_per_configuration  consecutive traces that share a configuration: for engines that are expensive to build and
+                 are reset between traces
     """
 
     events: frozenset[str]

@@ -225,7 +225,7 @@ class Recorder:
             yield source, False
 
     def on_host(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments where reading them is cheap."""
+        """Return a call's arguments on the host: here they are there already, a GPU's recorder copies them at once."""
         return call
 
     def zeroed(self, blocks: Sequence[int]) -> None:

@@ -167,7 +167,7 @@ class VllmTarget:
 
     def _let_go(self, name: str, records: list[Record]) -> None:
         """Run what is left of a session that timed out: vLLM's front end makes ids unique, a trace's names are not."""
-        # Its blocks are sent elsewhere.
+        # vLLM keeps the request until its blocks have been transferred.
         records += self._run_until(lambda: name not in self.scheduler.requests, Step(), f"the timed out session {name}")
         while any(name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
             self._complete(records)
