@@ -6,8 +6,8 @@
     python benchmarks/identity.py score    -o out [out ...]
 
 The truth is not known to the harness: the cause of a failing trace is the fix that silences it up to the event at which
-it failed (`truth`, for vLLM with the packaged fixes, for SGLang with those of `sglang_fixes`, for a mixture of mutants
-by leaving one out; a trace that two of them silence has both causes, and either is right).
+it failed (`truth`, for an engine with its packaged fixes, for a mixture of mutants by leaving one out; a trace that two
+of them silence has both causes, and either is right).
 
 Every step can be cut off and continued. `score` replays the campaign's own decisions (`campaign/sorting.py`) on the
 saved evidence, in the order of the traces, and puts the grouping by signature beside it.
@@ -24,7 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import sglang_fixes
 from hybridfuzz.harness.identity.compare import founds, joined, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.identity.investigate import Investigation
@@ -35,7 +34,7 @@ from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.overlay import patched
-from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.registry import parse, prepare
 from hybridfuzz.targets.base.trace import Trace
 from msgspec import Struct
 from vllm_campaign import fixes_of, overrides_of
@@ -96,8 +95,7 @@ def without_one_cause(target: str) -> Iterator[tuple[str, str, Launch]]:
             yield name, other, prepare(other, print)
         return
     launch = prepare(target, print)
-    fixes = sglang_fixes.fixes_of(launch) if target.startswith("sglang") else fixes_of(launch.version)
-    for name, patch in fixes.items():
+    for name, patch in fixes_of(launch.version, parse(target).name).items():
         yield name, target, patched(launch, [patch])
 
 

@@ -28,9 +28,9 @@ from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 
 
-def fixes_of(release: str) -> dict[str, Patch]:
-    """Return the packaged fixes of a release by the name of their cause."""
-    known = fitting(read_fixes(BUILTIN, "vllm"), "vllm", release, datetime.date.today())
+def fixes_of(release: str, engine: str = "vllm") -> dict[str, Patch]:
+    """Return the packaged fixes of an engine's release by the name of their cause."""
+    known = fitting(read_fixes(BUILTIN, engine), engine, release, datetime.date.today())
     return {entry.title: entry.read_patch() for entry in known if entry.patch}
 
 

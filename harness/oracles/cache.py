@@ -14,6 +14,7 @@ from ...reference.prefix_cache import (
     longest_hit,
     partial_match,
 )
+from ...reference.request import Life
 from ...targets.base.observe import Planned, PlannedRow, Table, View
 from ..traces.violation import Violation
 from .base import Context, Oracle
@@ -40,6 +41,8 @@ class Hash(Oracle):
         self._tables: Mapping[str, Table] = {}
         """Tables of the previous view: a block may be published and freed at once, by a request that ended or by one
         whose accepted drafts crossed the boundary."""
+        self._lives: dict[str, Life] = {}
+        """Requests when the previous view was taken. One that ended since may be in no step that is in flight."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         self._reach |= {row.name: row.start + row.num_tokens for row in planned.rows}
@@ -71,6 +74,7 @@ class Hash(Oracle):
                             return violation
             self._aliases = view.aliases
         self._tables = view.tables
+        self._lives = dict(context.reference.lives)
         return None
 
     def _alias(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
@@ -115,7 +119,7 @@ class Hash(Oracle):
         unit = context.layout.hash_unit or group.block_size
         holders = []
         slots = context.layout.mode == "slots" and group.kind == "mamba"
-        ended = context.facts.lives if context.facts else {}
+        ended = self._lives | (context.facts.lives if context.facts else {})
         for name, table in [*view.tables.items(), *self._tables.items()]:
             columns = table[key.group]
             life = context.reference.lives.get(name) or ended.get(name)

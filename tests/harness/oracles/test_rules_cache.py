@@ -89,6 +89,16 @@ def test_what_is_published_may_be_given_back_in_the_same_breath(alive: bool, in_
     assert field_of(oracle.on_view(context, view_of(ALIGN, published={3: key(0, 8)}))) == field
 
 
+def test_what_an_ended_request_published_while_the_device_went_on_to_a_step_without_it() -> None:
+    """SGLang's sessions: when a turn ends, the step in flight runs before the client hears of it."""
+    context = context_of(ALIGN, r0=life_of("r0", 20, settled=10), r1=life_of("r1", 20, settled=10))
+    oracle = Hash()
+    assert oracle.on_view(context, view_of(ALIGN, {"r0": R0})) is None
+    enter(context, plan(context, PlannedRow("r1", 9, 1, 0, False, 0)))
+    context.reference.forget("r0")
+    assert oracle.on_view(context, view_of(ALIGN, published={3: key(0, 8)})) is None
+
+
 def test_what_was_given_back_before_may_not_be_published_any_more() -> None:
     context, oracle = context_of(ALIGN, r0=life_of("r0", 20, settled=10)), Hash()
     for tables in ({"r0": R0}, {}, {}):

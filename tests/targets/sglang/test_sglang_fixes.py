@@ -1,0 +1,35 @@
+"""The packaged fixes of SGLang apply together, and silence the traces of their causes.
+
+A trace of the corpus fails on its release as it is (test_sglang_release.py).
+"""
+
+import datetime
+from pathlib import Path
+
+import pytest
+from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.registry import prepare
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+
+OURS = {"sglang:sessions@0.5.23": ["sglang-verification-behind-an-end.json"]}
+"""Traces on which an earlier fix was wrong: that of two-crossings-in-flight let a verification behind a request's end
+write to the slot of a snapshot at its last token."""
+DATA = Path(__file__).parents[2] / "data"
+
+
+@pytest.mark.parametrize(("target", "count"), [("sglang@0.5.20", 2), ("sglang:sessions@0.5.23", 8)])
+def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:
+    fixes = apply_fixes(prepare(target, print), read_fixes(BUILTIN, target), target, datetime.date.today())
+    assert fixes.problems == {} and len(fixes.in_effect) == count
+    traces = [
+        (name, trace) for one in fixes.in_effect for name, trace in zip(one.traces, one.read_traces(), strict=True)
+    ]
+    traces += [(name, load_trace(DATA / name)) for name in OURS.get(target, ())]
+    with WorkerClient(target, fixes.launch, 300.0) as worker:
+        worker.start()
+        for name, trace in traces:
+            violation = worker.run(trace).violation
+            assert violation is None, f"{name}: {violation.message}"
