@@ -76,7 +76,11 @@ def test_wheel_has_every_source_and_data_file_and_nothing_else(sources: Path, wh
         *(sources / name / "py.typed" for name in FOLDERS),
         *(path for pattern in ("*.json", "*.patch", "*.toml") for path in (sources / "corpus").rglob(pattern)),
         *(sources / "reports" / "templates").glob("*"),
-        *(path for name in ("requirements*.txt", "coverage.toml") for path in (sources / "targets").glob(f"*/{name}")),
+        *(
+            path
+            for name in ("requirements*.txt", "coverage.toml", "tested.json")
+            for path in (sources / "targets").glob(f"*/{name}")
+        ),
         sources / "targets" / "vllm" / "model" / "config.json",
     }
     packed = {name for name in contents(wheel) if ".dist-info/" not in name}
