@@ -22,6 +22,7 @@ Paths that a state file names are not trusted: they must be the names that this 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,8 @@ from ..traces.violation import Violation
 
 STATE_FILE = "campaign.json"
 FINDINGS_FOLDER = "findings"
+OWN_FOLDERS = (FINDINGS_FOLDER, "corpus", "coverage", "hypothesis", "parts")
+"""All folders that this program writes to in an output folder."""
 TEXT_SUFFIX = ".txt"
 HISTORY_SUFFIX = ".history"
 UNREDUCED_SUFFIX = ".unreduced.json"
@@ -59,8 +62,28 @@ def file_name(signature: str) -> str:
     return re.sub(r"[^\w.@+-]", "_", signature, flags=re.ASCII)[:NAME_LENGTH_MAX]
 
 
+def refuse_links(folder: Path) -> None:
+    """Raise OutputError if one of `OWN_FOLDERS`, or a folder below it, is a symbolic link.
+
+    The folder may be a stranger's: what is written to such a link, renamed or removed there would lie elsewhere.
+    """
+    for name in OWN_FOLDERS:
+        _refuse_link(folder / name)
+        for parent, folders, _ in os.walk(folder / name):
+            for inner in folders:
+                _refuse_link(Path(parent, inner))
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise OutputError(f"{path} is a symbolic link, which may lead elsewhere; remove it, or choose another folder")
+
+
 def make_folder(folder: Path, inner: str = "") -> None:
-    """Make an output folder, and one in it. Raises OutputError if it cannot be written to."""
+    """Make an output folder, and one in it. Raises OutputError if it cannot be written to, or if a part of `inner` is
+    a symbolic link."""
+    for place in (Path(inner), *Path(inner).parents)[:-1]:
+        _refuse_link(folder / place)
     try:
         (folder / inner).mkdir(parents=True, exist_ok=True)
         write_atomically(folder / inner / ".probe", b"")

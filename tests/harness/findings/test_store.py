@@ -230,3 +230,13 @@ def test_further_traces_are_read_back_and_cannot_name_other_files(tmp_path: Path
     )
     with pytest.raises(TraceError, match="is not a trace in findings/"):
         read_state(tmp_path)
+
+
+@pytest.mark.parametrize("inner", ["findings", "parts/one"])
+def test_a_folder_is_not_made_through_a_link(tmp_path: Path, inner: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / inner.partition("/")[0]).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(module.OutputError, match="is a symbolic link"):
+        module.make_folder(tmp_path / "out", inner)
+    assert not list((tmp_path / "elsewhere").iterdir())
