@@ -32,6 +32,7 @@ from ..findings.store import (
     HISTORY_SUFFIX,
     STATE_FILE,
     TEXT_SUFFIX,
+    UNREDUCED_SUFFIX,
     OutputError,
     file_name,
     make_folder,
@@ -132,6 +133,11 @@ def merge_folders(folders: Sequence[Path], out: Path, known: Sequence[Known], no
     """
     if (state := read_json(out / STATE_FILE, Summary, "a state file")) and not state.merged:
         raise TraceError(f"{out}: a campaign ran in this folder; choose another one for the result")
+    if not state and any((out / FINDINGS_FOLDER).glob("*")):
+        raise TraceError(
+            f"{out / FINDINGS_FOLDER}: there are files that no merge has listed; move them away, or choose another "
+            "folder with -o"
+        )
     sources = {folder.resolve(): folder for folder in [*folders, *([out] if state else [])]}
     read = [part for folder in sources.values() for part in _read(folder, now)]
     _check([part.summary for part in read])
@@ -147,14 +153,13 @@ def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known
     for name in (FINDINGS_FOLDER, CORPUS_FOLDER, PARTS_FOLDER):
         make_folder(out, name)
     for part in parts:
-        _copy(part, out / PARTS_FOLDER / file_name(part.name))
+        _copy(part, out, Path(PARTS_FOLDER, file_name(part.name)))
     for name, data in corpus.items():
         write_atomically(out / CORPUS_FOLDER / name, data)
     groups = _grouped([one for part in parts for one in part.saved])
     target = parts[0].summary.target
     findings = [_finding(group, out, known, target) for group in groups]
-    for path in (out / FINDINGS_FOLDER).iterdir():  # of an earlier merge, where a group had another name or trace
-        path.unlink()
+    _remove_earlier(out)  # a group may have had another name or trace
     for group, finding in zip(groups, findings, strict=True):
         _write_finding(group, finding, target)
     summary = _summary([part.summary for part in parts], findings)
@@ -268,11 +273,21 @@ def _missing(parts: Sequence[Summary]) -> list[str]:
     return [name for name in wanted if name not in names]
 
 
-def _copy(part: _Part, folder: Path) -> None:
-    """Write a part as the folder of a campaign; the state comes last."""
-    make_folder(folder, FINDINGS_FOLDER)
-    for path in (folder / FINDINGS_FOLDER).iterdir():
-        path.unlink()
+def _remove_earlier(folder: Path) -> None:
+    """Remove the files of the findings and bugs that an earlier merge has listed in a folder, and no others."""
+    state = read_json(folder / STATE_FILE, Summary, "a state file")
+    names = {one.id for one in state.findings} | {bug.id for bug in load_bug_history(folder).values()} if state else ()
+    extras = [EXTRA_SUFFIX.format(number) for number in range(1, EXTRA_TRACES_MAX + 1)]
+    for name in names:
+        for suffix in (_TRACE, UNREDUCED_SUFFIX, TEXT_SUFFIX, HISTORY_SUFFIX, EVIDENCE_SUFFIX, *extras):
+            (folder / FINDINGS_FOLDER / f"{file_name(name)}{suffix}").unlink(missing_ok=True)
+
+
+def _copy(part: _Part, out: Path, folder: Path) -> None:
+    """Write a part as the folder of a campaign, `folder` in `out`; the state comes last."""
+    make_folder(out, str(folder / FINDINGS_FOLDER))
+    folder = out / folder
+    _remove_earlier(folder)
     for name, data in part.old.items():
         write_atomically(folder / FINDINGS_FOLDER / name, data)
     for one in part.saved:

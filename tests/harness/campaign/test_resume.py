@@ -19,9 +19,9 @@ def test_every_folder_that_is_written_to_is_checked(tmp_path: Path) -> None:
 
 def test_one_campaign_at_a_time(tmp_path: Path) -> None:
     for _ in range(2):
-        with exclusive(tmp_path / "out"):
-            with pytest.raises(OutputError, match="another campaign is at work"), exclusive(tmp_path / "out"):
-                pass
+        busy = pytest.raises(OutputError, match="another campaign is at work")
+        with exclusive(tmp_path / "out"), busy, exclusive(tmp_path / "out"):
+            pass
 
 
 @pytest.mark.parametrize("kind", ["link", "broken link", "fifo", "folder"])

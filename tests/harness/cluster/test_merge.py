@@ -17,7 +17,7 @@ from hybridfuzz.harness.findings.triage import load_bug_history
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.harness.units import Shard, shard
-from hybridfuzz.targets.base.trace import Step
+from hybridfuzz.targets.base.trace import Step, TraceError
 from msgspec import structs
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "1", "--reduce", "1s", "--no-canary", "--json"]
@@ -195,3 +195,33 @@ def test_findings_are_grouped_by_cause(tmp_path: Path) -> None:
         "S3-x.2": (4, {"M2-z": 2, "S3-x": 2}, 2),
         "M1-y": (4, {"M1-y": 4}, 2),
     }
+
+
+class TestFilesOfOthers:
+    """A merge removes what an earlier one wrote, and nothing else."""
+
+    def test_findings_that_no_merge_has_listed(self, tmp_path: Path) -> None:
+        """All files in DIR/findings were removed, although nothing had ever been merged into DIR."""
+        one = part(tmp_path / "1", 1, {"S3-x": ("S3-x", None)})
+        notes = tmp_path / "all" / "findings" / "my-notes.md"
+        notes.parent.mkdir(parents=True)
+        notes.write_text("mine")
+        with pytest.raises(TraceError, match="all/findings: there are files that no merge has listed; move them away"):
+            merge_folders([one], tmp_path / "all", (), "now")
+        assert [path.name for path in (tmp_path / "all").rglob("*")] == ["findings", "my-notes.md"]
+
+    def test_files_beside_those_of_an_earlier_merge(self, tmp_path: Path) -> None:
+        out = tmp_path / "all"
+        one = part(tmp_path / "1", 1, {"S3-x": ("S3-x", evidence("a")), "M1-y": ("M1-y", None)})
+        merge_folders([one], out, (), "now")
+        copy = next((out / "parts").iterdir())
+        for folder in (out, copy):
+            (folder / "findings" / "my-notes.txt").write_text("mine")
+        further = part(tmp_path / "2", 1, {"S3-x": ("S3-x", None)})
+        state = json.loads((further / "campaign.json").read_text())
+        (further / "campaign.json").write_text(json.dumps({**state, "traces": 99}))
+        merge_folders([further], out, (), "now")
+        for folder in (out, copy):
+            kept = {path.name for path in (folder / "findings").iterdir()}
+            assert {"my-notes.txt", "S3-x.json"} <= kept
+            assert not kept & {"M1-y.json", "M1-y.txt", "S3-x.evidence"}, "of the earlier state of that campaign"
