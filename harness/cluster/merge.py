@@ -14,6 +14,7 @@ evidence, if they have one signature. They are taken in the order of their first
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,12 +25,13 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
-from ..events import Canary, Finding, Node, Summary
+from ..events import Canary, Finding, KnownBug, Node, Summary
 from ..findings.known import Known, reason_for
 from ..findings.store import (
     EXTRA_SUFFIX,
     FINDINGS_FOLDER,
     HISTORY_SUFFIX,
+    NAME_LENGTH_MAX,
     STATE_FILE,
     TEXT_SUFFIX,
     UNREDUCED_SUFFIX,
@@ -58,6 +60,8 @@ from ..units import shard as parse_shard
 
 PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"
+DIGEST_LENGTH = 16
+"""Of the digest in the name of a part's folder, if it would be too long."""
 _WORST_FIRST = ("error", None, "interrupted", "steps", "time", "traces")
 _CANARY_FIRST = ("silent", "found", "unfinished", "none")
 _TRACE = ".json"
@@ -103,6 +107,15 @@ class _Part(Struct, frozen=True):
     def name(self) -> str:
         """Its name, also in the bug history."""
         return run_name(self.summary)
+
+    @property
+    def folder_name(self) -> str:
+        """The name of its folder. A long one is cut, and what is left may be the beginning of another one, too."""
+        stem = file_name(self.name)
+        if len(self.name) <= NAME_LENGTH_MAX:
+            return stem
+        digest = hashlib.sha256(self.name.encode()).hexdigest()[:DIGEST_LENGTH]
+        return f"{stem[: NAME_LENGTH_MAX - DIGEST_LENGTH - 1]}-{digest}"
 
 
 class _Group(NamedTuple):
@@ -153,7 +166,7 @@ def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known
     for name in (FINDINGS_FOLDER, CORPUS_FOLDER, PARTS_FOLDER):
         make_folder(out, name)
     for part in parts:
-        _copy(part, out, Path(PARTS_FOLDER, file_name(part.name)))
+        _copy(part, out, Path(PARTS_FOLDER, part.folder_name))
     for name, data in corpus.items():
         write_atomically(out / CORPUS_FOLDER / name, data)
     groups = _grouped([one for part in parts for one in part.saved])
@@ -359,8 +372,16 @@ def _finding(group: _Group, out: Path, known: Sequence[Known], target: str) -> F
         reproduced=any(one.reproduced for one in several),
         shown=sum(one.shown for one in several),
         tried=sum(one.tried for one in several),
-        known=reason_for(known, best.finding.signature, target),
+        known=reason_for(known, best.finding.signature, target) or _known_to_all(group),
     )
+
+
+def _known_to_all(group: _Group) -> str:
+    """Return the reason of its campaigns for which a group is not new; "" if it was new in one of them.
+
+    They alone had what it takes to know a bug by its condition, and the files of --fixes.
+    """
+    return group.best.finding.known if all(one.finding.known for one in group.saved) else ""
 
 
 def _extras(group: _Group) -> list[bytes]:
@@ -478,7 +499,24 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
             Node(run_name(part), 0, part.traces, part.steps, part.lost_workers, part.seconds, "up") for part in parts
         ],
         merged=[run_name(part) for part in parts],
+        known_bugs=_known_bugs(parts),
     )
+
+
+def _known_bugs(parts: Sequence[Summary]) -> list[KnownBug]:
+    """Return the known bugs of all parts: each with the verdict that asks for most, and all that it covered."""
+    met: dict[str, list[KnownBug]] = {}
+    for part in parts:
+        for bug in part.known_bugs:
+            met.setdefault(bug.name, []).append(bug)
+    return [
+        structs.replace(
+            min(bugs, key=lambda one: (not one.outdated, one.verdict == "not tested", _json(one))),
+            covered=sum(bug.covered for bug in bugs),
+            warning="; ".join(dict.fromkeys(bug.warning for bug in bugs if bug.warning)),
+        )
+        for bugs in met.values()
+    ]
 
 
 def _ordered(totals: Mapping[str, int], names: Iterable[Mapping[str, int]]) -> dict[str, int]:

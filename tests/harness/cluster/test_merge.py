@@ -12,7 +12,7 @@ import pytest
 from cli_process import MUTANT, Cli
 from hybridfuzz.harness.campaign.trace_counts import Progress
 from hybridfuzz.harness.cluster.merge import merge_folders
-from hybridfuzz.harness.events import Finding, Summary
+from hybridfuzz.harness.events import Finding, KnownBug, Summary
 from hybridfuzz.harness.findings.triage import load_bug_history
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.traces.files import load_trace, save_trace
@@ -225,3 +225,53 @@ class TestFilesOfOthers:
             kept = {path.name for path in (folder / "findings").iterdir()}
             assert {"my-notes.txt", "S3-x.json"} <= kept
             assert not kept & {"M1-y.json", "M1-y.txt", "S3-x.evidence"}, "of the earlier state of that campaign"
+
+
+def change(folder: Path, **fields: object) -> Path:
+    """Replace fields in the state of a campaign."""
+    file = folder / "campaign.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+    return folder
+
+
+def test_long_names_are_folders_of_their_own(tmp_path: Path) -> None:
+    """Seeds of a target with a long path had one folder: extending the result lost a campaign."""
+    target = f"vllm@/{'p' * 128}"
+    campaigns = [change(part(tmp_path / str(seed), seed, {}), target=target) for seed in (1, 2, 3)]
+    merge_folders(campaigns[:2], tmp_path / "all", (), "now")
+    merged = merge_folders(campaigns[2:], tmp_path / "all", (), "now")
+    assert merged.summary.traces == 30
+    assert len(list((tmp_path / "all" / "parts").iterdir())) == 3
+
+
+def test_what_every_campaign_knew_is_known(tmp_path: Path) -> None:
+    """A bug that goes by its condition became new: merge has no engine to learn the condition from."""
+    several = []
+    for seed, reasons in ((1, ("#1", "#1")), (2, ("#1", ""))):
+        one = part(tmp_path / str(seed), seed, {"S3-x": ("S3-x", None), "M1-y": ("M1-y", None)})
+        findings = json.loads((one / "campaign.json").read_text())["findings"]
+        found = [{**finding, "known": reason} for finding, reason in zip(findings, reasons, strict=True)]
+        several.append(change(one, findings=found))
+    for order in itertools.permutations(several):
+        merged = merge_folders(order, tmp_path / order[0].name / "all", (), "now")
+        assert {one.name: one.known for one in merged.summary.findings} == {"S3-x": "#1", "M1-y": ""}
+
+
+def test_verdicts_on_known_bugs_are_kept(tmp_path: Path) -> None:
+    """An outdated entry (exit status 3) was no longer one after a merge."""
+    bugs = [
+        [KnownBug("a", "#1", "still there", covered=2), KnownBug("b", "#2", "still there", covered=1, warning="w")],
+        [KnownBug("a", "#1", "fixed upstream", "gone", covered=3), KnownBug("b", "#2", covered=1, warning="w")],
+        [],
+    ]
+    several = [
+        change(part(tmp_path / str(seed), seed, {}), known_bugs=msgspec.to_builtins(listed))
+        for seed, listed in enumerate(bugs)
+    ]
+    for order in itertools.permutations(several):
+        merged = merge_folders(order, tmp_path / "all", (), "now").summary
+        assert list(merged.known_bugs) == [
+            KnownBug("a", "#1", "fixed upstream", "gone", covered=5),
+            KnownBug("b", "#2", "still there", covered=2, warning="w"),
+        ]
+        assert [bug.name for bug in merged.outdated] == ["a"]
