@@ -193,7 +193,33 @@ def _read(folder: Path, now: str) -> list[_Part]:
     if state is None:
         raise TraceError(f"{folder}: no campaign ran in this folder ({STATE_FILE} is missing)")
     if state.merged:
-        return [part for one in sorted((folder / PARTS_FOLDER).iterdir()) for part in _read(one, now)]
+        return [_read_part(one, now) for one in _parts_of(folder)]
+    return [_campaign(state, folder, now)]
+
+
+def _parts_of(folder: Path) -> list[Path]:
+    """Return the folders of the campaigns of which the result in a folder was made."""
+    try:
+        parts = sorted((folder / PARTS_FOLDER).iterdir())
+    except OSError as error:
+        raise TraceError(
+            f"{folder / PARTS_FOLDER}: cannot be read: {error.strerror}; merge the campaigns again into another folder"
+        ) from None
+    if not parts:
+        raise TraceError(f"{folder / PARTS_FOLDER}: it is empty; merge the campaigns again into another folder")
+    return parts
+
+
+def _read_part(folder: Path, now: str) -> _Part:
+    """Read one campaign of a merged result."""
+    state = read_state(folder)
+    if state is None or state.merged:
+        raise TraceError(f"{folder}: not the campaign of a merged result; remove it, or merge the campaigns again")
+    return _campaign(state, folder, now)
+
+
+def _campaign(state: Summary, folder: Path, now: str) -> _Part:
+    """Read the files of a campaign."""
     name = run_name(state)
     saved = [_saved(name, finding) for finding in state.findings]
     state = structs.replace(state, findings=[one.finding for one in saved])
@@ -206,7 +232,7 @@ def _read(folder: Path, now: str) -> list[_Part]:
         if key not in met and (trace := Path(bug.trace)).exists():
             old[file_name(bug.id) + _TRACE] = encode_trace(load_trace(trace))
     inside = {key: structs.replace(bug, trace=_inside(bug.trace)) for key, bug in history.items()}
-    return [_Part(state, saved, inside, old)]
+    return _Part(state, saved, inside, old)
 
 
 def _inside(path: str) -> str:

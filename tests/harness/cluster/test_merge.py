@@ -275,3 +275,19 @@ def test_verdicts_on_known_bugs_are_kept(tmp_path: Path) -> None:
             KnownBug("b", "#2", "still there", covered=2, warning="w"),
         ]
         assert [bug.name for bug in merged.outdated] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "parts, words",
+    [(None, "parts: cannot be read: No such file"), ([], "parts: it is empty"), (["x"], "parts/x: not the campaign")],
+)
+def test_a_merged_folder_without_its_parts(tmp_path: Path, parts: list[str] | None, words: str) -> None:
+    """A state that claims to be merged is refused in one line, also one whose parts are merged themselves."""
+    merged = change(part(tmp_path / "1", 1, {}), merged=["hybrid#1"])
+    if parts is not None:
+        (merged / "parts").mkdir()
+    for name in parts or ():
+        (merged / "parts" / name).symlink_to(merged)
+    with pytest.raises(TraceError, match=words):
+        merge_folders([merged], tmp_path / "all", (), "now")
+    assert not (tmp_path / "all").exists()
