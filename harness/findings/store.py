@@ -51,6 +51,8 @@ UNREDUCED_SUFFIX = ".unreduced.json"
 EXTRA_SUFFIX = ".also-{}.json"
 EVIDENCE_BYTES_MAX = 4 << 20
 NAME_LENGTH_MAX = 120
+POSITIONS_MAX = 10**12
+"""Of the traces of a campaign: at a thousand in a second, those of thirty years."""
 
 
 class OutputError(Exception):
@@ -118,17 +120,29 @@ def read_state(folder: Path) -> Summary | None:
     """Return the state of the campaign in a folder, None where there is none.
 
     Each finding's `trace` and `events` are those of the file that is there now; findings whose trace is gone are left
-    out. Raises TraceError for a file that cannot be read or that names other files.
+    out. Raises TraceError for a file that cannot be read, that names other files, or that counts what cannot be.
     """
-    path = folder / STATE_FILE
-    summary = read_json(path, Summary, "a state file", "; move it away, or choose another folder with -o")
+    path, cure = folder / STATE_FILE, "; move it away, or choose another folder with -o"
+    summary = read_json(path, Summary, "a state file", cure)
     if summary is None:
         return None
     try:
+        check_counted(summary)
         findings = [found for finding in summary.findings if (found := _on_disk(folder, finding))]
     except TraceError as error:
-        raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}") from None
+        raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}{cure}") from None
     return structs.replace(summary, findings=findings)
+
+
+def check_counted(summary: Summary) -> None:
+    """Raise TraceError unless `beyond` is what a campaign writes: ranges in order, above `done`, none empty."""
+    end = summary.done
+    for start, stop in summary.beyond:
+        if not end <= start < stop:
+            raise TraceError(f"beyond: [{start}, {stop}) is not a range of traces behind {end}")
+        end = stop
+    if not 0 <= summary.done <= end <= POSITIONS_MAX:
+        raise TraceError(f"done, beyond: trace numbers are from 0 to {POSITIONS_MAX:,}")
 
 
 def _on_disk(folder: Path, finding: Finding) -> Finding | None:
