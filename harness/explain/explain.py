@@ -45,6 +45,11 @@ class Explanation(Struct, frozen=True):
         return "\n".join([f"{indent}What must hold: {self.rule}", *story, f"{indent}{self.apart}"])
 
 
+def oracle_ids() -> list[str]:
+    """Return the ids of all oracles, those included that are no class of their own, such as CRASH."""
+    return sorted({*_RULES, *(name for one in ORACLES for name in one.ids)})
+
+
 def contract(oracle: str, field: str = "") -> str:
     """Return title and rule of an oracle id: the text after "S3: " in the docstrings of its classes, of the class with
     the fewest ids first. With the field of a violation: of the classes that may report it.
