@@ -72,7 +72,7 @@ def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what runs, and for how long."""
-    from ..units import count, duration
+    from ..units import count, duration, seed
     from .common import add_ranks, add_target, jobs
 
     add_target(parser)
@@ -85,7 +85,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
-    parser.add_argument("--seed", type=int, metavar="S", help="random seed (default: drawn and printed)")
+    parser.add_argument("--seed", type=seed, metavar="S", help="random seed (default: drawn and printed)")
     source_help = "what draws the traces: seeded or hypothesis (default: seeded)"
     parser.add_argument("--source", choices=SOURCES, default=SOURCES[0], metavar="S", help=source_help)
     parser.add_argument(
