@@ -152,7 +152,8 @@ def settings(folder: Path, one: Break, steps: int, *fixes: str) -> Settings:
     line = ["fuzz", "--target", f"vllm@{RELEASE}", *(word for each in fixes for word in ("--fixes", each))]
     line += ["--config", ",".join(f"{key}={value}" for key, value in one.config.items()), "--seed", "11"]
     line += ["--steps", str(steps), "--jobs", "1", "--no-canary", "--reduce", "5s", "--timeout", "10m"]
-    return fuzz.settings_of(build_parser("fuzz").parse_args([*line, "-o", str(folder / "out")]))
+    options = build_parser("fuzz").parse_args([*line, "-o", str(folder / "out")])
+    return fuzz.settings_of(options, fuzz.engine_of(options))
 
 
 def run(one: Break, tree: Path, folder: Path) -> Result:

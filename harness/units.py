@@ -10,6 +10,8 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
 _MOST = 1e15
 """Larger numbers are typing errors, and do not fit into every field."""
+SEED_MIN, SEED_MAX = -(1 << 63), (1 << 64) - 1
+"""State files have no other numbers (`traces.files.read_json`)."""
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
@@ -41,6 +43,14 @@ def size(text: str) -> int:
     if not 0 <= number <= _MOST:
         raise ValueError(text)
     return int(number)
+
+
+def seed(text: str) -> int:
+    """Return a whole number that fits into a state file: one of at most 64 bits."""
+    number = int(text)
+    if not SEED_MIN <= number <= SEED_MAX:
+        raise ValueError(text)
+    return number
 
 
 class Shard(NamedTuple):

@@ -38,7 +38,6 @@ from ..findings.retest import retest, unmet
 from ..findings.store import OutputError
 from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.protocol import OpenWorker
-from .resume import exclusive
 from .schedule import Schedule
 from .state import CampaignState, Settings
 from .worker_loop import WorkerLoop, plan_chores
@@ -95,13 +94,10 @@ class Campaign:
     def run(self) -> Generator[CampaignEvent]:
         """Yield all events.
 
-        Raises OutputError, TargetError, TraceError or InternalError after the last event; findings are on disk by
-        then. Raises OutputError before the first event if another campaign is at work in the folder.
+        The caller keeps other campaigns out of the folder (`resume.exclusive`), from before the settings are made of
+        what is in it. Raises OutputError, TargetError, TraceError or InternalError after the last event; findings are
+        on disk by then.
         """
-        with exclusive(self.settings.out):
-            yield from self._run()
-
-    def _run(self) -> Generator[CampaignEvent]:
         state, error = self._state, None
         try:
             yield from self._run_traces()

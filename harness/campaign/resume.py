@@ -7,13 +7,16 @@ time works in a folder.
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..events import Summary
-from ..findings.store import OutputError
+from ..findings.store import OutputError, refuse_links
 
 LOCK_FILE = ".lock"
 
@@ -37,17 +40,37 @@ def unfinished(
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Keep other campaigns out of a folder, as long as this process lives. Raises OutputError if one is there."""
+    """Keep other campaigns out of a folder, as long as this process lives.
+
+    Raises OutputError if one is there, or if the folder would lead what is written to it elsewhere.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK_FILE).open("w")
+        refuse_links(folder)
+        lock = _open_lock(folder / LOCK_FILE)
     except OSError as error:
         raise OutputError(
             f"cannot write to the output folder {folder}: {error.strerror}; choose another with -o"
         ) from error
-    with file:
+    try:
         try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise OutputError(f"another campaign is at work in {folder}; choose another folder with -o") from None
         yield
+    finally:
+        os.close(lock)
+
+
+def _open_lock(path: Path) -> int:
+    """Open a file that may be a stranger's: nothing is truncated, and a FIFO is not waited for."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR):
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(lock).st_mode):
+            return lock
+        os.close(lock)
+    raise OutputError(f"{path} is not a regular file; remove it, or choose another folder with -o")

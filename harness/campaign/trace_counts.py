@@ -38,13 +38,13 @@ class Ranges:
         self._first.pop(end, None)
         return end
 
-    def gaps_from(self, first: int) -> list[int]:
-        """Return the numbers from `first` on that are missing below the highest one."""
-        missing: list[int] = []
+    def gaps_from(self, first: int) -> list[range]:
+        """Return the numbers from `first` on that are missing below the highest one, in order."""
+        missing = []
         for start, end in self.ranges():
-            missing += range(first, start)
+            missing.append(range(first, start))
             first = end
-        return missing
+        return [gap for gap in missing if gap]
 
     def ranges(self) -> list[tuple[int, int]]:
         """Return the ranges, in order."""
@@ -69,8 +69,8 @@ class Progress:
             self.reached.update(earlier.reached)
         self._next = max((end for _, end in self.beyond.ranges()), default=self.done)
         self._gaps = self.beyond.gaps_from(self.done)[::-1]
-        """Positions that were allotted and never counted, before a kill or by a worker that was lost; the lowest is
-        last.
+        """Positions that were allotted and never counted, before a kill or by a worker that was lost; the lowest are
+        last. They stay ranges: a state file can make one as long as it likes.
         """
 
     def allot(self, most: int, traces: int | None) -> range:
@@ -87,17 +87,19 @@ class Progress:
         return bool(self._gaps) or traces is None or self._next < self.shard.size(traces)
 
     def _allot_gap(self, most: int) -> range:
-        """Return consecutive positions from the end of the gaps, where the lowest is last."""
-        first = self._gaps.pop()
-        end = first + 1
-        while self._gaps and self._gaps[-1] == end and end - first < most:
-            end = self._gaps.pop() + 1
-        return range(first, end)
+        """Return consecutive positions from the end of the gaps, where the lowest are last."""
+        allotted = self._gaps.pop()
+        while self._gaps and self._gaps[-1].start == allotted.stop and len(allotted) < most:
+            allotted = range(allotted.start, self._gaps.pop().stop)
+        if rest := allotted[most:]:
+            self._gaps.append(rest)
+        return allotted[:most]
 
     def give_back(self, indexes: Iterable[int]) -> None:
         """Take back trace numbers that were allotted and will not be counted by the worker that had them."""
-        self._gaps += [self.shard.position(index) for index in indexes]
-        self._gaps.sort(reverse=True)
+        positions = [self.shard.position(index) for index in indexes]
+        self._gaps += [range(position, position + 1) for position in positions]
+        self._gaps.sort(key=lambda gap: gap.start, reverse=True)
 
     def count(self, ran: Ran) -> None:
         """Add a result."""

@@ -14,6 +14,7 @@ evidence, if they have one signature. They are taken in the order of their first
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,14 +25,16 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
-from ..events import Canary, Finding, Node, Summary
+from ..events import Canary, Finding, KnownBug, Node, Summary
 from ..findings.known import Known, reason_for
 from ..findings.store import (
     EXTRA_SUFFIX,
     FINDINGS_FOLDER,
     HISTORY_SUFFIX,
+    NAME_LENGTH_MAX,
     STATE_FILE,
     TEXT_SUFFIX,
+    UNREDUCED_SUFFIX,
     OutputError,
     file_name,
     make_folder,
@@ -57,6 +60,8 @@ from ..units import shard as parse_shard
 
 PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"
+DIGEST_LENGTH = 16
+"""Of the digest in the name of a part's folder, if it would be too long."""
 _WORST_FIRST = ("error", None, "interrupted", "steps", "time", "traces")
 _CANARY_FIRST = ("silent", "found", "unfinished", "none")
 _TRACE = ".json"
@@ -103,6 +108,15 @@ class _Part(Struct, frozen=True):
         """Its name, also in the bug history."""
         return run_name(self.summary)
 
+    @property
+    def folder_name(self) -> str:
+        """The name of its folder. A long one is cut, and what is left may be the beginning of another one, too."""
+        stem = file_name(self.name)
+        if len(self.name) <= NAME_LENGTH_MAX:
+            return stem
+        digest = hashlib.sha256(self.name.encode()).hexdigest()[:DIGEST_LENGTH]
+        return f"{stem[: NAME_LENGTH_MAX - DIGEST_LENGTH - 1]}-{digest}"
+
 
 class _Group(NamedTuple):
     """Findings with one cause."""
@@ -132,6 +146,11 @@ def merge_folders(folders: Sequence[Path], out: Path, known: Sequence[Known], no
     """
     if (state := read_json(out / STATE_FILE, Summary, "a state file")) and not state.merged:
         raise TraceError(f"{out}: a campaign ran in this folder; choose another one for the result")
+    if not state and any((out / FINDINGS_FOLDER).glob("*")):
+        raise TraceError(
+            f"{out / FINDINGS_FOLDER}: there are files that no merge has listed; move them away, or choose another "
+            "folder with -o"
+        )
     sources = {folder.resolve(): folder for folder in [*folders, *([out] if state else [])]}
     read = [part for folder in sources.values() for part in _read(folder, now)]
     _check([part.summary for part in read])
@@ -147,14 +166,13 @@ def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known
     for name in (FINDINGS_FOLDER, CORPUS_FOLDER, PARTS_FOLDER):
         make_folder(out, name)
     for part in parts:
-        _copy(part, out / PARTS_FOLDER / file_name(part.name))
+        _copy(part, out, Path(PARTS_FOLDER, part.folder_name))
     for name, data in corpus.items():
         write_atomically(out / CORPUS_FOLDER / name, data)
     groups = _grouped([one for part in parts for one in part.saved])
     target = parts[0].summary.target
     findings = [_finding(group, out, known, target) for group in groups]
-    for path in (out / FINDINGS_FOLDER).iterdir():  # of an earlier merge, where a group had another name or trace
-        path.unlink()
+    _remove_earlier(out)  # a group may have had another name or trace
     for group, finding in zip(groups, findings, strict=True):
         _write_finding(group, finding, target)
     summary = _summary([part.summary for part in parts], findings)
@@ -175,7 +193,33 @@ def _read(folder: Path, now: str) -> list[_Part]:
     if state is None:
         raise TraceError(f"{folder}: no campaign ran in this folder ({STATE_FILE} is missing)")
     if state.merged:
-        return [part for one in sorted((folder / PARTS_FOLDER).iterdir()) for part in _read(one, now)]
+        return [_read_part(one, now) for one in _parts_of(folder)]
+    return [_campaign(state, folder, now)]
+
+
+def _parts_of(folder: Path) -> list[Path]:
+    """Return the folders of the campaigns of which the result in a folder was made."""
+    try:
+        parts = sorted((folder / PARTS_FOLDER).iterdir())
+    except OSError as error:
+        raise TraceError(
+            f"{folder / PARTS_FOLDER}: cannot be read: {error.strerror}; merge the campaigns again into another folder"
+        ) from None
+    if not parts:
+        raise TraceError(f"{folder / PARTS_FOLDER}: it is empty; merge the campaigns again into another folder")
+    return parts
+
+
+def _read_part(folder: Path, now: str) -> _Part:
+    """Read one campaign of a merged result."""
+    state = read_state(folder)
+    if state is None or state.merged:
+        raise TraceError(f"{folder}: not the campaign of a merged result; remove it, or merge the campaigns again")
+    return _campaign(state, folder, now)
+
+
+def _campaign(state: Summary, folder: Path, now: str) -> _Part:
+    """Read the files of a campaign."""
     name = run_name(state)
     saved = [_saved(name, finding) for finding in state.findings]
     state = structs.replace(state, findings=[one.finding for one in saved])
@@ -188,7 +232,7 @@ def _read(folder: Path, now: str) -> list[_Part]:
         if key not in met and (trace := Path(bug.trace)).exists():
             old[file_name(bug.id) + _TRACE] = encode_trace(load_trace(trace))
     inside = {key: structs.replace(bug, trace=_inside(bug.trace)) for key, bug in history.items()}
-    return [_Part(state, saved, inside, old)]
+    return _Part(state, saved, inside, old)
 
 
 def _inside(path: str) -> str:
@@ -268,11 +312,21 @@ def _missing(parts: Sequence[Summary]) -> list[str]:
     return [name for name in wanted if name not in names]
 
 
-def _copy(part: _Part, folder: Path) -> None:
-    """Write a part as the folder of a campaign; the state comes last."""
-    make_folder(folder, FINDINGS_FOLDER)
-    for path in (folder / FINDINGS_FOLDER).iterdir():
-        path.unlink()
+def _remove_earlier(folder: Path) -> None:
+    """Remove the files of the findings and bugs that an earlier merge has listed in a folder, and no others."""
+    state = read_json(folder / STATE_FILE, Summary, "a state file")
+    names = {one.id for one in state.findings} | {bug.id for bug in load_bug_history(folder).values()} if state else ()
+    extras = [EXTRA_SUFFIX.format(number) for number in range(1, EXTRA_TRACES_MAX + 1)]
+    for name in names:
+        for suffix in (_TRACE, UNREDUCED_SUFFIX, TEXT_SUFFIX, HISTORY_SUFFIX, EVIDENCE_SUFFIX, *extras):
+            (folder / FINDINGS_FOLDER / f"{file_name(name)}{suffix}").unlink(missing_ok=True)
+
+
+def _copy(part: _Part, out: Path, folder: Path) -> None:
+    """Write a part as the folder of a campaign, `folder` in `out`; the state comes last."""
+    make_folder(out, str(folder / FINDINGS_FOLDER))
+    folder = out / folder
+    _remove_earlier(folder)
     for name, data in part.old.items():
         write_atomically(folder / FINDINGS_FOLDER / name, data)
     for one in part.saved:
@@ -344,8 +398,16 @@ def _finding(group: _Group, out: Path, known: Sequence[Known], target: str) -> F
         reproduced=any(one.reproduced for one in several),
         shown=sum(one.shown for one in several),
         tried=sum(one.tried for one in several),
-        known=reason_for(known, best.finding.signature, target),
+        known=reason_for(known, best.finding.signature, target) or _known_to_all(group),
     )
+
+
+def _known_to_all(group: _Group) -> str:
+    """Return the reason of its campaigns for which a group is not new; "" if it was new in one of them.
+
+    They alone had what it takes to know a bug by its condition, and the files of --fixes.
+    """
+    return group.best.finding.known if all(one.finding.known for one in group.saved) else ""
 
 
 def _extras(group: _Group) -> list[bytes]:
@@ -463,7 +525,24 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
             Node(run_name(part), 0, part.traces, part.steps, part.lost_workers, part.seconds, "up") for part in parts
         ],
         merged=[run_name(part) for part in parts],
+        known_bugs=_known_bugs(parts),
     )
+
+
+def _known_bugs(parts: Sequence[Summary]) -> list[KnownBug]:
+    """Return the known bugs of all parts: each with the verdict that asks for most, and all that it covered."""
+    met: dict[str, list[KnownBug]] = {}
+    for part in parts:
+        for bug in part.known_bugs:
+            met.setdefault(bug.name, []).append(bug)
+    return [
+        structs.replace(
+            min(bugs, key=lambda one: (not one.outdated, one.verdict == "not tested", _json(one))),
+            covered=sum(bug.covered for bug in bugs),
+            warning="; ".join(dict.fromkeys(bug.warning for bug in bugs if bug.warning)),
+        )
+        for bugs in met.values()
+    ]
 
 
 def _ordered(totals: Mapping[str, int], names: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:  # --help has to come at once
     from collections.abc import Callable
 
+    from ...targets.base.launch import Launch
     from ..campaign.state import Settings
     from ..events import Summary
+    from ..findings.fixes import Fixes
     from ..findings.known import Known
     from ..outputs.handler import EventHandler
     from ..workers.protocol import OpenWorker
@@ -70,7 +72,7 @@ def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what runs, and for how long."""
-    from ..units import count, duration
+    from ..units import count, duration, seed
     from .common import add_ranks, add_target, jobs
 
     add_target(parser)
@@ -83,7 +85,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
-    parser.add_argument("--seed", type=int, metavar="S", help="random seed (default: drawn and printed)")
+    parser.add_argument("--seed", type=seed, metavar="S", help="random seed (default: drawn and printed)")
     source_help = "what draws the traces: seeded or hypothesis (default: seeded)"
     parser.add_argument("--source", choices=SOURCES, default=SOURCES[0], metavar="S", help=source_help)
     parser.add_argument(
@@ -147,6 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run a campaign and feed its events to the handlers."""
     from ...targets.base.trace import TraceError
+    from ..campaign.resume import exclusive
     from .where import output_at, workers_of
 
     check_source(options)
@@ -158,16 +161,21 @@ def run(options: argparse.Namespace) -> int:
                 raise TraceError("--coverage: lines are not recorded with --against")
 
             return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
-        known_and_fixes(options)  # a broken file is reported before an environment is made
-        settings = settings_of(options)
-        with workers_of(options, settings) as (settings, open_worker):
-            return run_campaign(options, settings, open_worker, publish)
+        check_files(options)
+        engine = engine_of(options)
+        with exclusive(engine.out):
+            settings = settings_of(options, engine)
+            with workers_of(options, settings) as (settings, open_worker):
+                return run_campaign(options, settings, open_worker, publish)
 
 
 def run_campaign(
     options: argparse.Namespace, settings: Settings, open_worker: OpenWorker | None, publish: Callable[[], None]
 ) -> int:
-    """Run a campaign to its end. Without `open_worker` its workers are processes of this machine."""
+    """Run a campaign to its end, in a folder that this process has for itself (`exclusive`).
+
+    Without `open_worker` its workers are processes of this machine.
+    """
     from contextlib import closing, suppress
 
     from ..campaign.campaign import Campaign
@@ -261,48 +269,84 @@ def overrides_of(options: argparse.Namespace) -> dict[str, object]:
     return overrides if options.dp == 1 else {**overrides, RANKS: checked(str(options.dp))}
 
 
-def settings_of(options: argparse.Namespace) -> Settings:
-    """Return the settings that the options ask for; a campaign that did not end in this folder is continued.
+class Engine(NamedTuple):
+    """What a campaign tests and where: all of its settings that may take minutes to make.
 
-    Makes the target's environment if need be. Raises TraceError for a state file that cannot be used: every file of
-    the folder is checked before the first trace.
+    `seed` is None until it is known whether a campaign in `out` is continued.
     """
+
+    fixes: Fixes
+    launch: Launch
+    modules: tuple[str, ...]
+    seed: int | None
+    out: Path
+
+
+def check_files(options: argparse.Namespace) -> None:
+    """Raise TraceError for a file that cannot be used: before an environment is made, and before the first trace."""
     from ...targets.base.trace import TraceError
-    from ..campaign.resume import unfinished
-    from ..campaign.state import Settings
-    from ..detection.canary import canaries
-    from ..findings.fixes import apply_fixes, fixes_in
     from ..findings.store import read_state
     from ..findings.triage import load_bug_history
-    from ..units import WHOLE
-    from .common import cores, launch_target, memory_limit, output_folder
 
-    overrides, shard = overrides_of(options), options.shard or WHOLE
-    if shard.of > 1 and options.seed is None:
+    if options.shard and options.shard.of > 1 and options.seed is None:
         raise TraceError("--shard needs --seed: all shards draw from one seed")
-    seed, state, continued = options.seed, None, False
-    share = "" if shard.of == 1 else str(shard)
-    folder = folder_of(options)
-    known = known_and_fixes(options)
-    if folder:
-        state = read_state(folder)
+    overrides_of(options)
+    known_and_fixes(options)
+    if folder := folder_of(options):
+        read_state(folder)
         load_bug_history(folder)
-    launch = launch_target(options.target)
-    fixes = apply_fixes(launch, known, options.target, datetime.date.today())
+
+
+def engine_of(options: argparse.Namespace) -> Engine:
+    """Return what the options ask for. Makes the target's environment if need be."""
+    from ..findings.fixes import apply_fixes
+    from .common import launch_target, output_folder
+
+    fixes = apply_fixes(launch_target(options.target), known_and_fixes(options), options.target, datetime.date.today())
     launch, modules = fixes.launch, tuple[str, ...]()
     if options.coverage:
         from .coverage_report import scope_and_launch
 
         scope, launch = scope_and_launch(options, launch)
         modules = scope.modules
-    if not options.fresh:
-        continued = unfinished(state, options.target, launch.version, overrides, seed, share, options.source)
+    seed, out = options.seed, folder_of(options)
+    if out is None:
+        seed = drawn_seed()
+        out = output_folder(f"{options.target}-{seed}{suffix_of(options)}")
+    return Engine(fixes, launch, modules, seed, out)
+
+
+def drawn_seed() -> int:
+    """Return a seed for a campaign that was given none."""
+    return random.SystemRandom().randrange(1 << 32)
+
+
+def settings_of(options: argparse.Namespace, engine: Engine) -> Settings:
+    """Return the settings that the options ask for; a campaign that did not end in this folder is continued.
+
+    The caller keeps other campaigns out of the folder (`exclusive`): what is read here is what they left. Raises
+    TraceError for a state file that cannot be used.
+    """
+    from ..campaign.resume import unfinished
+    from ..campaign.state import Settings
+    from ..detection.canary import canaries
+    from ..findings.fixes import fixes_in
+    from ..findings.store import read_state
+    from ..findings.triage import load_bug_history
+    from ..units import WHOLE
+    from .common import cores, memory_limit
+
+    fixes, launch, modules, seed, out = engine
+    overrides, shard = overrides_of(options), options.shard or WHOLE
+    share = "" if shard.of == 1 else str(shard)
+    state, history = read_state(out), load_bug_history(out)
+    continued = not options.fresh and unfinished(
+        state, options.target, launch.version, overrides, seed, share, options.source
+    )
     if state and continued:
         seed = state.seed
     elif seed is None:
-        seed = random.SystemRandom().randrange(1 << 32)
-    out = folder or output_folder(f"{options.target}-{seed}{suffix_of(options)}")
-    history = load_bug_history(out)
+        seed = drawn_seed()
     unlimited = options.time is None and options.steps is None and options.traces is None
     workers = options.jobs or min(cores(), options.traces or cores())
     return Settings(

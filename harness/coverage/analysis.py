@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from os.path import realpath
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 from coverage import Coverage, CoverageData
@@ -19,6 +20,7 @@ from coverage.plugin import CodeRegion, CoveragePlugin, FileReporter
 from coverage.plugin_support import Plugins
 from coverage.types import TSourceTokenLines
 
+from ..traces.files import write_atomically
 from .report import (
     HTML_FOLDER,
     JSON_FILE,
@@ -134,8 +136,13 @@ def report(task: Task) -> Report:
     plugin.add_to(made.get_data())
     folder, title = Path(task.folder), f"{saved.target}: lines that {saved.traces:,} traces reached"
     folder.mkdir(parents=True, exist_ok=True)
-    made.lcov_report(outfile=str(folder / LCOV_FILE))
-    made.html_report(directory=str(folder / HTML_FOLDER), title=title)
+    with TemporaryDirectory(dir=folder) as temporary:
+        pages, lcov = Path(temporary, HTML_FOLDER), Path(temporary, LCOV_FILE)
+        made.lcov_report(outfile=str(lcov))
+        made.html_report(directory=str(pages), title=title)
+        (folder / HTML_FOLDER).mkdir(exist_ok=True)
+        for path in (lcov, *pages.iterdir()):  # moved, not written there: that would follow a symbolic link
+            path.replace(folder / path.relative_to(temporary))
     names = [f"{module.name}::{region.name}" for module in modules for region in module.code_regions()]
     result = Report(
         target=saved.target,
@@ -147,7 +154,7 @@ def report(task: Task) -> Report:
         missing=[pattern for pattern in scope.modules if not any(fnmatchcase(name, pattern) for name in files)],
         unknown=[pattern for pattern, _ in scope.patterns() if not any(fnmatchcase(name, pattern) for name in names)],
     )
-    (folder / JSON_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
+    write_atomically(folder / JSON_FILE, msgspec.json.format(msgspec.json.encode(result), indent=1))
     return result
 
 

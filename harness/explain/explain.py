@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from msgspec import Struct
 
@@ -43,6 +43,11 @@ class Explanation(Struct, frozen=True):
         """Return all of it as indented lines."""
         story = [f"{indent}{number}. {sentence}" for number, sentence in enumerate(self.story, 1)]
         return "\n".join([f"{indent}What must hold: {self.rule}", *story, f"{indent}{self.apart}"])
+
+
+def oracle_ids() -> list[str]:
+    """Return the ids of all oracles, those included that are no class of their own, such as CRASH."""
+    return sorted({*_RULES, *(name for one in ORACLES for name in one.ids)})
 
 
 def contract(oracle: str, field: str = "") -> str:
@@ -89,7 +94,7 @@ def subject_blocks(history: History, violation: Violation) -> list[int]:
         for mark in history.marks:
             if mark.what == "copy" and mark.block == violation.block:
                 subjects[mark.other] = None
-        if match := re.fullmatch(r"block (\d+)", violation.expected):
+        if match := re.fullmatch(r"block (\d{1,6})", violation.expected):
             subjects[int(match[1])] = None
         subjects |= {mark.block: None for mark in _holding_wanted(history)[-1:]}
         return list(subjects)[:SUBJECTS_MAX]
@@ -142,7 +147,7 @@ def _waits(history: History, request: str) -> Iterator[tuple[tuple[int, int], st
         for step in there.steps
         if step not in busy
     ]
-    held = {moment: _held(history, request, moment) for moment, _ in idle}
+    held = _held(history, request)
     alike = groupby(enumerate(idle), lambda one: (one[1][0] - one[0], held[one[1][0]], history.moments[one[1][0]].free))
     for (_, own, free), group in alike:
         places = [place for _, place in group]
@@ -155,10 +160,16 @@ def _waits(history: History, request: str) -> Iterator[tuple[tuple[int, int], st
         yield places[0], f"{steps}: nothing is scheduled; {request} {how}{room}."
 
 
-def _held(history: History, request: str, moment: int) -> int:
-    """Return the number of blocks that a request holds at the end of a moment."""
-    own = [mark.what for mark in history.marks if mark.who == request and mark.moment <= moment]
-    return own.count("alloc") + own.count("hit") - own.count("release")
+def _held(history: History, request: str) -> list[int]:
+    """Return the number of blocks that a request holds at the end of each moment."""
+    changes = [0] * len(history.moments)
+    for mark in history.marks:
+        if mark.who == request:
+            changes[mark.moment] += _CHANGES.get(mark.what, 0)
+    return list(accumulate(changes))
+
+
+_CHANGES = {"alloc": 1, "hit": 1, "release": -1}
 
 
 def _head(history: History, moment: int, step: int) -> str:

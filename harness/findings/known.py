@@ -16,8 +16,8 @@ is new whatever its signature. An entry with a condition and no patch in effect 
 An entry with neither knows every failure with its signature: that hides other bugs, so campaigns report how many
 traces it has covered, and warn if it never expires or if its share changes by much.
 
-The file may come with a pull request: it is read up to 1 MiB, each entry needs a reason, an entry that covers every
-signature is refused, and paths are relative to the file and stay below its folder.
+The file may come with a pull request: it is read up to 1 MiB, each entry needs a reason, a pattern of signatures
+that is not of one oracle is refused, and paths are relative to the file and stay below its folder.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -48,6 +49,9 @@ FILES = "known"
 """Folder beside known.toml for the files of entries that `append_entry` writes."""
 _WILDCARDS = "*?[]!- "
 _NAME = re.compile(r"[\w.:@+*?\[\]!, -]{1,200}")
+_PATTERN_PARTS = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
+"""A set in brackets, or one character."""
+ORACLES_SHOWN = 4
 _RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*")
 
 
@@ -140,6 +144,9 @@ def _problem(entry: Known) -> str:
     for pattern in entry.signatures:
         if not pattern.strip(_WILDCARDS):
             return f"signature {pattern[:TEXT_MAX]!r} covers every bug; name at least an oracle, such as 'M2-*'"
+        if len(oracles := _oracles_of(pattern)) > 1:
+            named = ", ".join(oracles[:ORACLES_SHOWN]) + (", ..." if len(oracles) > ORACLES_SHOWN else "")
+            return f"signature {pattern[:TEXT_MAX]!r} covers bugs of {named}; write one for each oracle, such as 'M2-*'"
     if not entry.target.strip():
         return "its target is empty; leave it out for every target"
     texts = (*entry.signatures, *entry.releases, entry.reason, entry.target, entry.name)
@@ -156,6 +163,18 @@ def _problem(entry: Known) -> str:
         if path.startswith("/") or ".." in parts or "\0" in path or len(path) > TEXT_MAX:
             return f"{path[:TEXT_MAX]!r} does not stay below the folder of this file"
     return ""
+
+
+def _oracles_of(pattern: str) -> list[str]:
+    """Return the oracles whose signatures a pattern may match: its beginning, up to the first *, fits "ORACLE-"."""
+    from ..explain.explain import oracle_ids
+
+    beginning = list(takewhile(lambda part: part != "*", _PATTERN_PARTS.findall(pattern)))
+    return [
+        oracle
+        for oracle in oracle_ids()
+        if all(fnmatchcase(letter, part) for letter, part in zip(f"{oracle}-", beginning, strict=False))
+    ]
 
 
 def fitting(known: Sequence[Known], target: str, version: str, today: datetime.date) -> tuple[Known, ...]:

@@ -22,6 +22,7 @@ Paths that a state file names are not trusted: they must be the names that this 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -42,12 +43,16 @@ from ..traces.violation import Violation
 
 STATE_FILE = "campaign.json"
 FINDINGS_FOLDER = "findings"
+OWN_FOLDERS = (FINDINGS_FOLDER, "corpus", "coverage", "hypothesis", "parts")
+"""All folders that this program writes to in an output folder."""
 TEXT_SUFFIX = ".txt"
 HISTORY_SUFFIX = ".history"
 UNREDUCED_SUFFIX = ".unreduced.json"
 EXTRA_SUFFIX = ".also-{}.json"
 EVIDENCE_BYTES_MAX = 4 << 20
 NAME_LENGTH_MAX = 120
+POSITIONS_MAX = 10**12
+"""Of the traces of a campaign: at a thousand in a second, those of thirty years."""
 
 
 class OutputError(Exception):
@@ -59,8 +64,28 @@ def file_name(signature: str) -> str:
     return re.sub(r"[^\w.@+-]", "_", signature, flags=re.ASCII)[:NAME_LENGTH_MAX]
 
 
+def refuse_links(folder: Path) -> None:
+    """Raise OutputError if one of `OWN_FOLDERS`, or a folder below it, is a symbolic link.
+
+    The folder may be a stranger's: what is written to such a link, renamed or removed there would lie elsewhere.
+    """
+    for name in OWN_FOLDERS:
+        _refuse_link(folder / name)
+        for parent, folders, _ in os.walk(folder / name):
+            for inner in folders:
+                _refuse_link(Path(parent, inner))
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise OutputError(f"{path} is a symbolic link, which may lead elsewhere; remove it, or choose another folder")
+
+
 def make_folder(folder: Path, inner: str = "") -> None:
-    """Make an output folder, and one in it. Raises OutputError if it cannot be written to."""
+    """Make an output folder, and one in it. Raises OutputError if it cannot be written to, or if a part of `inner` is
+    a symbolic link."""
+    for place in (Path(inner), *Path(inner).parents)[:-1]:
+        _refuse_link(folder / place)
     try:
         (folder / inner).mkdir(parents=True, exist_ok=True)
         write_atomically(folder / inner / ".probe", b"")
@@ -95,17 +120,29 @@ def read_state(folder: Path) -> Summary | None:
     """Return the state of the campaign in a folder, None where there is none.
 
     Each finding's `trace` and `events` are those of the file that is there now; findings whose trace is gone are left
-    out. Raises TraceError for a file that cannot be read or that names other files.
+    out. Raises TraceError for a file that cannot be read, that names other files, or that counts what cannot be.
     """
-    path = folder / STATE_FILE
-    summary = read_json(path, Summary, "a state file", "; move it away, or choose another folder with -o")
+    path, cure = folder / STATE_FILE, "; move it away, or choose another folder with -o"
+    summary = read_json(path, Summary, "a state file", cure)
     if summary is None:
         return None
     try:
+        check_counted(summary)
         findings = [found for finding in summary.findings if (found := _on_disk(folder, finding))]
     except TraceError as error:
-        raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}") from None
+        raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}{cure}") from None
     return structs.replace(summary, findings=findings)
+
+
+def check_counted(summary: Summary) -> None:
+    """Raise TraceError unless `beyond` is what a campaign writes: ranges in order, above `done`, none empty."""
+    end = summary.done
+    for start, stop in summary.beyond:
+        if not end <= start < stop:
+            raise TraceError(f"beyond: [{start}, {stop}) is not a range of traces behind {end}")
+        end = stop
+    if not 0 <= summary.done <= end <= POSITIONS_MAX:
+        raise TraceError(f"done, beyond: trace numbers are from 0 to {POSITIONS_MAX:,}")
 
 
 def _on_disk(folder: Path, finding: Finding) -> Finding | None:

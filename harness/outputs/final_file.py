@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,10 +24,9 @@ class FinalFile:
         """Raise OutputError unless the file can be written: before the first trace, not after the last."""
         if self.path.is_dir():
             raise OutputError(f"cannot write {self.path}: it is a folder")
-        probe = self.path.with_name(f".{self.path.name}.probe")
         try:
-            probe.write_bytes(b"")
-            probe.unlink(missing_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=self.path.name):  # as it will be written
+                pass
         except OSError as error:
             raise OutputError(f"cannot write {self.path}: {error.strerror}") from error
 

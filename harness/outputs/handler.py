@@ -12,6 +12,7 @@ entry point group "hybridfuzz.handlers"; it declares its options of `hybridfuzz 
 from __future__ import annotations
 
 import argparse
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -24,9 +25,10 @@ from ...targets.base.trace import TraceError
 from ..events import CampaignEnded, CampaignEvent, Notice
 from ..findings.known import Known
 from ..findings.store import OutputError
+from ..quoting import one_line
 
 LOSSES = (OSError, OutputError, TraceError)
-"""Errors of a handler that do not end the campaign: a full disk, a closed pipe, a file that cannot be used."""
+"""Errors of a handler with a cause outside this project: a full disk, a closed pipe, a file that cannot be used."""
 
 
 class CampaignInfo(Struct, frozen=True, kw_only=True):
@@ -46,7 +48,7 @@ class CampaignInfo(Struct, frozen=True, kw_only=True):
 
 
 class EventHandler(Protocol):
-    """A consumer of one campaign's events. One of LOSSES from it costs the campaign this handler alone."""
+    """A consumer of one campaign's events. Whatever it raises costs the campaign this handler alone."""
 
     def start(self, campaign: CampaignInfo) -> None:
         """Prepare; nothing has run yet. One of LOSSES here ends the command with exit status 2."""
@@ -123,10 +125,16 @@ def registered(group: str) -> Iterator[HandlerModule]:
 
 
 class Dispatcher:
-    """Feeds events to handlers. One that fails is shut down with a warning; the others go on."""
+    """Feeds events to handlers. One that fails is shut down with a warning; the others go on.
+
+    That holds for internal errors, too: the result of a campaign and its other outputs do not depend on one output. The
+    warning about one says where it came from. Only the first handler's is raised: it is the console, which prints the
+    warnings, and nobody else would tell.
+    """
 
     def __init__(self, handlers: Sequence[EventHandler]) -> None:
         self._handlers = list(handlers)
+        self._console = self._handlers[0] if self._handlers else None
 
     def start(self, campaign: CampaignInfo) -> None:
         """Start all handlers. Raises OutputError for the first that cannot start, after shutting down the others."""
@@ -153,17 +161,23 @@ class Dispatcher:
         for handler in list(self._handlers):
             try:
                 handler.handle_event(event)
-            except LOSSES as error:
+            except Exception as error:
+                self._raise_if_untold(handler, error)
                 self._drop(handler, error)
 
     def shutdown(self) -> None:
-        """Shut all handlers down, the first one last: it is the console, which prints the warnings of the others."""
+        """Shut all handlers down, the first one last: it prints the warnings about the others."""
         while self._handlers:
             handler = self._handlers.pop()
             try:
                 handler.shutdown()
-            except LOSSES as error:
+            except Exception as error:
+                self._raise_if_untold(handler, error)
                 self._warn(handler, error)
+
+    def _raise_if_untold(self, handler: EventHandler, error: Exception) -> None:
+        if handler is self._console and not isinstance(error, LOSSES):
+            raise error
 
     def _drop(self, handler: EventHandler, error: Exception) -> None:
         """Go on without a handler. It may still save what it has."""
@@ -173,9 +187,20 @@ class Dispatcher:
             handler.shutdown()
         except LOSSES:
             return  # the warning above is about the same loss
+        except Exception as another:
+            self._warn(handler, another)
 
     def _warn(self, handler: EventHandler, error: Exception) -> None:
-        self._handle(Notice(f"{name_of(handler)} ended early: {error}"))
+        self._handle(Notice(f"{name_of(handler)} ended early: {explained(error)}"))
+
+
+def explained(error: Exception) -> str:
+    """Return what to say about an error of a handler: of an internal one also its kind and its place."""
+    if isinstance(error, LOSSES):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}:{place.lineno}"
+    return one_line(f"internal error, please report it: {type(error).__name__}: {error} ({where})")
 
 
 def name_of(handler: EventHandler) -> str:

@@ -57,7 +57,7 @@ class EventStream:
         try:
             self._is_pipe = self.path.exists() and stat.S_ISFIFO(self.path.stat().st_mode)
             if not self._is_pipe:
-                mode = os.O_APPEND if campaign.resumed else os.O_TRUNC
+                mode = os.O_APPEND | (0 if campaign.resumed else os.O_TRUNC)  # append: others may write to it, too
                 self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | mode, 0o644)
         except OSError as error:
             raise self._error(error) from error

@@ -154,12 +154,16 @@ class TestCutOff:
         assert MUTANT in (tmp_path / "out" / "triage.json").read_text()
 
     def test_one_campaign_in_a_folder(self, environment: dict[str, str], tmp_path: Path, hybridfuzz: Cli) -> None:
-        with start(environment, tmp_path, "--time", "60s", "-o", "out") as process:
+        """A second one, which is refused, emptied the event file of the first."""
+        with start(environment, tmp_path, "--time", "60s", "-o", "out", "--events", "events") as process:
             wait_for(process, "fuzzing hybrid")
-            second = hybridfuzz(*NIGHT, "--traces", "1", "-o", "out")
+            before = (tmp_path / "events").read_bytes()
+            second = hybridfuzz(*NIGHT, "--traces", "1", "-o", "out", "--events", "events", "--fresh", "--seed", "2")
             process.kill()
         assert second.status == 2
         assert "another campaign is at work in out" in second.error
+        assert before.startswith(b'{"event":')
+        assert (tmp_path / "events").read_bytes().startswith(before)
 
 
 class TestHypothesis(TestCutOff):

@@ -5,6 +5,7 @@ from hybridfuzz.harness.events import Summary
 from hybridfuzz.harness.workers.losses import Counts
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 
 def summary(progress: Progress) -> Summary:
@@ -23,7 +24,8 @@ def test_ranges_are_the_set(numbers: list[int]) -> None:
         ranges.add(number)
     assert [place for start, end in ranges.ranges() for place in range(start, end)] == sorted(numbers)
     assert all(end < start for (_, end), (start, _) in zip(ranges.ranges(), ranges.ranges()[1:], strict=False))
-    assert ranges.gaps_from(0) == [place for place in range(max(numbers, default=0)) if place not in numbers]
+    gaps = [place for gap in ranges.gaps_from(0) for place in gap]
+    assert gaps == [place for place in range(max(numbers, default=0)) if place not in numbers]
     while first in numbers:
         first += 1
     assert ranges.pop_from(0) == first
@@ -47,3 +49,24 @@ def test_ranges_are_continued_from() -> None:
     assert (again.done, again.beyond.ranges()) == (1, [(2, 4), (6, 7)])
     allotted = [again.allot(9, 8) for _ in range(4)]
     assert [list(each) for each in allotted] == [[1], [4, 5], [7], []]
+
+
+def test_a_long_gap_takes_no_memory() -> None:
+    """A state file of a few bytes made a list of 300 million numbers: 4 GB, then a MemoryError."""
+    state = structs.replace(summary(Progress()), beyond=[(300_000_000, 300_000_001)])
+    progress = Progress(state)
+    assert [progress.allot(4, None), progress.allot(4, None)] == [range(4), range(4, 8)]
+    progress.give_back([2, 3])
+    assert [progress.allot(4, None), progress.allot(4, None)] == [range(2, 4), range(8, 12)]
+
+
+@given(st.sets(st.integers(0, 40)), st.lists(st.integers(1, 9), min_size=50, max_size=50))
+def test_all_that_is_missing_is_allotted_once(numbers: set[int], sizes: list[int]) -> None:
+    counted = Progress()
+    counted.count_many(counts(*sorted(numbers)))
+    progress, allotted = Progress(summary(counted)), list[int]()
+    for size in sizes:
+        batch = progress.allot(size, 45)
+        assert len(batch) <= size
+        allotted += batch
+    assert allotted == [number for number in range(45) if number not in numbers]

@@ -12,12 +12,12 @@ import pytest
 from cli_process import MUTANT, Cli
 from hybridfuzz.harness.campaign.trace_counts import Progress
 from hybridfuzz.harness.cluster.merge import merge_folders
-from hybridfuzz.harness.events import Finding, Summary
+from hybridfuzz.harness.events import Finding, KnownBug, Summary
 from hybridfuzz.harness.findings.triage import load_bug_history
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.harness.units import Shard, shard
-from hybridfuzz.targets.base.trace import Step
+from hybridfuzz.targets.base.trace import Step, TraceError
 from msgspec import structs
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "1", "--reduce", "1s", "--no-canary", "--json"]
@@ -195,3 +195,99 @@ def test_findings_are_grouped_by_cause(tmp_path: Path) -> None:
         "S3-x.2": (4, {"M2-z": 2, "S3-x": 2}, 2),
         "M1-y": (4, {"M1-y": 4}, 2),
     }
+
+
+class TestFilesOfOthers:
+    """A merge removes what an earlier one wrote, and nothing else."""
+
+    def test_findings_that_no_merge_has_listed(self, tmp_path: Path) -> None:
+        """All files in DIR/findings were removed, although nothing had ever been merged into DIR."""
+        one = part(tmp_path / "1", 1, {"S3-x": ("S3-x", None)})
+        notes = tmp_path / "all" / "findings" / "my-notes.md"
+        notes.parent.mkdir(parents=True)
+        notes.write_text("mine")
+        with pytest.raises(TraceError, match="all/findings: there are files that no merge has listed; move them away"):
+            merge_folders([one], tmp_path / "all", (), "now")
+        assert [path.name for path in (tmp_path / "all").rglob("*")] == ["findings", "my-notes.md"]
+
+    def test_files_beside_those_of_an_earlier_merge(self, tmp_path: Path) -> None:
+        out = tmp_path / "all"
+        one = part(tmp_path / "1", 1, {"S3-x": ("S3-x", evidence("a")), "M1-y": ("M1-y", None)})
+        merge_folders([one], out, (), "now")
+        copy = next((out / "parts").iterdir())
+        for folder in (out, copy):
+            (folder / "findings" / "my-notes.txt").write_text("mine")
+        further = part(tmp_path / "2", 1, {"S3-x": ("S3-x", None)})
+        state = json.loads((further / "campaign.json").read_text())
+        (further / "campaign.json").write_text(json.dumps({**state, "traces": 99}))
+        merge_folders([further], out, (), "now")
+        for folder in (out, copy):
+            kept = {path.name for path in (folder / "findings").iterdir()}
+            assert {"my-notes.txt", "S3-x.json"} <= kept
+            assert not kept & {"M1-y.json", "M1-y.txt", "S3-x.evidence"}, "of the earlier state of that campaign"
+
+
+def change(folder: Path, **fields: object) -> Path:
+    """Replace fields in the state of a campaign."""
+    file = folder / "campaign.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+    return folder
+
+
+def test_long_names_are_folders_of_their_own(tmp_path: Path) -> None:
+    """Seeds of a target with a long path had one folder: extending the result lost a campaign."""
+    target = f"vllm@/{'p' * 128}"
+    campaigns = [change(part(tmp_path / str(seed), seed, {}), target=target) for seed in (1, 2, 3)]
+    merge_folders(campaigns[:2], tmp_path / "all", (), "now")
+    merged = merge_folders(campaigns[2:], tmp_path / "all", (), "now")
+    assert merged.summary.traces == 30
+    assert len(list((tmp_path / "all" / "parts").iterdir())) == 3
+
+
+def test_what_every_campaign_knew_is_known(tmp_path: Path) -> None:
+    """A bug that goes by its condition became new: merge has no engine to learn the condition from."""
+    several = []
+    for seed, reasons in ((1, ("#1", "#1")), (2, ("#1", ""))):
+        one = part(tmp_path / str(seed), seed, {"S3-x": ("S3-x", None), "M1-y": ("M1-y", None)})
+        findings = json.loads((one / "campaign.json").read_text())["findings"]
+        found = [{**finding, "known": reason} for finding, reason in zip(findings, reasons, strict=True)]
+        several.append(change(one, findings=found))
+    for order in itertools.permutations(several):
+        merged = merge_folders(order, tmp_path / order[0].name / "all", (), "now")
+        assert {one.name: one.known for one in merged.summary.findings} == {"S3-x": "#1", "M1-y": ""}
+
+
+def test_verdicts_on_known_bugs_are_kept(tmp_path: Path) -> None:
+    """An outdated entry (exit status 3) was no longer one after a merge."""
+    bugs = [
+        [KnownBug("a", "#1", "still there", covered=2), KnownBug("b", "#2", "still there", covered=1, warning="w")],
+        [KnownBug("a", "#1", "fixed upstream", "gone", covered=3), KnownBug("b", "#2", covered=1, warning="w")],
+        [],
+    ]
+    several = [
+        change(part(tmp_path / str(seed), seed, {}), known_bugs=msgspec.to_builtins(listed))
+        for seed, listed in enumerate(bugs)
+    ]
+    for order in itertools.permutations(several):
+        merged = merge_folders(order, tmp_path / "all", (), "now").summary
+        assert list(merged.known_bugs) == [
+            KnownBug("a", "#1", "fixed upstream", "gone", covered=5),
+            KnownBug("b", "#2", "still there", covered=2, warning="w"),
+        ]
+        assert [bug.name for bug in merged.outdated] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "parts, words",
+    [(None, "parts: cannot be read: No such file"), ([], "parts: it is empty"), (["x"], "parts/x: not the campaign")],
+)
+def test_a_merged_folder_without_its_parts(tmp_path: Path, parts: list[str] | None, words: str) -> None:
+    """A state that claims to be merged is refused in one line, also one whose parts are merged themselves."""
+    merged = change(part(tmp_path / "1", 1, {}), merged=["hybrid#1"])
+    if parts is not None:
+        (merged / "parts").mkdir()
+    for name in parts or ():
+        (merged / "parts" / name).symlink_to(merged)
+    with pytest.raises(TraceError, match=words):
+        merge_folders([merged], tmp_path / "all", (), "now")
+    assert not (tmp_path / "all").exists()

@@ -78,12 +78,22 @@ def test_fuzz_refuses(hybridfuzz: Cli, arguments: list[str], words: list[str]) -
         "--jobs=1.5",
         "--traces=2.5",
         "--steps=1.2345k",
+        f"--seed={1 << 64}",  # the state would have a number that no reader takes
+        f"--seed={-(1 << 63) - 1}",
+        f"--seed={'9' * 5_000}",
     ],
 )
 def test_usage(hybridfuzz: Cli, bad: str) -> None:
     ran = hybridfuzz("fuzz", bad)
     assert ran.status == 2
     assert "error: argument" in ran.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("seed", [(1 << 64) - 1, -(1 << 63)])
+def test_the_largest_and_the_smallest_seed(hybridfuzz: Cli, seed: int) -> None:
+    ran = hybridfuzz("fuzz", "--traces", "1", "--jobs", "1", "--no-canary", f"--seed={seed}", "-o", "out")
+    assert ran.status in (0, 3), ran.err
+    assert hybridfuzz("report", "out").status == 0
 
 
 @pytest.mark.parametrize(

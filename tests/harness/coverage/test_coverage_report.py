@@ -94,6 +94,19 @@ def test_lcov_and_json_and_html_agree(tmp_path: Path) -> None:
     assert "toy: lines that 3 traces reached" in page
 
 
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    """The folder may come from somebody else: links there were written through."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    written = [tmp_path / "coverage" / name for name in ("coverage.json", "coverage.lcov", "html/index.html")]
+    for path in written:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(victim)
+    reported(tmp_path, numbers(*REACHED))
+    assert victim.read_text() == "mine"
+    assert not any(path.is_symlink() for path in written)
+
+
 def test_the_terminal_names_functions_that_never_ran(tmp_path: Path) -> None:
     text = "\n".join(str(part) for part in report_text(reported(tmp_path, numbers(*REACHED), f"{MODULE}::gone")))
     assert "total" in text

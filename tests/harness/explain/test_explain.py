@@ -1,11 +1,12 @@
 """An explanation names the rule, tells the history of the block, and where expected and observed diverge."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 from cli_process import Cli
-from hybridfuzz.harness.explain.explain import FIRST_SHOWN, LAST_SHOWN, contract, explain
+from hybridfuzz.harness.explain.explain import FIRST_SHOWN, LAST_SHOWN, contract, explain, subject_blocks
 from hybridfuzz.harness.explain.history import History, Mark, Moment, RequestStep
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.explain.terminal import finding_text
@@ -14,6 +15,7 @@ from hybridfuzz.harness.oracles import ORACLES
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.registry import load_factory
+from msgspec import structs
 from support import CLEAN, drawn
 
 CORPUS = Path(__file__).parents[3] / "corpus"
@@ -139,3 +141,29 @@ def test_findings_are_explained(hybridfuzz: Cli, tmp_path: Path) -> None:
     for text in (tmp_path / "out" / "findings").glob("*.txt"):
         assert "What must hold: M4" in text.read_text()
         assert text.with_suffix(".history").exists()
+
+
+def test_a_number_with_thousands_of_digits_is_no_block() -> None:
+    """A history may be a stranger's: int() raises ValueError for such text."""
+    assert LIVED.violation
+    violation = structs.replace(LIVED.violation, expected=f"block {'9' * 5_000}")
+    assert subject_blocks(structs.replace(LIVED, violation=violation), violation) == [7]
+
+
+def test_a_long_wait_is_explained_in_one_pass() -> None:
+    """For each idle step all marks were counted again: half a megabyte of history took seconds."""
+    long = 20_000
+    violation = Violation("M8", "stall", "M8: r1 waits", "", "", 6, 2, "step", "r1")
+    history = structs.replace(
+        LIVED,
+        moments=tuple(Moment(each, "step", "step", (each,), ("r1",), 3) for each in range(long)),
+        marks=tuple(Mark(each, each, 7, "alloc" if each % 2 else "release", "r1") for each in range(long)),
+        request_steps=(),
+        violation=violation,
+        wanted="",
+    )
+    began = time.process_time()
+    explanation = explain(history)
+    assert time.process_time() - began < 10
+    assert explanation
+    assert any("Step 19999: nothing is scheduled; r1 waits" in sentence for sentence in explanation.story)

@@ -230,3 +230,27 @@ def test_further_traces_are_read_back_and_cannot_name_other_files(tmp_path: Path
     )
     with pytest.raises(TraceError, match="is not a trace in findings/"):
         read_state(tmp_path)
+
+
+@pytest.mark.parametrize("inner", ["findings", "parts/one"])
+def test_a_folder_is_not_made_through_a_link(tmp_path: Path, inner: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / inner.partition("/")[0]).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(module.OutputError, match="is a symbolic link"):
+        module.make_folder(tmp_path / "out", inner)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize(
+    "done, beyond",
+    [(0, [[5, 5]]), (0, [[7, 5]]), (0, [[2, 5], [4, 9]]), (0, [[6, 9], [2, 5]]), (3, [[2, 5]]), (-1, []), (9**19, [])],
+)
+def test_counted_traces_that_no_campaign_writes(tmp_path: Path, done: int, beyond: list[list[int]]) -> None:
+    FindingStore(tmp_path, "hybrid").save_state(summary())
+    state = json.loads((tmp_path / "campaign.json").read_text())
+    (tmp_path / "campaign.json").write_text(json.dumps({**state, "done": 1, "beyond": [[2, 5], [6, 9]]}))
+    assert read_state(tmp_path)
+    (tmp_path / "campaign.json").write_text(json.dumps({**state, "done": done, "beyond": beyond}))
+    with pytest.raises(TraceError, match=r"campaign\.json: (done, )?beyond: .*; move it away"):
+        read_state(tmp_path)

@@ -111,6 +111,15 @@ def test_the_history_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "signature", ["M2-*", "M2*", "[M]2-?tep-*", "CRASH-*", "C*H-open-*", "DETERMINISM", "S3-[!a]*"]
+)
+def test_a_pattern_of_one_oracle(tmp_path: Path, signature: str) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(f"[[known]]\nsignature='{signature}'\nreason='y'")
+    assert load_known(file)[0].signatures == (signature,)
+
+
+@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("[[known]]\nsignature = 3\nreason = 'x'", "str"),
@@ -122,6 +131,15 @@ def test_the_history_is_kept(tmp_path: Path) -> None:
         ("[[known]]\nsignature='?*'\nreason='y'", "covers every bug"),
         ("[[known]]\nsignature=''\nreason='y'", "covers every bug"),
         ("[[known]]\nsignature='x'\nreason='y'\ntarget=''", "target is empty"),
+        (
+            "[[known]]\nsignature='[A-Z]*'\nreason='y'",
+            r"entry 1: signature '\[A-Z\]\*' covers bugs of ADAPTER, CRASH, ",
+        ),
+        ("[[known]]\nsignature='?[0-9A-Z]*'\nreason='y'", "covers bugs of ADAPTER"),
+        ("[[known]]\nsignature='[!a]*'\nreason='y'", "covers bugs of ADAPTER"),
+        ("[[known]]\nsignature=['M2-*', '*-step-*']\nreason='y'", "covers bugs of ADAPTER"),
+        ("[[known]]\nsignature='[*M][]1-9]-*'\nreason='y'", "covers bugs of M1, M2, M3, M4, ..."),
+        ("[[known]]\nsignature='M[12]-step-x'\nreason='y'", "covers bugs of M1, M2; write one for each oracle"),
         (f"[[known]]\nsignature='{'x' * 600}'\nreason='y'", "longer than 500"),
         ("x = " + "[" * 5_000, "recursion|nest|depth"),
         ("x = 1" + "0" * 10_000, "digits|known"),

@@ -69,11 +69,28 @@ def test_an_output_that_cannot_start_ends_the_command_before_any_work() -> None:
     assert (first.calls, last.calls) == (["start", "shutdown"], [])
 
 
-def test_an_error_of_this_project_is_not_swallowed_and_the_others_are_shut_down() -> None:
+@pytest.mark.parametrize("at", ["handle_event", "shutdown"])
+def test_an_internal_error_of_a_handler_costs_that_handler_alone_and_is_said(at: str) -> None:
+    """A stranger's history file made the report raise: the campaign's exit status was 4, and --json had no line."""
+    other = Recording()
+    run(other, Recording(at, ZeroDivisionError("division by zero")))
+    [warning] = [event for event in other.calls if isinstance(event, Notice)]
+    said = "Recording ended early: internal error, please report it: ZeroDivisionError: division by zero"
+    assert warning.text.startswith(f"{said} (test_handler.py:")
+    assert [call for call in other.calls if call != warning] == ["start", *EVENTS, "shutdown"]
+
+
+@pytest.mark.parametrize("at", ["handle_event", "shutdown"])
+def test_an_internal_error_of_the_one_that_prints_warnings_is_raised(at: str) -> None:
     other = Recording()
     with pytest.raises(ZeroDivisionError):
-        run(Recording("handle_event", ZeroDivisionError()), other)
-    assert other.calls == ["start", "shutdown"]
+        run(Recording(at, ZeroDivisionError()), other)
+    assert other.calls[-1] == "shutdown"
+
+
+def test_an_internal_error_at_the_start_is_not_taken_for_one_of_the_user() -> None:
+    with pytest.raises(ZeroDivisionError):
+        Dispatcher([Recording("start", ZeroDivisionError())]).start(INFO)
 
 
 class Point:

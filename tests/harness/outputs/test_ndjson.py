@@ -32,6 +32,17 @@ def test_a_file(tmp_path: Path) -> None:
         assert [json.loads(line)["text"] for line in lines] == ["ä"] * count
 
 
+def test_a_file_that_another_process_empties(tmp_path: Path) -> None:
+    """Writing went on at the old place, behind as many NUL bytes."""
+    stream = EventStream(tmp_path / "events")
+    stream.start(INFO)
+    stream.handle_event(Notice("before"))
+    os.truncate(tmp_path / "events", 0)
+    stream.handle_event(Notice("after"))
+    stream.shutdown()
+    assert [json.loads(line)["text"] for line in (tmp_path / "events").read_text().splitlines()] == ["after"]
+
+
 def test_without_a_reader_events_wait_for_one(fifo: Path) -> None:
     stream = EventStream(fifo)
     stream.start(INFO)
