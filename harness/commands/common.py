@@ -134,12 +134,25 @@ def trace_files(paths: list[str]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            files += sorted(file for file in path.rglob("*.json") if file.name not in NO_TRACES)
+            files += sorted(file for file in path.rglob("*.json") if not _is_kept_beside(file, path))
         else:
             files.append(path)
     if not files:
         raise TraceError(f"no trace (*.json) in {', '.join(paths)}")
     return files
+
+
+def _is_kept_beside(file: Path, root: Path) -> bool:
+    """Return True if a file below `root` is what a campaign keeps beside its traces: its state, measured lines, or the
+    campaigns that it was merged from, whose traces it has."""
+    from ..cluster.merge import PARTS_FOLDER
+    from ..coverage.reached_lines import COVERAGE_FOLDER
+    from ..findings.store import STATE_FILE
+
+    if file.name in NO_TRACES:
+        return True
+    inside = (root / part for part in file.relative_to(root).parents if part.name in (COVERAGE_FOLDER, PARTS_FOLDER))
+    return any((folder.parent / STATE_FILE).exists() for folder in inside)
 
 
 def output_folder(name: str) -> Path:

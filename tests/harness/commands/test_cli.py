@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cli_process import Cli
 from hybridfuzz.harness import units
+from hybridfuzz.harness.commands.common import trace_files
 from hybridfuzz.harness.traces.files import load_trace
 
 MUTANT = "hybrid:null-as-state-slot"
@@ -86,6 +87,19 @@ def test_a_refused_trace_is_named_and_the_others_run(hybridfuzz: Cli, tmp_path: 
     assert "2 traces on hybrid: 0 failed, 1 clean, 1 refused" in ran.err
     assert ["refused" in result for result in ran.json["results"]] == [True, False]
     assert str(foreign) in hybridfuzz("replay", foreign).error
+
+
+def test_what_a_campaign_keeps_beside_its_traces_is_not_replayed(tmp_path: Path) -> None:
+    """Lines that were measured, and the parts of a merged campaign; folders of other origin may have these names."""
+    for name in ("campaign.json", "coverage/coverage.json", "findings/a.json", "parts/one/findings/a.json"):
+        for folder in ("out", "mine/coverage", "mine/parts"):
+            if folder == "out" or name == "findings/a.json":
+                file = tmp_path / folder / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
+    found = [str(file.relative_to(tmp_path)) for file in trace_files([str(tmp_path)])]
+    assert found == ["mine/coverage/findings/a.json", "mine/parts/findings/a.json", "out/findings/a.json"]
+    assert trace_files([str(tmp_path / "out/parts")]) == [tmp_path / "out/parts/one/findings/a.json"]
 
 
 def test_targets(hybridfuzz: Cli) -> None:
