@@ -182,6 +182,22 @@ def test_nothing_to_reduce(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert "runs clean on hybrid" in ran.error
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "fix.patch: cannot be read: No such file"), (b"\xff\xfe--- a/x.py\n", "patch fix.patch: ")],
+)
+def test_a_patch_that_cannot_be_used_is_named_before_an_environment_is_made(
+    hybridfuzz: Cli, tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    trace = min((Path(__file__).parents[3] / "corpus" / "vllm").glob("*.json"))
+    if content:
+        (tmp_path / "fix.patch").write_bytes(content)
+    ran = hybridfuzz("confirm", trace, "--target", "vllm@0.33.0", "--device", "cuda", "--patch", "fix.patch")
+    assert ran.status == 2, ran
+    assert words in ran.error
+    assert not (tmp_path / "cache").exists()
+
+
 def test_full_disk(hybridfuzz: Cli) -> None:
     """Files may only grow to a few bytes: the finding cannot be saved, so the line says how to get
     it back.
