@@ -81,6 +81,15 @@ class Refusing(Fake):
         raise TargetError("this engine needs a licence: ask for one")
 
 
+class Late(Fake):
+    """Raises as RAISES does, but refuses pools of an odd size, which only shows when it is opened."""
+
+    def open(self, config: Config) -> Target:
+        if config.num_blocks % 2:
+            raise TargetError("pools of an odd size need a licence")
+        return super().open(config)
+
+
 def segfault() -> None:
     os.write(1, b"about to fall over\n")
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -209,3 +218,5 @@ RIGHTS = Fake(report_rights)
 NO_FACTORY = 7
 SOMETIMES_HANGS = SometimesHangs()
 REFUSING = Refusing(lambda: None)
+LATE = Late(raise_error)
+LATE_CLEAN = Late(lambda: None)

@@ -96,7 +96,8 @@ class Campaign:
         """Yield all events.
 
         Raises OutputError, TargetError, TraceError or InternalError after the last event; findings are on disk by
-        then. Raises OutputError before the first event if another campaign is at work in the folder.
+        then, and where there are new ones a TargetError is only a warning. Raises OutputError before the first event if
+        another campaign is at work in the folder.
         """
         with exclusive(self.settings.out):
             yield from self._run()
@@ -107,9 +108,15 @@ class Campaign:
             yield from self._run_traces()
             state.reason = state.reason or "traces"
             if state.reason not in ("interrupted", "error"):
+                state.check_refusals()
                 yield from self._retest()
         except Exception as raised:
             state.reason, error = "error", raised
+        if warning := state.refused():
+            yield Notice(warning)
+        if isinstance(error, TargetError) and state.summary().new_findings:
+            yield Notice(f"the campaign ended early: {error}")
+            error = None  # the findings count more: a target may not start again after the crash that was found
         summary = state.summary()
         if state.began:  # else the folder still holds what an earlier campaign left
             try:

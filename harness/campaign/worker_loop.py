@@ -145,10 +145,10 @@ class WorkerLoop:
         """Continue a reduction that was cut off."""
         try:
             trace = load_trace(finding.trace)
-        except TraceError as error:
-            self._state.emit(Notice(str(error)))
+            violation = self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
+        except TraceError as error:  # the target may have changed since then
+            self._state.emit(Notice(f"{finding.id} is not reduced: {error}"))
             return
-        violation = self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
         if violation and violation.signature == finding.signature:
             self._investigate(Claim(finding, None), violation, trace)
 
@@ -175,7 +175,12 @@ class WorkerLoop:
 
         assert isinstance(self.worker, HypothesisWorker)
         for trace in self.worker.kept():
-            if violation := self.worker.run(trace).violation:
+            try:
+                violation = self.worker.run(trace).violation
+            except TraceError as error:  # the target has changed since then
+                self._state.emit(Notice(f"a trace of Hypothesis's database: {error}"))
+                continue
+            if violation:
                 self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
 
     def _take(self, ran: Ran) -> None:

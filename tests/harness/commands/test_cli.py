@@ -7,7 +7,8 @@ import pytest
 from cli_process import Cli
 from hybridfuzz.harness import units
 from hybridfuzz.harness.commands.common import trace_files
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.traces.files import encode_trace, load_trace
+from support import arrive, make_trace
 
 MUTANT = "hybrid:null-as-state-slot"
 SMALL = ["fuzz", "--seed", "7", "--traces", "12", "--no-canary", "--json"]
@@ -87,6 +88,18 @@ def test_a_refused_trace_is_named_and_the_others_run(hybridfuzz: Cli, tmp_path: 
     assert "2 traces on hybrid: 0 failed, 1 clean, 1 refused" in ran.err
     assert ["refused" in result for result in ran.json["results"]] == [True, False]
     assert str(foreign) in hybridfuzz("replay", foreign).error
+
+
+def test_a_trace_that_is_refused_when_it_is_opened_does_not_stop_the_others(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """The failure of another one was lost from --json, and the status was 2."""
+    for name, blocks in (("a", 60), ("b", 61), ("c", 60)):
+        (tmp_path / f"{name}.json").write_bytes(encode_trace(make_trace(arrive("r0", 3, new=9), num_blocks=blocks)))
+    target = ("--target", "python:fake_targets:LATE")
+    ran = hybridfuzz("replay", "a.json", "b.json", "c.json", *target, "--json")
+    assert ran.status == 1, ran
+    assert [bool(result["signature"]) for result in ran.json["results"]] == [True, False, True]
+    assert ran.json["results"][1]["refused"] == "pools of an odd size need a licence"
+    assert hybridfuzz("replay", "b.json", *target).error.endswith("b.json: pools of an odd size need a licence")
 
 
 def test_what_a_campaign_keeps_beside_its_traces_is_not_replayed(tmp_path: Path) -> None:
