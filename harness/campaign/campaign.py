@@ -155,15 +155,23 @@ class Campaign:
                 thread.join()
 
     def _retest(self) -> Iterator[CampaignEvent]:
-        """Test bugs of earlier campaigns again. A target that cannot be started any more is only a warning here."""
-        bugs = unmet(self.settings.history, self._state.summary())
+        """Test bugs of earlier campaigns again; what fails in another way is a finding of this one. A target that
+        cannot be started any more is only a warning here."""
+        state = self._state
+        bugs = unmet(self.settings.history, state.summary())
         if not bugs:
             return
         try:
             with self._retest_worker as worker:
-                yield from retest(bugs, worker)
+                loop = WorkerLoop(0, state, worker, Schedule(state, []))
+                for rerun in retest(bugs, worker):
+                    yield rerun.event
+                    for violation in rerun.others:
+                        loop.look_into(violation, rerun.trace)
+                        while not state.events.empty():
+                            yield self._checked(state.events.get())
         except Stopped:
-            self._state.reason = "interrupted"
+            state.reason = "interrupted"
         except TargetError as error:
             yield Notice(f"earlier bugs were not tested again: {error}")
 
@@ -191,11 +199,7 @@ class Campaign:
                 if not alive:
                     return
             else:
-                if isinstance(event, Exception):
-                    raise event
-                if isinstance(event, Found | Improved):
-                    self._publish()
-                yield event
+                yield self._checked(event)
             now = time.monotonic()
             if state.left() == 0:
                 self.stop("time")
@@ -208,6 +212,14 @@ class Campaign:
                 saved = now
                 state.save()
                 self._publish()
+
+    def _checked(self, event: CampaignEvent | Exception) -> CampaignEvent:
+        """Return an event, files of findings being published before it; raise an error of a worker."""
+        if isinstance(event, Exception):
+            raise event
+        if isinstance(event, Found | Improved):
+            self._publish()
+        return event
 
     def _halt(self, *, everything: bool) -> None:
         self._state.stopping.set()

@@ -167,7 +167,7 @@ class WorkerLoop:
         if outcome.violation is None:
             state.keep(trace, outcome.reached, path)
         else:
-            self._look_into(state.claim(outcome.violation, trace, CORPUS_INDEX), outcome.violation, trace)
+            self.look_into(outcome.violation, trace)
 
     def run_kept(self) -> None:
         """Run the traces of Hypothesis's database, which are not counted, either."""
@@ -181,7 +181,11 @@ class WorkerLoop:
                 self._state.emit(Notice(f"a trace of Hypothesis's database: {error}"))
                 continue
             if violation:
-                self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
+                self.look_into(violation, trace)
+
+    def look_into(self, violation: Violation, trace: Trace) -> None:
+        """Make a failure of a trace that is not counted a finding, or a part of one, and investigate it."""
+        self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
 
     def _take(self, ran: Ran) -> None:
         """Count a trace, and look into its violation."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from ...targets.base.trace import TraceError
+from ...targets.base.trace import Trace, TraceError
 from ..events import Retested, Summary
 from ..traces.files import load_trace
+from ..traces.violation import Violation
 from ..workers.protocol import Worker
 from .triage import Bug, BugHistory
 
@@ -21,7 +23,16 @@ def unmet(history: BugHistory, summary: Summary) -> list[Bug]:
     return [bug for bug in bugs if bug.state != "fixed" and Path(bug.trace).exists()]
 
 
-def retest(bugs: list[Bug], worker: Worker) -> Iterator[Retested]:
+class Rerun(NamedTuple):
+    """A bug whose trace ran again. `others` are its failures that have another signature, one of each: they may be
+    another symptom of the bug, or a bug of their own."""
+
+    event: Retested
+    trace: Trace
+    others: tuple[Violation, ...]
+
+
+def retest(bugs: list[Bug], worker: Worker) -> Iterator[Rerun]:
     """Run the trace of each bug `TRIES` times. Bugs whose traces this version of the target refuses are left out.
 
     Raises what a worker raises, Stopped included.
@@ -30,8 +41,8 @@ def retest(bugs: list[Bug], worker: Worker) -> Iterator[Retested]:
     for bug in bugs:
         try:
             trace = load_trace(bug.trace)
-            violations = [worker.run(trace).violation for _ in range(TRIES)]
+            violations = [one for _ in range(TRIES) if (one := worker.run(trace).violation)]
         except TraceError:
             continue
-        shown = sum(one is not None and one.signature == bug.signature for one in violations)
-        yield Retested(bug.target, bug.id, shown, TRIES)
+        others = {one.signature: one for one in violations if one.signature != bug.signature}
+        yield Rerun(Retested(bug.target, bug.id, len(violations), TRIES), trace, tuple(others.values()))
