@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..events import Retested, Summary
 from ..traces.files import load_trace
@@ -39,10 +40,22 @@ def retest(bugs: list[Bug], worker: Worker) -> Iterator[Rerun]:
     """
     worker.start()
     for bug in bugs:
+        outcomes: list[Violation | None] = []
         try:
             trace = load_trace(bug.trace)
-            violations = [one for _ in range(TRIES) if (one := worker.run(trace).violation)]
+            while len(outcomes) < TRIES:
+                outcomes.append(worker.run(trace).violation)
         except TraceError:
             continue
-        others = {one.signature: one for one in violations if one.signature != bug.signature}
-        yield Rerun(Retested(bug.target, bug.id, len(violations), TRIES), trace, tuple(others.values()))
+        except TargetError:  # it does not start again after a crash, which counts
+            if any(outcomes):
+                yield _rerun(bug, trace, outcomes)
+            raise
+        yield _rerun(bug, trace, outcomes)
+
+
+def _rerun(bug: Bug, trace: Trace, outcomes: Sequence[Violation | None]) -> Rerun:
+    failures = [one for one in outcomes if one]
+    others = {one.signature: one for one in failures if one.signature != bug.signature}
+    event = Retested(bug.target, bug.id, len(failures), len(outcomes))
+    return Rerun(event, trace, tuple(others.values()))

@@ -23,6 +23,7 @@ from hybridfuzz.harness.findings.triage import (
 from hybridfuzz.harness.traces.files import save_trace
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import Trace, TraceError
 from msgspec import structs
 from support import arrive, make_trace
@@ -212,7 +213,9 @@ class Answers:
         pass
 
     def run(self, trace: Trace) -> Outcome:
-        field = next(self.left)
+        field = next(self.left, None)
+        if field is None:
+            raise TargetError("it does not start")
         return Outcome(Violation("S3", field, "") if field else None, 1, 1, {}, {}, 0)
 
 
@@ -235,3 +238,13 @@ def test_every_run_of_an_old_trace_counts(
     assert (rerun.event.shown, rerun.event.tried) == (shown, 3)
     assert rerun.event.fixed == (not any(fields))
     assert tuple(one.signature for one in rerun.others) == others
+
+
+def test_a_crash_after_which_nothing_starts_counts(tmp_path: Path) -> None:
+    save_trace(make_trace(arrive("r0", 3)), tmp_path / "trace.json")
+    old = structs.replace(finding("S3-x"), trace=str(tmp_path / "trace.json"))
+    reruns = retest([*merge({}, summary(old), [], "1").values()], Answers("y"))  # type: ignore[arg-type]
+    rerun = next(reruns)
+    assert (rerun.event.shown, rerun.event.tried, len(rerun.others)) == (1, 1, 1)
+    with pytest.raises(TargetError, match="does not start"):
+        next(reruns)
