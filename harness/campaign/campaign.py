@@ -70,7 +70,9 @@ class Campaign:
         self._state = CampaignState(settings)
         self._traces = self._hypothesis_traces() if settings.source == "hypothesis" else None
         self._loops: list[WorkerLoop] = []
-        self._canary_run = CanaryRun(settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds))
+        self._canary_run = CanaryRun(
+            settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds), settings.memory_limit
+        )
         unpatched = settings.fixes.unpatched if settings.fixes else settings.launch
         self._known_worker = WorkerClient(settings.target, unpatched, settings.trace_seconds, settings.memory_limit)
         self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
@@ -167,9 +169,11 @@ class Campaign:
                 for rerun in retest(bugs, worker):
                     yield rerun.event
                     for violation in rerun.others:
-                        loop.look_into(violation, rerun.trace)
-                        while not state.events.empty():
-                            yield self._checked(state.events.get())
+                        try:
+                            loop.look_into(violation, rerun.trace)
+                        finally:  # what is found is reported, also if the target does not start again
+                            while not state.events.empty():
+                                yield self._checked(state.events.get())
         except Stopped:
             state.reason = "interrupted"
         except TargetError as error:

@@ -111,10 +111,10 @@ def attempt(options: argparse.Namespace, trace: Trace, release: str) -> Outcome:
     """Run the trace on one release, in a worker of its own."""
     from ...targets.base.registry import prepare
     from ..workers.client import WorkerClient
-    from .common import progress_line
+    from .common import memory_limit, progress_line
 
     spec = f"{options.target}@{release}"
-    with WorkerClient(spec, prepare(spec, progress_line), options.timeout, options.memory) as worker:
+    with WorkerClient(spec, prepare(spec, progress_line), options.timeout, memory_limit(options)) as worker:
         worker.start()
         return worker.run(trace)
 

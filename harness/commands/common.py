@@ -11,7 +11,7 @@ import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
@@ -81,13 +81,10 @@ def open_worker(options: argparse.Namespace) -> WorkerClient:
 
 
 def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:
-    """Bytes for each worker: as asked for, or so many that all together leave a fifth of the machine alone."""
-    if options.memory is not None:
-        return int(options.memory)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # no control group, or one without a limit ("max")
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return memory * 4 // 5 // workers
+    """Bytes for each worker: as asked for, or its share of the machine."""
+    from ..workers.process import memory_share
+
+    return memory_share(workers) if options.memory is None else int(options.memory)
 
 
 def launch_target(target: str) -> Launch:

@@ -49,7 +49,7 @@ from .messages import (
     Supported,
     Supports,
 )
-from .process import Lost, Process
+from .process import Lost, Process, memory_share
 
 Kind = TypeVar("Kind", bound=Reply)
 START_SECONDS = 600.0
@@ -85,13 +85,14 @@ class WorkerClient:
     """Runs traces on one target, also if it crashes or hangs. Use as a context manager, from one thread.
 
     Only `stop` may be called from another thread: it kills the process, and the waiting call raises Stopped.
+    `memory_limit` is in bytes, 0 for none; by default it is that of a worker which has the machine for itself.
     """
 
-    def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int = 0) -> None:
+    def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int | None = None) -> None:
         self.spec = spec
         self.launch = launch
         self.trace_seconds = trace_seconds
-        self.memory_limit = memory_limit
+        self.memory_limit = memory_share() if memory_limit is None else memory_limit
         self._process: Process | None = None
         self._stopped = Event()
         self._has_started = False
