@@ -135,6 +135,10 @@ def raise_error() -> None:
     raise IndexError("block 7 of 5")
 
 
+def raise_in_generator() -> None:
+    sum({}[number] for number in (1,))
+
+
 def raise_invalid() -> None:
     raise RuntimeError("\ud800 \x1b[31m\nsecond line")
 
@@ -208,6 +212,7 @@ NONSENSE = Fake(talk_nonsense)
 HUNGRY = Fake(eat_memory)
 LEAKING = Fake(leak_memory)
 RAISES = Fake(raise_error)
+GENEXPR = Fake(raise_in_generator)
 FICKLE = Fickle()
 INVALID = Fake(raise_invalid)
 LONG = Fake(raise_long)
