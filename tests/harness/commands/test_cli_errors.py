@@ -52,7 +52,7 @@ MUTANT = "hybrid:null-as-state-slot"
         (["--against", "hybrid", "--junit", "x.xml", "--jobs", "2"], ["it has no --jobs, --junit"]),
         (["--against", "hybrid", "--seed", "1", "--shard", "1/2"], ["it has no --shard"]),
         (["--against", "hybrid", "--cluster", "local:2", "--fixes", "builtin"], ["it has no --fixes, --cluster"]),
-        (["--against", "python:fake_targets:REFUSING", "--steps", "10k"], ["needs a licence", "in a row refused"]),
+        (["--against", "python:fake_targets:REFUSING"], ["needs a licence", "1 trace drawn, all refused"]),
         (["--against", "hybrid", "--config", "num_bloks=20"], ["did you mean num_blocks?"]),
         (["--source", "hypothesis", "--config", "num_blocks=2"], ["num_blocks=2 cannot hold"]),
         (["--source", "hypothesis", "--against", "hybrid"], ["--source hypothesis", "it has no --against"]),
