@@ -98,6 +98,7 @@ def failing_forms(
     has the right sizes already, or if that target cannot run here."""
     from ...targets.base.protocol import TargetError
     from ...targets.base.trace import TraceError
+    from ..lockstep.engines import RefusedError
     from .common import open_worker
 
     if forms == [trace]:
@@ -115,7 +116,7 @@ def failing_forms(
                     failing.append(form)
                 if len(failing) == options.forms:
                     break
-    except TargetError as error:
+    except (TargetError, RefusedError) as error:
         line(f"the scaled forms are not checked on a CPU: {error}")
         return forms[: options.forms]
     line(f"{wanted.signature}: {len(failing) or 'none'} of the scaled forms tried fail like the trace")
