@@ -147,6 +147,8 @@ class Summary(Struct, frozen=True):
     merged                            names of the campaigns that were merged; empty for a campaign that ran
     known_bugs                        the entries of known.toml for this target
     lines                             lines of the engine's cache modules that were reached, None if not recorded
+    refused                           how many of `traces` did not run, as the target refused their configuration when
+                                      it was opened
     """
 
     target: str
@@ -172,6 +174,7 @@ class Summary(Struct, frozen=True):
     merged: Sequence[str] = ()
     known_bugs: Sequence[KnownBug] = ()
     lines: int | None = None
+    refused: int = 0
 
     @property
     def outdated(self) -> Sequence[KnownBug]:

@@ -62,9 +62,11 @@ def overview(summary: Summary) -> Section:
     for key, value in summary.overrides.items():
         again += ["--config", f"{key}={value}"]
     lost = f"{plural(summary.lost_workers, 'worker')} lost, and it did not show again." if summary.lost_workers else ""
+    refused = f"{plural(summary.refused, 'trace')} did not run: the target refused them." if summary.refused else ""
     content = join(
         tag("div", *cards, class_="tiles"),
         tag("p", lost) if lost else None,
+        tag("p", refused, class_="warn") if refused else None,
         tag("p", "The same traces again:", class_="dim"),
         tag("code", shlex.join(again), class_="command"),
     )

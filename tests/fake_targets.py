@@ -81,6 +81,15 @@ class Refusing(Fake):
         raise TargetError("this engine needs a licence: ask for one")
 
 
+class Late(Fake):
+    """Raises as RAISES does, but refuses pools of an odd size, which only shows when it is opened."""
+
+    def open(self, config: Config) -> Target:
+        if config.num_blocks % 2:
+            raise TargetError("pools of an odd size need a licence")
+        return super().open(config)
+
+
 def segfault() -> None:
     os.write(1, b"about to fall over\n")
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -124,6 +133,10 @@ def leak_memory() -> None:
 
 def raise_error() -> None:
     raise IndexError("block 7 of 5")
+
+
+def raise_in_generator() -> None:
+    sum({}[number] for number in (1,))
 
 
 def raise_invalid() -> None:
@@ -199,6 +212,7 @@ NONSENSE = Fake(talk_nonsense)
 HUNGRY = Fake(eat_memory)
 LEAKING = Fake(leak_memory)
 RAISES = Fake(raise_error)
+GENEXPR = Fake(raise_in_generator)
 FICKLE = Fickle()
 INVALID = Fake(raise_invalid)
 LONG = Fake(raise_long)
@@ -209,3 +223,5 @@ RIGHTS = Fake(report_rights)
 NO_FACTORY = 7
 SOMETIMES_HANGS = SometimesHangs()
 REFUSING = Refusing(lambda: None)
+LATE = Late(raise_error)
+LATE_CLEAN = Late(lambda: None)

@@ -6,6 +6,7 @@ worker_loop   one thread for each worker: takes traces, runs them, looks into wh
 schedule      hands out the work that is left
 nodes         totals of each node of a cluster
 trace_counts  which traces are counted
+refusals      traces that the target refused when it was opened
 resume        whether a folder holds a campaign to continue
 corpus        traces that reach rare states, kept for the next campaign
 confirm       runs a new finding again, reduces and explains it

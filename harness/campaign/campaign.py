@@ -69,7 +69,9 @@ class Campaign:
         self._state = CampaignState(settings)
         self._traces = self._hypothesis_traces() if settings.source == "hypothesis" else None
         self._loops: list[WorkerLoop] = []
-        self._canary_run = CanaryRun(settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds))
+        self._canary_run = CanaryRun(
+            settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds), settings.memory_limit
+        )
         unpatched = settings.fixes.unpatched if settings.fixes else settings.launch
         self._known_worker = WorkerClient(settings.target, unpatched, settings.trace_seconds, settings.memory_limit)
         self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
@@ -96,16 +98,22 @@ class Campaign:
 
         The caller keeps other campaigns out of the folder (`resume.exclusive`), from before the settings are made of
         what is in it. Raises OutputError, TargetError, TraceError or InternalError after the last event; findings are
-        on disk by then.
+        on disk by then, and where there are new ones a TargetError is only a warning.
         """
         state, error = self._state, None
         try:
             yield from self._run_traces()
             state.reason = state.reason or "traces"
             if state.reason not in ("interrupted", "error"):
+                state.check_refusals()
                 yield from self._retest()
         except Exception as raised:
             state.reason, error = "error", raised
+        if warning := state.refused():
+            yield Notice(warning)
+        if isinstance(error, TargetError) and state.summary().new_findings:
+            yield Notice(f"the campaign ended early: {error}")
+            error = None  # the findings count more: a target may not start again after the crash that was found
         summary = state.summary()
         if state.began:  # else the folder still holds what an earlier campaign left
             try:
@@ -144,15 +152,25 @@ class Campaign:
                 thread.join()
 
     def _retest(self) -> Iterator[CampaignEvent]:
-        """Test bugs of earlier campaigns again. A target that cannot be started any more is only a warning here."""
-        bugs = unmet(self.settings.history, self._state.summary())
+        """Test bugs of earlier campaigns again; what fails in another way is a finding of this one. A target that
+        cannot be started any more is only a warning here."""
+        state = self._state
+        bugs = unmet(self.settings.history, state.summary())
         if not bugs:
             return
         try:
             with self._retest_worker as worker:
-                yield from retest(bugs, worker)
+                loop = WorkerLoop(0, state, worker, Schedule(state, []))
+                for rerun in retest(bugs, worker):
+                    yield rerun.event
+                    for violation in rerun.others:
+                        try:
+                            loop.look_into(violation, rerun.trace)
+                        finally:  # what is found is reported, also if the target does not start again
+                            while not state.events.empty():
+                                yield self._checked(state.events.get())
         except Stopped:
-            self._state.reason = "interrupted"
+            state.reason = "interrupted"
         except TargetError as error:
             yield Notice(f"earlier bugs were not tested again: {error}")
 
@@ -180,11 +198,7 @@ class Campaign:
                 if not alive:
                     return
             else:
-                if isinstance(event, Exception):
-                    raise event
-                if isinstance(event, Found | Improved):
-                    self._publish()
-                yield event
+                yield self._checked(event)
             now = time.monotonic()
             if state.left() == 0:
                 self.stop("time")
@@ -197,6 +211,14 @@ class Campaign:
                 saved = now
                 state.save()
                 self._publish()
+
+    def _checked(self, event: CampaignEvent | Exception) -> CampaignEvent:
+        """Return an event, files of findings being published before it; raise an error of a worker."""
+        if isinstance(event, Exception):
+            raise event
+        if isinstance(event, Found | Improved):
+            self._publish()
+        return event
 
     def _halt(self, *, everything: bool) -> None:
         self._state.stopping.set()

@@ -51,6 +51,7 @@ from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
 from .corpus import CampaignCorpus
 from .nodes import NodeTotals
+from .refusals import Refusals
 from .trace_counts import Progress
 
 SORT_SHARE = 0.3
@@ -137,6 +138,7 @@ class CampaignState:
         self.canary: Canary | None = None
         self.nodes = NodeTotals(settings.earlier)
         self._progress = Progress(settings.earlier, settings.shard)
+        self._refusals = Refusals(settings.earlier.refused if settings.earlier else 0)
         self._lines = (
             ReachedLines(settings.out, settings.target, settings.launch.version, settings.seed)
             if settings.modules
@@ -224,6 +226,7 @@ class CampaignState:
             shard.of,
             self.avoid,
             settings.modules,
+            takes_refusals=True,
         )
 
     def has_traces(self) -> bool:
@@ -239,6 +242,7 @@ class CampaignState:
     def add(self, counts: Counts, node: str) -> None:
         """Count traces of which only totals are reported."""
         with self.lock:
+            self._refusals.ran()
             self._progress.count_many(counts)
             self.nodes.count(node, len(counts.indexes), counts.steps, counts.lost)
             for signature, times in counts.repeats.items():
@@ -249,6 +253,7 @@ class CampaignState:
         its signature is new, else, unsorted, for the finding of its signature.
 
         A loss of the worker that did not happen again is a finding, too, but one that cannot be reduced.
+        Raises TargetError if the target seems to refuse every trace now.
         """
         violation, trace = ran.outcome.violation, ran.trace
         with self.lock:
@@ -261,11 +266,29 @@ class CampaignState:
             self._progress.count(ran)
             self._record(ran)
             self.nodes.count(node, 1, ran.outcome.steps, bool(ran.lost))
-            if trace and not violation:
-                self._keep(trace, ran.outcome.reached, None)
+            if ran.outcome.refused:
+                self._refuse(ran)
+            else:
+                self._refusals.ran()
+                if trace and not violation:
+                    self._keep(trace, ran.outcome.reached, None)
             if isinstance(taken, Claim) or isinstance(loss, Claim):
                 self.save_locked()
         return taken
+
+    def _refuse(self, ran: Ran) -> None:
+        if warning := self._refusals.add(ran.index, ran.outcome.refused):
+            self.emit(Notice(warning))
+        self._refusals.check(self.capabilities)
+
+    def check_refusals(self) -> None:
+        """Raise TargetError if the target refused every trace of the campaign and nothing was found."""
+        if not self.store.findings:
+            self._refusals.check_all(self._progress.traces)
+
+    def refused(self) -> str:
+        """Return a warning about the traces that the target refused, "" if there are none."""
+        return self._refusals.total(self._progress.traces)
 
     def _record(self, ran: Ran) -> None:
         """Take the lines that a trace reached."""
@@ -408,4 +431,5 @@ class CampaignState:
             nodes=self.nodes.totals(),
             known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
             lines=self._lines.total if self._lines else None,
+            refused=self._refusals.count,
         )

@@ -145,10 +145,10 @@ class WorkerLoop:
         """Continue a reduction that was cut off."""
         try:
             trace = load_trace(finding.trace)
-        except TraceError as error:
-            self._state.emit(Notice(str(error)))
+            violation = self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
+        except TraceError as error:  # the target may have changed since then
+            self._state.emit(Notice(f"{finding.id} is not reduced: {error}"))
             return
-        violation = self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
         if violation and violation.signature == finding.signature:
             self._investigate(Claim(finding, None), violation, trace)
 
@@ -167,7 +167,7 @@ class WorkerLoop:
         if outcome.violation is None:
             state.keep(trace, outcome.reached, path)
         else:
-            self._look_into(state.claim(outcome.violation, trace, CORPUS_INDEX), outcome.violation, trace)
+            self.look_into(outcome.violation, trace)
 
     def run_kept(self) -> None:
         """Run the traces of Hypothesis's database, which are not counted, either."""
@@ -175,8 +175,17 @@ class WorkerLoop:
 
         assert isinstance(self.worker, HypothesisWorker)
         for trace in self.worker.kept():
-            if violation := self.worker.run(trace).violation:
-                self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
+            try:
+                violation = self.worker.run(trace).violation
+            except TraceError as error:  # the target has changed since then
+                self._state.emit(Notice(f"a trace of Hypothesis's database: {error}"))
+                continue
+            if violation:
+                self.look_into(violation, trace)
+
+    def look_into(self, violation: Violation, trace: Trace) -> None:
+        """Make a failure of a trace that is not counted a finding, or a part of one, and investigate it."""
+        self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
 
     def _take(self, ran: Ran) -> None:
         """Count a trace, and look into its violation."""

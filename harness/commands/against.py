@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from ..traces.violation import Violation
     from ..workers.client import WorkerClient
 
-REDUCE_SECONDS = 20.0
-ALONE = ("jobs", "known", "fresh", "events", "junit", "sarif")
+ALONE = ("jobs", "known", "fixes", "fresh", "shard", "cluster", "events", "junit", "sarif")
 """Options of `fuzz` that a comparison does not have."""
 
 
@@ -27,12 +26,11 @@ class Pair:
 
     def __init__(self, options: argparse.Namespace) -> None:
         from ..workers.client import WorkerClient
-        from .common import launch_target
+        from .common import launch_target, memory_limit
 
         self.names = (options.target, options.against)
-        self.workers = [
-            WorkerClient(name, launch_target(name), options.timeout, options.memory) for name in self.names
-        ]  # fmt: skip
+        memory = memory_limit(options, len(self.names))
+        self.workers = [WorkerClient(name, launch_target(name), options.timeout, memory) for name in self.names]
         self._stack = ExitStack()
 
     def __enter__(self) -> Pair:
@@ -71,7 +69,12 @@ class Pair:
 
 
 def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
-    """Replay files on both targets; exit status 1 if any trace differs or fails, else 2 if a file is no trace."""
+    """Replay files on both targets; exit status 1 if any trace differs or fails, else 2 if a file or trace is refused.
+
+    Raises TraceError or TargetError if the only trace is refused.
+    """
+    from ...targets.base.protocol import TargetError
+    from ...targets.base.trace import TraceError
     from ..exit_status import CLEAN, USAGE, VIOLATION
     from ..lockstep.ranks import on_ranks
     from ..units import plural
@@ -81,19 +84,26 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
     line = printer(options.json)
     read = read_all(files, line)
     results: list[dict[str, object]] = [unread(file, why) for file, why in read.items() if isinstance(why, str)]
-    refused = len(results)
-    if refused < len(read):
+    if len(results) < len(read):
         with Pair(options) as pair:
             for file, trace in read.items():
                 if isinstance(trace, str):
                     continue
-                violation = pair.run(on_ranks(trace, options.dp)).violation
+                try:
+                    violation = pair.run(on_ranks(trace, options.dp)).violation
+                except (TraceError, TargetError) as error:  # of the latter, one that does not start after a crash
+                    if len(read) == 1:
+                        raise TraceError(f"{file}: {error}") from None
+                    line(f"refused {file}: {error}")
+                    results.append(unread(file, str(error)))
+                    continue
                 line(
                     f"{'DIFFERS' if violation else 'alike  '} {file}"
                     + (f"\n        {violation.message}" if violation else "")
                 )
                 results.append({"trace": str(file), "signature": violation.signature if violation else None})
     failed = sum(result["signature"] is not None for result in results)
+    refused = sum("refused" in result for result in results)
     end = f", {refused} refused" if refused else ""
     line(f"{plural(len(results), 'trace')} on {options.target} and {options.against}: {failed} differ or fail{end}")
     if options.json:
@@ -103,9 +113,15 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
 
 
 def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object]) -> int:
-    """Draw traces for the first target until a limit is met; each difference is reduced and saved once."""
-    from ..exit_status import CLEAN, VIOLATION
-    from ..findings.store import make_folder
+    """Draw traces for the first target until a limit is met; each difference is reduced and saved once.
+
+    A trace that one of the two refuses is counted; raises TargetError if all of them are.
+    """
+    from ...targets.base.protocol import TargetError
+    from ...targets.base.trace import TraceError
+    from ..campaign.refusals import Refusals
+    from ..exit_status import CLEAN, INTERRUPTED, VIOLATION
+    from ..findings.store import file_name, make_folder
     from ..generate.overrides import check_overrides
     from ..units import plural
     from ..workers.client import Stopped
@@ -117,7 +133,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
     make_folder(out)
     line, found, reason = printer(options.json), dict[str, Path](), "limit"
     steps = index = 0
-    pair = Pair(options)
+    pair, refusals = Pair(options), Refusals()
     with ending_on_signals(pair), pair:
         check_overrides(overrides, pair.ready.capabilities)
         line(f"comparing {' and '.join(pair.names)}, seed {seed}; findings to {out}")
@@ -125,21 +141,39 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
         try:
             while not _over(options, index, steps, seconds - (time.monotonic() - start)):
                 trace = pair.first.draw(seed, index, overrides)
-                outcome = pair.run(trace)
-                index, steps = index + 1, steps + outcome.steps
+                index += 1
+                try:
+                    outcome = pair.run(trace)
+                except TraceError as error:
+                    if warning := refusals.add(index - 1, str(error)):
+                        line(f"warning: {warning}")
+                    refusals.check(pair.ready.capabilities)
+                    continue
+                refusals.ran()
+                steps += outcome.steps
                 violation = outcome.violation
                 if violation and violation.signature not in found:
-                    found[violation.signature] = out / f"{violation.signature}.json"
-                    reduce(pair, trace, violation, found[violation.signature], line)
+                    found[violation.signature] = out / f"{file_name(violation.signature)}.json"
+                    reduce(pair, trace, violation, found[violation.signature], options.reduce, line)
         except Stopped:
             reason = "interrupted"
+        except TargetError as error:  # one that does not start after a crash: the crash counts more
+            if not found:
+                raise
+            reason = "error"
+            line(f"warning: the comparison ended early: {error}")
+    if reason != "interrupted":
+        refusals.check_all(index)
+    if warning := refusals.total(index):
+        line(f"warning: {warning}")
     end = ", interrupted" if reason == "interrupted" else ""
     ran = f"{plural(index, 'trace')}, {plural(steps, 'step')} on {' and '.join(pair.names)}"
     line(f"{ran}: {plural(len(found), 'kind')} of difference{end}")
     if options.json:
         findings = [{"signature": signature, "trace": str(path)} for signature, path in found.items()]
-        print_json({"exit_reason": reason, "seed": seed, "traces": index, "steps": steps, "findings": findings})
-    return VIOLATION if found else CLEAN
+        totals = {"seed": seed, "traces": index, "refused": refusals.count, "steps": steps}
+        print_json({"exit_reason": reason, **totals, "findings": findings})
+    return VIOLATION if found else INTERRUPTED if reason == "interrupted" else CLEAN
 
 
 def check(options: argparse.Namespace) -> None:
@@ -159,7 +193,9 @@ def _over(options: argparse.Namespace, traces: int, steps: int, left: float) -> 
     )
 
 
-def reduce(pair: Pair, trace: Trace, violation: Violation, path: Path, line: Callable[[str], None]) -> None:
+def reduce(
+    pair: Pair, trace: Trace, violation: Violation, path: Path, seconds: float, line: Callable[[str], None]
+) -> None:
     """Save the trace of a difference at once, then each smaller trace that shows it."""
     from ..findings.store import OutputError
     from ..traces.files import save_trace
@@ -172,6 +208,6 @@ def reduce(pair: Pair, trace: Trace, violation: Violation, path: Path, line: Cal
             raise OutputError(f"cannot write {path}: {error.strerror}") from error
 
     save(trace)
-    best = reduce_trace(trace, violation.signature, pair.run, seconds=REDUCE_SECONDS, on_better=save)
+    best = reduce_trace(trace, violation.signature, pair.run, seconds=seconds, on_better=save)
     final = pair.run(best).violation
     line(f"{violation.signature}: {len(best.events)} events, {path}\n  {(final or violation).message}")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--signature",
         metavar="S",
-        help="failure to look for (default: from the file name or the first failing release)",
+        help="failure to look for (default: the finding's, or that of the first release tried that fails)",
     )
     parser.add_argument("--all", action="store_true", help="try every release, not only those that are needed")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
@@ -52,14 +50,13 @@ def run(options: argparse.Namespace) -> int:
 
     trace, line = load_trace(options.trace), printer(options.json)
     releases = releases_of(options)
-    ran = functools.cache(lambda release: attempt(options, trace, release))
     first, named = named_by(Path(options.trace))
-    signature = options.signature or named
-    if not signature:
-        first, signature = first_failure(releases, ran)
+    signature = options.signature or named or signature_of_finding(Path(options.trace))
     line(f"looking for {signature or 'any failure'} in {', '.join(releases)}")
     tried: dict[str, Tried] = {}
-    for one in bisect(releases, signature, ran, first=first, everything=options.all):
+    for one in bisect(
+        releases, signature, lambda release: attempt(options, trace, release), first=first, everything=options.all
+    ):
         tried[one.release] = one
         line(f"{one.release:12} {one.state:15} {one.seconds:6.1f} s  {one.detail[:160]}")
     found = changes(releases, tried)
@@ -67,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
         line(sentence)
     decisive = [release for release in releases if release in tried and tried[release].state in ("bad", "good")]
     if options.json:
+        signature = next((one.signature for one in tried.values() if one.state == "bad"), signature)
         results = {"signature": signature, "tried": list(tried.values()), "changes": found}
         print_json({"exit_reason": "done" if decisive else "undecided", **msgspec.to_builtins(results)})
     if not decisive:
@@ -92,33 +90,31 @@ def releases_of(options: argparse.Namespace) -> list[str]:
 
 def named_by(path: Path) -> tuple[str, str]:
     """Return the release and the signature in the name of a file of a corpus, RELEASE--CAUSE--SIGNATURE.json or
-    CAUSE--SIGNATURE.json; "" for what the name does not hold."""
+    CAUSE--SIGNATURE.json; "" for what the name does not hold. The name of a finding is no signature: it may be cut, or
+    have a number."""
     *before, last = path.stem.split("--")
-    return before[0] if len(before) > 1 else "", last if _SIGNATURE.fullmatch(last) else ""
+    return before[0] if len(before) > 1 else "", last if before and _SIGNATURE.fullmatch(last) else ""
 
 
-def first_failure(releases: list[str], ran: Callable[[str], Outcome]) -> tuple[str, str]:
-    """Return the first release that fails and its signature, "" if none does."""
-    from ...targets.base.protocol import TargetError
-    from ...targets.base.trace import TraceError
+def signature_of_finding(path: Path) -> str:
+    """Return the signature of the finding whose shortest trace this is, as the state of its campaign has it; "" if
+    there is none. Raises TraceError for a state that cannot be used."""
+    from ..findings.store import FINDINGS_FOLDER, read_state
 
-    for release in releases:
-        try:
-            if violation := ran(release).violation:
-                return release, violation.signature
-        except (TargetError, TraceError):
-            continue
-    return "", ""
+    folder = path.absolute().parent
+    state = read_state(folder.parent) if folder.name == FINDINGS_FOLDER else None
+    findings = state.findings if state else ()
+    return next((one.signature for one in findings if Path(one.trace).name == path.name), "")
 
 
 def attempt(options: argparse.Namespace, trace: Trace, release: str) -> Outcome:
     """Run the trace on one release, in a worker of its own."""
     from ...targets.base.registry import prepare
     from ..workers.client import WorkerClient
-    from .common import progress_line
+    from .common import memory_limit, progress_line
 
     spec = f"{options.target}@{release}"
-    with WorkerClient(spec, prepare(spec, progress_line), options.timeout, options.memory) as worker:
+    with WorkerClient(spec, prepare(spec, progress_line), options.timeout, memory_limit(options)) as worker:
         worker.start()
         return worker.run(trace)
 

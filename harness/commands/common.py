@@ -11,7 +11,7 @@ import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
@@ -81,13 +81,10 @@ def open_worker(options: argparse.Namespace) -> WorkerClient:
 
 
 def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:
-    """Bytes for each worker: as asked for, or so many that all together leave a fifth of the machine alone."""
-    if options.memory is not None:
-        return int(options.memory)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # no control group, or one without a limit ("max")
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return memory * 4 // 5 // workers
+    """Bytes for each worker: as asked for, or its share of the machine."""
+    from ..workers.process import memory_share
+
+    return memory_share(workers) if options.memory is None else int(options.memory)
 
 
 def launch_target(target: str) -> Launch:
@@ -134,12 +131,25 @@ def trace_files(paths: list[str]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            files += sorted(file for file in path.rglob("*.json") if file.name not in NO_TRACES)
+            files += sorted(file for file in path.rglob("*.json") if not _is_kept_beside(file, path))
         else:
             files.append(path)
     if not files:
         raise TraceError(f"no trace (*.json) in {', '.join(paths)}")
     return files
+
+
+def _is_kept_beside(file: Path, root: Path) -> bool:
+    """Return True if a file below `root` is what a campaign keeps beside its traces: its state, measured lines, or the
+    campaigns that it was merged from, whose traces it has."""
+    from ..cluster.merge import PARTS_FOLDER
+    from ..coverage.reached_lines import COVERAGE_FOLDER
+    from ..findings.store import STATE_FILE
+
+    if file.name in NO_TRACES:
+        return True
+    inside = (root / part for part in file.relative_to(root).parents if part.name in (COVERAGE_FOLDER, PARTS_FOLDER))
+    return any((folder.parent / STATE_FILE).exists() for folder in inside)
 
 
 def output_folder(name: str) -> Path:

@@ -46,11 +46,11 @@ def run(options: argparse.Namespace) -> int:
     import msgspec
 
     from ...targets.base.overlay import patched
-    from ...targets.base.patches import parse_patch
+    from ...targets.base.patches import PATCH_BYTES_MAX, parse_patch
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import confirmation, parse
     from ..exit_status import CLEAN, USAGE, VIOLATION
-    from ..traces.files import load_trace
+    from ..traces.files import load_trace, read_regular
     from .common import launch_target, print_json, printer
 
     line = printer(options.json)
@@ -58,8 +58,10 @@ def run(options: argparse.Namespace) -> int:
     engine = confirmation(spec)
     if not device:
         raise TargetError(f"target {spec!r}: name a device with --device")
+    texts = [read_regular(path, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace") for path in options.patch]
+    patches = [parse_patch(text, path.name) for text, path in zip(texts, options.patch, strict=True)]
     launch = launch_target(spec)
-    fixed = patched(launch, [parse_patch(path.read_text(encoding="utf-8"), path.name) for path in options.patch])
+    fixed = patched(launch, patches)
     on_cpu = argparse.Namespace(**{**vars(options), "target": spec.removesuffix(f"@{device}")})
     forms = failing_forms(on_cpu, list(engine.forms(trace)), trace, line)
     choices = engine.choices(trace)
@@ -96,6 +98,7 @@ def failing_forms(
     has the right sizes already, or if that target cannot run here."""
     from ...targets.base.protocol import TargetError
     from ...targets.base.trace import TraceError
+    from ..lockstep.engines import RefusedError
     from .common import open_worker
 
     if forms == [trace]:
@@ -113,7 +116,7 @@ def failing_forms(
                     failing.append(form)
                 if len(failing) == options.forms:
                     break
-    except TargetError as error:
+    except (TargetError, RefusedError) as error:
         line(f"the scaled forms are not checked on a CPU: {error}")
         return forms[: options.forms]
     line(f"{wanted.signature}: {len(failing) or 'none'} of the scaled forms tried fail like the trace")

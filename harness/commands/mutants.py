@@ -20,7 +20,7 @@ workload or oracles, keep matrix.json of one run and pass it to the next one
 with --compare. Numbers of traces are exact; CPU seconds depend on the machine.
 DIR/traces gets the shortest trace of each mutant and signature.
 Exit status: 0 all found with every seed, 1 some not, 2 usage or environment,
-4 internal error.
+4 internal error, 5 interrupted.
 example: hybridfuzz mutants --seeds 5 --time 60s --compare before.json
 """
 DOCUMENT = Path("docs/reference/detection.md")
@@ -257,9 +257,12 @@ def verdict(result: Mapping[str, Any], out: Path) -> Iterator[str]:
 
 
 def status(result: Mapping[str, Any]) -> int:
-    """Return the exit status; errors of hybridfuzz count most."""
-    from ..exit_status import CLEAN, INTERNAL, VIOLATION
+    """Return the exit status; errors of hybridfuzz count most, and a mutant that was missed more than an interruption:
+    runs that were interrupted miss nothing."""
+    from ..exit_status import CLEAN, INTERNAL, INTERRUPTED, VIOLATION
 
     if result["errors"]:
         return INTERNAL
-    return VIOLATION if result["not_found"] else CLEAN
+    if any(row["found"] < row["runs"] for row in result["mutants"]):
+        return VIOLATION
+    return INTERRUPTED if result["exit_reason"] == "interrupted" else CLEAN

@@ -33,15 +33,19 @@ def run(options: argparse.Namespace) -> int:
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import engines
     from ..exit_status import CLEAN
+    from ..findings.store import OutputError
 
     name, folder = options.name, options.out / options.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise TargetError(f"new-target {name!r}: the name must be a Python identifier in lower case")
     if name in engines():
         raise TargetError(f"new-target {name!r}: hybridfuzz has a target of this name")
-    if folder.exists():
-        raise TargetError(f"new-target {name!r}: {folder} exists already")
-    write(name, folder)
+    try:
+        if folder.exists():
+            raise TargetError(f"new-target {name!r}: {folder} exists already")
+        write(name, folder)
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another folder with -o") from error
     target = f"python:{name}.factory:FACTORY"
     print(f"wrote {folder}; it runs clean as it is:")
     where = "" if options.out == Path() else f"cd {options.out} && "

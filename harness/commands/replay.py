@@ -79,8 +79,10 @@ def run(options: argparse.Namespace) -> int:
 def replayed(
     worker: WorkerClient, file: Path, read: Trace, options: argparse.Namespace, *, alone: bool
 ) -> dict[str, object]:
-    """Run one trace, print its result and return it. Raises TraceError if the only one is refused."""
+    """Run one trace, print its result and return it. Raises TraceError or TargetError if the only one is refused."""
+    from ...targets.base.protocol import TargetError
     from ...targets.base.trace import TraceError
+    from ..lockstep.engines import RefusedError
     from ..lockstep.ranks import on_ranks
     from ..units import plural
     from ..workers.messages import Ported
@@ -94,8 +96,9 @@ def replayed(
         if ported.changes:
             line("\n        ".join([f"ported  {file}", *ported.changes]))
         outcome = worker.run(trace, twice=True)
-    except TraceError as error:
-        cure = "" if options.port else "; --port changes what it must and runs the rest"
+    except (TraceError, TargetError) as error:  # of the latter, one that does not start again after a crash
+        portable = not options.port and not isinstance(error, RefusedError | TargetError)
+        cure = "; --port changes what it must and runs the rest" if portable else ""
         if alone:
             raise TraceError(f"{file}: {error}{cure}") from None
         line(f"refused {file}: {error}{cure}")
@@ -114,16 +117,23 @@ def replayed(
 
 
 def show_why(worker: WorkerClient, trace: Trace, violation: Violation, on_stderr: bool) -> dict[str, object] | None:
-    """Run the trace again, record its blocks and print an explanation. Return None if it does not fail again."""
+    """Run the trace again, record its blocks and print an explanation. Return None if it does not fail again, or cannot
+    run again."""
     import msgspec
 
+    from ...targets.base.protocol import TargetError
+    from ...targets.base.trace import TraceError
     from ..explain.explain import explain
     from ..explain.terminal import show_history
     from ..outputs.console import Terminal
 
-    history = worker.explain(trace)[1]
-    explanation = explain(history)
     console = Terminal(stderr=on_stderr)
+    try:
+        history = worker.explain(trace)[1]
+    except (TargetError, TraceError) as error:  # it does not start again after a crash
+        console.print(f"no explanation: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        return None
+    explanation = explain(history)
     if explanation is None or history.violation is None or history.violation.signature != violation.signature:
         console.print("no explanation: the failure did not show when the trace ran again", style="yellow")
         return None

@@ -51,8 +51,11 @@ def share(seconds: float | None) -> float:
 class CanaryRun:
     """Runs the canaries of one campaign, one after the other. `stop` may be called from any thread."""
 
-    def __init__(self, launch: Launch, seed: int, overrides: Overrides, seconds: float) -> None:
+    def __init__(
+        self, launch: Launch, seed: int, overrides: Overrides, seconds: float, memory_limit: int | None = None
+    ) -> None:
         self._launch = launch
+        self._memory_limit = memory_limit
         self._seed = seed
         self._overrides = overrides
         self._seconds = seconds
@@ -82,7 +85,7 @@ class CanaryRun:
     def _detections(self, specs: Sequence[str]) -> Iterator[Detection]:
         for spec in specs:
             slug = spec.rpartition(":")[2]
-            with WorkerClient(spec, self._launch) as worker:
+            with WorkerClient(spec, self._launch, memory_limit=self._memory_limit) as worker:
                 self._worker = worker
                 if self._stopped:
                     raise Stopped

@@ -24,6 +24,7 @@ from ..findings.store import OutputError, file_name
 from ..traces.files import save_trace
 from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.messages import Overrides
+from ..workers.process import memory_share
 from .statistics import Detection
 from .trial import Trial, run_trial
 
@@ -132,7 +133,8 @@ class Matrix:
     def _run_trial(self, mutant: str, seed: int) -> Detection:
         settings = self.settings
         asked = Trial(mutant, seed, settings.seconds, settings.overrides, settings.reduce_seconds)
-        with WorkerClient(f"{settings.target}:{mutant}", settings.launch, settings.trace_seconds) as worker:
+        spec, share = f"{settings.target}:{mutant}", memory_share(settings.jobs)
+        with WorkerClient(spec, settings.launch, settings.trace_seconds, share) as worker:
             self._workers.add(worker)
             try:
                 if self._stop.is_set():

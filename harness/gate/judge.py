@@ -18,7 +18,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ...targets.base.protocol import Capabilities
+from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import parse
 from ...targets.base.trace import Trace, TraceError, check_config
 from ..campaign.confirm import Confirmation
@@ -36,6 +36,7 @@ from ..traces.outcome import Outcome
 from ..traces.violation import Violation
 from ..workers.client import WorkerClient
 from ..workers.messages import Fuzz
+from ..workers.process import memory_share
 from .settings import PACKAGED_CORPUS, GateSettings
 
 OVERTIME = 5
@@ -47,23 +48,30 @@ TRACE_SECONDS = 60.0
 
 
 class ItemVerdict(Struct, frozen=True):
-    """The verdict on one trace, and the text that pytest shows."""
+    """The verdict on one trace, and the text that pytest shows. `warning` is for the summary."""
 
     state: Literal["clean", "failed", "known", "skipped"]
     text: str = ""
     outcome: Outcome | None = None
+    warning: str = ""
 
 
 class Judge:
-    """One target with known bugs fixed. Methods raise TargetError or InternalError."""
+    """One target with known bugs fixed. Methods raise TargetError or InternalError.
 
-    def __init__(self, settings: GateSettings, seed: int, fixes: Fixes, known: Sequence[Known]) -> None:
+    There are `processes` judges on this machine, each with a worker, and one more for known bugs.
+    """
+
+    def __init__(
+        self, settings: GateSettings, seed: int, fixes: Fixes, known: Sequence[Known], processes: int = 1
+    ) -> None:
         self.settings = settings
         self.seed = seed
         self._known = known
         self._known_causes: dict[str, FindingEvidence] | None = None
         self._fixes = fixes
-        self._worker = WorkerClient(settings.target, fixes.launch, TRACE_SECONDS)
+        self._memory = memory_share(2 * processes)
+        self._worker = WorkerClient(settings.target, fixes.launch, TRACE_SECONDS, self._memory)
         self._unpatched: WorkerClient | None = None
         self._store: FindingStore | None = None
         self._searched = 0.0
@@ -112,7 +120,8 @@ class Judge:
     def check_known(self, entry: Known) -> ItemVerdict:
         """Run the traces of a known bug on the unpatched target: an outdated entry fails."""
         if entry.traces and self._unpatched is None:
-            self._unpatched = WorkerClient(self.settings.target, self._fixes.unpatched, TRACE_SECONDS)
+            unpatched = self._fixes.unpatched
+            self._unpatched = WorkerClient(self.settings.target, unpatched, TRACE_SECONDS, self._memory)
             self._unpatched.start()
         [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
         text = f"known bug {bug.name} ({bug.reason}): {bug.verdict}: {bug.detail}"
@@ -130,18 +139,18 @@ class Judge:
             [ran] = self._worker.fuzz(request)
         finally:
             self._searched += time.monotonic() - began
-        violation = ran.outcome.violation
+        violation = ran.outcome.violation or ran.flaky
         if violation is None:
-            return ItemVerdict("clean", outcome=ran.outcome)
+            return ItemVerdict("clean", outcome=ran.outcome, warning=ran.lost)
         assert ran.trace
         if reason := self._reason(violation, ran.trace):
             return ItemVerdict("known", f"{violation.signature}: {reason}", ran.outcome)
         try:
-            where, path, new = self._save(violation, index, ran.trace)
+            where, path, new = self._save(violation, index, ran.trace, flaky=ran.flaky is not None)
         except OutputError as error:
             lost = f"{violation.message}\n\nsignature  {violation.signature}\ntrace      {ran.trace.origin}\n\n{error}"
             return ItemVerdict("failed", lost, ran.outcome)
-        return self._failed(ran.outcome, violation, where, path, explained=new)
+        return self._failed(ran.outcome, violation, where, path, explained=new and ran.flaky is None)
 
     def _reason(self, violation: Violation, trace: Trace) -> str:
         """Return why a failure is a known bug, "" for a new one."""
@@ -159,23 +168,31 @@ class Judge:
         entry = matching(evidence, entries, self._known_causes) if evidence else None
         return entry.reason if entry else ""
 
-    def _save(self, violation: Violation, index: int, trace: Trace) -> tuple[str, Path, bool]:
-        """Save a failure and, if its signature is new in this process, reduce it.
+    def _save(self, violation: Violation, index: int, trace: Trace, *, flaky: bool) -> tuple[str, Path, bool]:
+        """Save a failure and, if its signature is new in this process, reduce it. A loss of the worker that did not
+        happen again (`flaky`) cannot be reduced.
 
         Returns a description of its origin, its file, and True if the signature is new.
         """
         store = self._store = self._store or FindingStore(self.settings.out, self.settings.target)
-        claimed = None if store.count(violation) else store.claim(violation, index, trace)
-        if claimed:
-            case = Confirmation(store, Lock(), self._worker, lambda record: None, REDUCE_SECONDS)
-            case.investigate(claimed[0].id, violation, trace, earlier=claimed[1])
-        finding = store.findings[violation.signature]
-        where = f"{len(trace.events)} events, {trace.origin}"
+        where, finding = f"{len(trace.events)} events, {trace.origin}", store.count(violation)
+        new = finding is None
+        if finding is None:
+            finding, earlier = store.claim(violation, index, trace)
+            if flaky:
+                store.settle(finding.id, reproduced=False, shown=0, tried=1)
+            else:
+                case = Confirmation(store, Lock(), self._worker, lambda record: None, REDUCE_SECONDS)
+                try:
+                    case.investigate(finding.id, violation, trace, earlier=earlier)
+                except TargetError as error:  # the target does not start again after its crash
+                    return f"{where}; it could not run again: {error}", Path(finding.trace), True
+            finding = store.findings[finding.id]
         if finding.reproduced:
-            where += f"; {'reduced to' if claimed else 'see the one reduced to'} {finding.events}"
+            where += f"; {'reduced to' if new else 'see the one reduced to'} {finding.events}"
         else:
             where += "; did not fail again when run alone"
-        return where, Path(finding.trace), bool(claimed)
+        return where, Path(finding.trace), new
 
     def _failed(
         self, outcome: Outcome, violation: Violation, where: str, path: Path, *, explained: bool
@@ -189,9 +206,15 @@ class Judge:
             f"replay     {replay_command(target, file)}",
             f"pass on    {shlex.join(['hybridfuzz', 'repro', file, '--target', target, '-o', 'repro'])}",
         ]
-        if explained and (text := finding_text(self._worker.explain(load_trace(path))[1])):
+        if explained and (text := self._explanation(path)):
             lines += ["", text]
         return ItemVerdict("failed", "\n".join(lines), outcome)
+
+    def _explanation(self, path: Path) -> str:
+        try:
+            return finding_text(self._worker.explain(load_trace(path))[1])
+        except TargetError as error:  # the target does not start again after its crash
+            return f"no explanation: {error}"
 
 
 def near(path: Path) -> str:

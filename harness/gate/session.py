@@ -52,11 +52,13 @@ class GateSession:
         except (SettingsError, TargetError, TraceError) as error:
             raise pytest.UsageError(f"hybridfuzz: {error}") from None
         self.acknowledged = acknowledged(self.settings.target, self.fixes)
-        self.judge = Judge(self.settings, self.seed, self.fixes, self.acknowledged)
+        processes = getattr(config, "workerinput", {}).get("workercount", 1)  # of xdist
+        self.judge = Judge(self.settings, self.seed, self.fixes, self.acknowledged, processes)
         self._states: Counter[str] = Counter()
         self._exercised: Counter[str] = Counter()
         self._reached: Counter[str] = Counter()
         self._steps = 0
+        self._warnings: list[str] = []
         self._only = self._take_arguments()
 
     def _seed(self) -> int:
@@ -125,6 +127,7 @@ class GateSession:
                 "steps": outcome.steps if outcome else 0,
                 "exercised": outcome.exercised if outcome else {},
                 "reached": outcome.reached if outcome else {},
+                "warning": item.verdict.warning,
             }
         return report
 
@@ -135,6 +138,8 @@ class GateSession:
             self._steps += counts["steps"]
             self._exercised.update(counts["exercised"])
             self._reached.update(counts["reached"])
+            if counts["warning"]:
+                self._warnings.append(f"{report.nodeid}: {counts['warning']}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print what ran, and which oracles and states were never reached."""
@@ -145,6 +150,8 @@ class GateSession:
         terminalreporter.write_line(f"{plural(self._states.total(), 'trace')} ({states}), {self._steps:,} steps")
         if self._states["stopped early"]:
             terminalreporter.write_line("stopped early: this machine is slow; reduce the budget")
+        for warning in self._warnings:
+            terminalreporter.write_line(f"warning: {warning}")
         if missing := self._never_met():
             shown = ", ".join(missing[:SHOWN_MAX]) + (", ..." if len(missing) > SHOWN_MAX else "")
             line = f"never reached, so nothing is known about them ({len(missing)}): {shown}"

@@ -2,6 +2,7 @@
 
 run               one trace on fresh targets
 lockstep          one target, one reference, all oracles
+engines           opens and closes the engines of a trace; what they raise there is a finding
 ranks             several engines as data-parallel ranks
 client_events     applies a trace's client events to the reference
 ledger_updates    applies the writes of a record to the reference

@@ -95,20 +95,27 @@ class Lockstep:
         context.event_index, context.event_kind = index, str(event.__struct_config__.tag)
         announce(event, context.reference, self.config, self._names)
         self.asleep = isinstance(event, Sleep) or (self.asleep and not isinstance(event, Wake))
+        self.violation = self._guarded(lambda: self._happen(event))
+        return self.violation
+
+    def _guarded(self, judge: Callable[[], Violation | None]) -> Violation | None:
+        """Return the violation that `judge` returns, or the one for what it raises."""
         try:
-            self.violation = self._happen(event)
+            return judge()
         except (TargetError, TraceError):
             raise
         except Exception as error:  # whatever a target raises is a finding, not the end of the campaign
-            self.violation = self._raised(error)
-        return self.violation
+            return self._raised(error)
 
     def _raised(self, error: Exception) -> Violation:
         who, _ = owner(error, self.engine)
         if who != "hybridfuzz":
             return crash_violation(self.context, error, self.engine)
         target, layout = unwrapped(self.target), self.context.layout
-        fault = fault_in_effect(self._effect, layout) or fault_in_view(target.view(), layout)
+        try:
+            fault = fault_in_effect(self._effect, layout) or fault_in_view(target.view(), layout)
+        except Exception as broken:  # an engine that reports nonsense may not have a view, either
+            return crash_violation(self.context, broken, self.engine)
         return record_violation(self.context, error, fault, type(target).__module__)
 
     def _happen(self, event: Event) -> Violation | None:
@@ -262,7 +269,7 @@ class Lockstep:
                 return self.violation
         # One more step lets the worker drop the rows of the requests that ended last.
         if self.apply(Step(), first_index) is None:
-            self.violation = self._first("on_idle", self.context.before)
+            self.violation = self._guarded(lambda: self._first("on_idle", self.context.before))
         return self.violation
 
     def _stuck(self, bound: int) -> Violation:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from msgspec import structs
 
@@ -21,6 +21,7 @@ from ...targets.base.trace import Arrive, Config, DummyRun, Event, Resume, Step,
 from ..generate.overrides import RANKS
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
+from .engines import Engines, on_rank
 from .lockstep import DRAIN_STEPS_PER_TOKEN, Lockstep, unobserved
 
 RANKS_MAX = 8
@@ -61,7 +62,7 @@ def home(name: str, ranks: int) -> int:
 class Ranks:
     """The ranks that this process holds, of `size` in all."""
 
-    def __init__(self, own: Mapping[int, Lockstep], size: int, vote: Vote = alone) -> None:
+    def __init__(self, own: dict[int, Lockstep], size: int, vote: Vote = alone) -> None:
         self.own = own
         self.size = size
         self.vote = vote
@@ -92,8 +93,7 @@ class Ranks:
 
     def _note(self, rank: int, violation: Violation | None) -> None:
         if violation:
-            text = violation.message.removeprefix(f"{violation.oracle}: ")
-            self.violation = structs.replace(violation, rank=rank, message=f"{violation.oracle}: rank {rank}: {text}")
+            self.violation = on_rank(rank, violation)
 
     def drain(self, first_index: int, most: int) -> None:
         """Step all ranks until none has work, at most `most` times; then drain each by itself."""
@@ -133,29 +133,32 @@ def run_ranks(
     on_event: Callable[[int], None] = unobserved,
 ) -> Outcome:
     """Run one checked trace on its number of ranks; `own` are those of this process (None: all)."""
+    engines = Engines(factory, trace.config)
+    return engines.run(lambda: _drive(engines, trace, own, vote, on_event))
+
+
+def _drive(
+    engines: Engines, trace: Trace, own: tuple[int, ...] | None, vote: Vote, on_event: Callable[[int], None]
+) -> Outcome:
     size = ranks_of(trace.config)
-    targets = {rank: factory.open(trace.config) for rank in (range(size) if own is None else own)}
-    try:
-        ranks = Ranks(
-            {
-                rank: Lockstep(target, trace.config, factory.capabilities.observes, factory.capabilities.engine)
-                for rank, target in targets.items()
-            },
-            size,
-            vote,
-        )
-        for index, event in enumerate(trace.events):
-            on_event(index)
-            ranks.apply(event, index)
-            if ranks.violation and vote is alone:
-                return ranks.outcome(index + 1)
-        tokens = sum(
-            event.max_new_tokens + sum(length for _, length in event.prompt)
-            for event in trace.events
-            if isinstance(event, Arrive | Resume)
-        )
-        ranks.drain(len(trace.events), DRAIN_STEPS_PER_TOKEN * tokens + 4)
-        return ranks.outcome(len(trace.events))
-    finally:
-        for target in targets.values():
-            target.close()
+    ranks = Ranks({}, size, vote)
+    for rank in range(size) if own is None else own:
+        opened = engines.open(rank)
+        if isinstance(opened, Violation):  # without its rank: all are alike so far, and this one has no history
+            ranks.violation = opened
+            break
+        ranks.own[rank] = opened
+    if ranks.violation and vote is alone:
+        return ranks.outcome(0)
+    for index, event in enumerate(trace.events):
+        on_event(index)
+        ranks.apply(event, index)
+        if ranks.violation and vote is alone:
+            return ranks.outcome(index + 1)
+    tokens = sum(
+        event.max_new_tokens + sum(length for _, length in event.prompt)
+        for event in trace.events
+        if isinstance(event, Arrive | Resume)
+    )
+    ranks.drain(len(trace.events), DRAIN_STEPS_PER_TOKEN * tokens + 4)
+    return ranks.outcome(len(trace.events))

@@ -64,11 +64,16 @@ def _package(module: str) -> str:
     return ".".join(parts[:3] if parts[:2] == [_PACKAGE, "targets"] else parts[:1])
 
 
-def crash_violation(context: Context | None, error: Exception, engine: tuple[str, ...] = ()) -> Violation:
+def crash_violation(
+    context: Context | None,
+    error: Exception,
+    engine: tuple[str, ...] = (),
+    outside: Literal["open", "close"] = "open",
+) -> Violation:
     """Return the finding for an exception that the target raised.
 
-    `context` is None if the target could not be opened. Messages are cleaned and cut: they may be megabytes, no valid
-    Unicode, or raise themselves.
+    `context` is None if that was not in an event, but while it was opened or closed (`outside`). Messages are cleaned
+    and cut: they may be megabytes, no valid Unicode, or raise themselves.
     """
     who, module = owner(error, engine)
     oracle = "ADAPTER" if who == "adapter" else "CRASH"
@@ -79,10 +84,10 @@ def crash_violation(context: Context | None, error: Exception, engine: tuple[str
     text = text_of(error)
     what = one_line((text.splitlines() or [""])[0], FIRST_LINE_MAX)
     field = f"{type(error).__name__}-{function}".strip("-<>")
-    message = f"{oracle}: the {name} raised {type(error).__name__}: {what} at {where} ({_when(context)})"
+    message = f"{oracle}: the {name} raised {type(error).__name__}: {what} at {where} ({_when(context, outside)})"
     stalled = isinstance(error, EngineStalled)
     if stalled:
-        oracle, field, message = "HANG", "no-progress", f"HANG: {what} ({_when(context)})"
+        oracle, field, message = "HANG", "no-progress", f"HANG: {what} ({_when(context, outside)})"
     return cleaned(
         Violation(
             oracle=oracle,
@@ -92,7 +97,7 @@ def crash_violation(context: Context | None, error: Exception, engine: tuple[str
             observed=_formatted(error, text),
             step=context.step if context else -1,
             event=context.event_index if context else 0,
-            event_kind=context.event_kind if context else "open",
+            event_kind=context.event_kind if context else outside,
         )
     )
 
@@ -119,8 +124,10 @@ def record_violation(context: Context, error: Exception, fault: Fault | None, mo
     )
 
 
-def _when(context: Context | None) -> str:
-    return f"event {context.event_index}, {context.event_kind}" if context else "while it was opened"
+def _when(context: Context | None, outside: Literal["open", "close"] = "open") -> str:
+    if context:
+        return f"event {context.event_index}, {context.event_kind}"
+    return "while it was opened" if outside == "open" else "while it was closed"
 
 
 def _innermost(stack: TracebackType | None, module: str) -> traceback.FrameSummary | None:

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import TraceError
+from ..findings.store import file_name
 from ..traces.outcome import Outcome
 
 State = Literal["bad", "good", "other", "not applicable"]
@@ -52,10 +53,15 @@ class Change(Struct, frozen=True):
 def bisect(
     releases: Sequence[str], signature: str, attempt: Attempt, *, first: str = "", everything: bool = False
 ) -> Iterator[Tried]:
-    """Yield each release as it is tried, `first` at the beginning; all of them if `everything`."""
+    """Yield each release as it is tried, `first` at the beginning; all of them if `everything`.
+
+    Without a signature the first failure is the one that is looked for. One that is the name of a file may have
+    characters replaced (`findings.store.file_name`).
+    """
     tried: dict[str, Tried] = {}
     while (release := _next(releases, tried, first, everything)) is not None:
         tried[release] = _try(release, signature, attempt)
+        signature = signature or tried[release].signature
         yield tried[release]
 
 
@@ -121,5 +127,6 @@ def _try(release: str, signature: str, attempt: Attempt) -> Tried:
     seconds = time.monotonic() - began
     if violation is None:
         return Tried(release, "good", "clean", seconds=seconds)
-    state: State = "bad" if violation.signature == signature else "other"
+    is_it = not signature or file_name(violation.signature) == file_name(signature)
+    state: State = "bad" if is_it else "other"
     return Tried(release, state, violation.message, violation.signature, seconds)

@@ -8,7 +8,10 @@ from .violation import Violation
 
 
 class Outcome(Struct, frozen=True):
-    """Result of one trace. `digest` is a CRC over everything observed: equal runs have equal digests."""
+    """Result of one trace. `digest` is a CRC over everything observed: equal runs have equal digests.
+
+    `refused` is the target's reason if it refused a drawn trace when it was opened: nothing ran.
+    """
 
     violation: Violation | None
     steps: int
@@ -16,3 +19,4 @@ class Outcome(Struct, frozen=True):
     exercised: dict[str, int]
     reached: dict[str, int]
     digest: int
+    refused: str = ""

@@ -1,9 +1,14 @@
-"""The coordinator's side of a worker. A lost process becomes an outcome, and a new one starts."""
+"""The coordinator's side of a worker. A lost process becomes an outcome, and the next request starts a new one.
+
+An engine may not start again after a crash (a GPU that hangs): the crash is an outcome all the same, and TargetError is
+for the request after it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from threading import Event
 from typing import NamedTuple, TypeVar
 
@@ -17,8 +22,9 @@ from ..explain.answers import Answers
 from ..explain.history import History
 from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
+from ..lockstep.engines import RefusedError
 from ..traces.outcome import Outcome
-from .losses import Ran, judge_loss, lost_outcome, was_killed
+from .losses import Ran, judge_loss, lost_outcome, unrepeated, was_killed
 from .messages import (
     Done,
     Draw,
@@ -43,7 +49,7 @@ from .messages import (
     Supported,
     Supports,
 )
-from .process import Lost, Process
+from .process import Lost, Process, memory_share
 
 Kind = TypeVar("Kind", bound=Reply)
 START_SECONDS = 600.0
@@ -79,16 +85,19 @@ class WorkerClient:
     """Runs traces on one target, also if it crashes or hangs. Use as a context manager, from one thread.
 
     Only `stop` may be called from another thread: it kills the process, and the waiting call raises Stopped.
+    `memory_limit` is in bytes, 0 for none; by default it is that of a worker which has the machine for itself.
     """
 
-    def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int = 0) -> None:
+    def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int | None = None) -> None:
         self.spec = spec
         self.launch = launch
         self.trace_seconds = trace_seconds
-        self.memory_limit = memory_limit
+        self.memory_limit = memory_share() if memory_limit is None else memory_limit
         self._process: Process | None = None
         self._stopped = Event()
         self._has_started = False
+        self._is_lost = False
+        """True once the process is gone and until another one has started."""
         self._is_ahead = False
         """True while the process runs traces of which the replies are unread."""
 
@@ -117,14 +126,19 @@ class WorkerClient:
     def start(self) -> Ready:
         """Start a process, in place of the old one if there is one. Return the target's capabilities.
 
-        A target that has started before gets several tries: a busy machine may have been short of memory.
+        A target that has started before gets several tries: a busy machine may have been short of memory. One that
+        did not come back then gets a single try each time.
         """
-        for wait in RESTART_WAITS if self._has_started else ():
+        waits, self._has_started = RESTART_WAITS if self._has_started else (), False
+        for wait in waits:
             try:
-                return self._start()
+                ready = self._start()
             except TargetError:
                 self._stopped.wait(wait)
-        ready = self._start()
+            else:
+                break
+        else:
+            ready = self._start()
         self._has_started = True
         return ready
 
@@ -139,6 +153,7 @@ class WorkerClient:
             last = lost.last_words.splitlines()[-1:] or ["it printed nothing"]
             raise TargetError(f"target {self.spec!r}: its worker {lost.what} while starting: {last[0]}") from lost
         assert isinstance(reply, Ready)
+        self._is_lost = False
         return reply
 
     def stop(self) -> None:
@@ -165,14 +180,14 @@ class WorkerClient:
         return reply if isinstance(reply, Observation) else Observation(reply)
 
     def _answer(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool = False) -> Kind | Outcome:
-        """Return the reply to a request that runs one trace; if the process is lost, the outcome of that, and start a
-        new process.
+        """Return the reply to a request that runs one trace; if the process is lost, the outcome of that.
 
-        A process that something else killed shows nothing about the trace: that one runs once more.
+        A process that something else killed shows nothing about the trace: that one runs once more, if it can.
         """
         answer = self._try(request, trace, kind, twice=twice)
         if isinstance(answer, Outcome) and was_killed(answer):
-            answer = self._try(request, trace, kind, twice=twice)
+            with suppress(TargetError, TraceError):  # the loss is all that is known; a next request raises it again
+                answer = self._try(request, trace, kind, twice=twice)
         return answer
 
     def _try(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool) -> Kind | Outcome:
@@ -187,9 +202,7 @@ class WorkerClient:
                 elif isinstance(reply, kind):
                     return reply
         except Lost as lost:
-            outcome = lost_outcome(lost, trace, event)
-            self.start()
-            return outcome
+            return lost_outcome(lost, trace, event)
 
     def serve(self, trace: Trace, request: str = "") -> Answers:
         """Run one trace to its end and return what its clients receive; no answers if the process is lost."""
@@ -212,10 +225,12 @@ class WorkerClient:
             done = (first - request.first) // stride
             count, traces = (end - first) // stride, request.traces[done:]
             asked = structs.replace(request, first=first, count=count, traces=traces)
+            trace: Trace | None = None
             try:
                 self._send(asked)
                 while first < end:
-                    waiting = time.monotonic()
+                    waiting, trace = time.monotonic(), None
+                    trace = self._trace_of(request, first)
                     twice = bool(request.twice_every) and first % request.twice_every == 0
                     reply = self._receive(self._trace_limit(twice=twice))
                     if isinstance(reply, Done):
@@ -225,8 +240,7 @@ class WorkerClient:
                         if reply.outcome.violation:
                             break
             except Lost as lost:
-                self.start()
-                ran = self._again(request, first, lost)
+                ran = self._again(request, first, trace, lost)
                 yield structs.replace(ran, seconds=time.monotonic() - waiting)
                 first += stride
 
@@ -251,15 +265,28 @@ class WorkerClient:
         assert isinstance(reply, Ported)
         return reply
 
-    def _again(self, request: Fuzz, index: int, lost: Lost) -> Ran:
-        """Run the trace at which a process was lost alone, in a new one."""
+    def _trace_of(self, request: Fuzz, index: int) -> Trace:
+        """Return a trace that runs next: given by the request, or drawn by the process, which has all the time for it:
+        no engine runs then, so it cannot hang."""
         if request.traces:
-            trace = request.traces[request.indexes.index(index)]
-        else:
-            trace = self.draw(request.seed, index, request.overrides, request.avoid)
-        return judge_loss(lost, index, trace, self.run(trace))
+            return request.traces[request.indexes.index(index)]
+        reply = self._receive(self._limit(START_SECONDS))
+        assert isinstance(reply, Drawn)
+        return reply.trace
+
+    def _again(self, request: Fuzz, index: int, trace: Trace | None, lost: Lost) -> Ran:
+        """Run the trace at which a process was lost alone, in a new one; None if it was lost before it had drawn it."""
+        trace = trace or self.draw(request.seed, index, request.overrides, request.avoid)
+        try:
+            again = self.run(trace)
+        except (TargetError, TraceError) as error:
+            return unrepeated(lost, index, trace, str(error))
+        return judge_loss(lost, index, trace, again)
 
     def _send(self, request: Request) -> None:
+        """Send a request, to a new process if the last one is lost. Raises TargetError if none starts."""
+        if self._is_lost:
+            self.start()
         assert self._process
         assert not self._is_ahead, "the replies to an abandoned `fuzz` would be taken for those to this request"
         self._process.send(request)
@@ -282,9 +309,11 @@ class WorkerClient:
         except Lost:
             if self._stopped.is_set():
                 raise Stopped from None
+            self._is_lost, self._is_ahead = True, False
             raise
         if isinstance(reply, Failed):
             if reply.kind == "internal":
                 raise InternalError(reply.message, reply.details)
-            raise (TargetError(reply.message) if reply.kind == "target" else TraceError(reply.message))
+            errors = {"target": TargetError, "trace": TraceError, "refused": RefusedError}
+            raise errors[reply.kind](reply.message)
         return reply

@@ -1,6 +1,7 @@
 """What the loss of a worker process means: it crashed, hung, took too much memory, or something killed it.
 
-The trace at which it was lost runs again alone, in a new process. If that fails, the failure is an ordinary finding.
+The trace at which it was lost runs again alone, in a new process. If that fails, the failure is an ordinary finding. If
+it cannot run, as no new process starts, the loss is the result of the trace (`unrepeated`).
 If it runs clean, the loss is one of three things (`judge_loss`):
 
     a memory limit              a warning: many traces reach it together, and the process is replaced by design
@@ -73,6 +74,13 @@ def judge_loss(lost: Lost, index: int, trace: Trace, again: Outcome) -> Ran:
     if lost.field in FROM_OUTSIDE:
         return Ran(index, again, trace, lost=what, flaky=violation)
     return Ran(index, Outcome(violation, again.steps, again.events, {}, {}, 0), trace)
+
+
+def unrepeated(lost: Lost, index: int, trace: Trace, reason: str) -> Ran:
+    """Return the result of a trace at which a process was lost and that could not run again, for this reason."""
+    what = f"{lost.kind}: the target {lost.what}, and the trace could not run again: {reason}"
+    violation = Violation(oracle=lost.kind, field=lost.field, message=what, observed=lost.last_words)
+    return Ran(index, Outcome(violation, 0, 0, {}, {}, 0), trace)
 
 
 def was_killed(outcome: Outcome) -> bool:

@@ -87,7 +87,8 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
     back with its result. Most traces to which circumstances in `avoid` apply are drawn again. Lines of `modules`
     (`Scope.modules`) that a trace reaches come with its result; none are recorded without any. With `traces`, these are
-    run, in this order, and none is drawn.
+    run, in this order, and none is drawn. A trace that the target refuses when it is opened ends the request with an
+    error, unless it `takes_refusals`: then the refusal is the result, and the next trace runs.
     """
 
     seed: int
@@ -100,6 +101,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     avoid: Sequence[Circumstances] = ()
     modules: Sequence[str] = ()
     traces: Sequence[Trace] = ()
+    takes_refusals: bool = False
 
     @property
     def indexes(self) -> range:
@@ -121,7 +123,7 @@ class EventStarted(Struct, frozen=True, tag="began"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """A trace has ended. `trace` comes with a violation, or if it is wanted.
+    """A trace has ended. `trace` comes with a violation, with a refusal, or if it is wanted.
 
     `seconds` is the worker's CPU time for drawing and running it. `lines` are those, by module, that no earlier trace
     of this process has reached.
@@ -134,7 +136,7 @@ class Done(Struct, frozen=True, tag="done"):
 
 
 class Drawn(Struct, frozen=True, tag="drawn"):
-    """Answer to `draw`."""
+    """Answer to `draw`; in `fuzz` sent before each trace that is drawn runs."""
 
     trace: Trace
 
@@ -173,9 +175,10 @@ class Summarized(Struct, frozen=True, tag="testified"):
 
 
 class Failed(Struct, frozen=True, tag="failed"):
-    """The request cannot be served. "internal" is an error of hybridfuzz and has a traceback."""
+    """The request cannot be served. "internal" is an error of hybridfuzz and has a traceback; "refused" is that of a
+    trace whose configuration the target refused when it was opened."""
 
-    kind: Literal["target", "trace", "internal"]
+    kind: Literal["target", "trace", "refused", "internal"]
     message: str
     details: str = ""
 

@@ -171,6 +171,14 @@ class Process:
         return self._errors.read().decode(errors="replace").strip()
 
 
+def memory_share(workers: int = 1) -> int:
+    """Return the bytes that each worker may take by default: so many that all together leave a fifth of the machine."""
+    memory = PAGE * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no control group, or one without a limit ("max")
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return memory * 4 // 5 // workers
+
+
 def worker_environment(launch: Launch, home: Path) -> dict[str, str]:
     """Return the environment of a process that runs a target's code, with the folder of a `Home`."""
     try:

@@ -28,6 +28,7 @@ from ..explain.answers import collect_answers
 from ..explain.recorder import record_history
 from ..generate.grammar import draw_trace
 from ..lockstep.differential import run_summarized
+from ..lockstep.engines import RefusedError
 from ..lockstep.lockstep import unobserved
 from ..lockstep.run import run_trace
 from ..lockstep.target_exception import text_of
@@ -140,16 +141,30 @@ def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRe
     else:
         for number, index in enumerate(request.indexes):
             began = time.process_time()
-            trace = request.traces[number] if request.traces else _draw(factory, request, index)
+            if request.traces:
+                trace = request.traces[number]
+            else:
+                trace = _draw(factory, request, index)
+                send(Drawn(trace))  # without it a crash would have no trace if the target cannot be started again
             twice = bool(request.twice_every) and index % request.twice_every == 0
             with recorder.recording(request.modules):
-                outcome = run(factory, trace, twice=twice)
+                outcome = _run_or_refused(factory, trace, request, twice=twice)
             lines = recorder.new()
             seconds = time.process_time() - began
-            back = outcome.violation or not outcome.reached.keys().isdisjoint(request.wanted)
+            back = outcome.violation or outcome.refused or not outcome.reached.keys().isdisjoint(request.wanted)
             send(Done(outcome, trace if back else None, seconds, lines))
             if outcome.violation:
                 return
+
+
+def _run_or_refused(factory: TargetFactory, trace: Trace, request: Fuzz, *, twice: bool) -> Outcome:
+    """Run a drawn trace. One that only the opened engine refuses is an outcome if the request takes that."""
+    try:
+        return run(factory, trace, twice=twice)
+    except RefusedError as error:
+        if not request.takes_refusals:
+            raise TargetError(text_of(error)) from error
+        return Outcome(None, 0, 0, {}, {}, 0, refused=clean(text_of(error)))
 
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
@@ -161,7 +176,7 @@ def failure(error: Exception) -> Failed:
     if isinstance(error, TargetError):
         return Failed("target", clean(text_of(error)))
     if isinstance(error, TraceError):
-        return Failed("trace", clean(text_of(error)))
+        return Failed("refused" if isinstance(error, RefusedError) else "trace", clean(text_of(error)))
     details = clean(traceback.format_exc()[-DETAILS_MAX:], DETAILS_MAX)
     return Failed("internal", clean(f"{type(error).__name__}: {text_of(error)}"), details)
 

@@ -175,7 +175,7 @@ class Target(Protocol):
         ...
 
     def close(self) -> None:
-        """Release all resources. Called once, also after a crash."""
+        """Release all resources. Called once, also after a crash. An exception is a finding if there is none yet."""
         ...
 
 
@@ -202,5 +202,5 @@ class TargetFactory(Protocol):
         ...
 
     def open(self, config: Config) -> Target:
-        """Build an engine. TargetError if it does not support the configuration."""
+        """Build an engine. TargetError if it does not support the configuration: the trace is refused, and counted."""
         ...

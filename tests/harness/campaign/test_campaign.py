@@ -413,6 +413,44 @@ def test_a_worker_that_does_not_start_at_once_is_tried_again(hybridfuzz: Cli, tm
     assert ran.json["traces"] == 4, ran.err
 
 
+def test_a_configuration_that_is_refused_late_does_not_end_the_campaign(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """The traces that ran are judged, those that did not are counted and shown, also after a continuation."""
+    target = ("--target", "python:fake_targets:LATE", "--jobs", "1", "-o", "out")
+    ran = hybridfuzz(*NIGHT, *target, "--traces", "12")
+    assert ran.status == 1, ran
+    assert 0 < ran.json["refused"] < 12 == ran.json["traces"]
+    [finding] = ran.json["findings"]
+    assert finding["signature"] == "CRASH-step-IndexError-raise_error"
+    assert finding["count"] <= 12 - ran.json["refused"]
+    reason = "pools of an odd size need a licence"
+    assert ran.err.count(f"did not run, as the target refuses its configuration: {reason}") == 1
+    assert f"warning: {ran.json['refused']} of 12 traces did not run, as the target refused them: {reason}" in ran.err
+    assert (
+        f"{ran.json['refused']} traces did not run: the target refused them."
+        in (tmp_path / "out/report.html").read_text()
+    )
+
+
+def test_traces_that_were_refused_stay_counted(hybridfuzz: Cli, tmp_path: Path) -> None:
+    target = ("--target", "python:fake_targets:LATE_CLEAN", "-o", "out", "--traces", "12")
+    before = hybridfuzz(*NIGHT, *target).json
+    saved = state(tmp_path / "out") | {"exit_reason": "interrupted"}
+    (tmp_path / "out/campaign.json").write_text(json.dumps(saved))
+    again = hybridfuzz(*NIGHT, *target).json
+    assert again["traces"] == 12
+    assert again["refused"] == before["refused"] > 0
+
+
+@pytest.mark.parametrize("limit", [("--traces", "3"), ("--steps", "10k")])
+def test_a_target_that_refuses_everything_is_not_clean(hybridfuzz: Cli, limit: tuple[str, str]) -> None:
+    """Without a trace that runs no number of steps is ever reached."""
+    ran = hybridfuzz(*NIGHT, "--target", "python:fake_targets:REFUSING", *limit)
+    assert ran.status == 2
+    assert "error: this engine needs a licence: ask for one (" in ran.error
+    assert ran.json["exit_reason"] == "error"
+    assert ran.json["refused"] == ran.json["traces"] > 0
+
+
 def test_events_and_junit(tmp_path: Path, hybridfuzz: Cli) -> None:
     """Machines can follow a night, and its result fits any CI service."""
     files = ("--events", "events.ndjson", "--junit", "junit.xml")

@@ -1,14 +1,28 @@
 """The command line when all goes well."""
 
 import json
+import signal
+import subprocess
+import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from cli_process import Cli
+from cli_process import Cli, command, wait_for
 from hybridfuzz.harness import units
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.commands.against import Pair
+from hybridfuzz.harness.commands.bisect import attempt
+from hybridfuzz.harness.commands.common import trace_files
+from hybridfuzz.harness.traces.files import encode_trace, load_trace
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.messages import Ready
+from hybridfuzz.harness.workers.process import memory_share
+from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.protocol import TargetError
+from support import arrive, make_trace
 
 MUTANT = "hybrid:null-as-state-slot"
+LAUNCH = Launch(sys.executable, {})
 SMALL = ["fuzz", "--seed", "7", "--traces", "12", "--no-canary", "--json"]
 
 
@@ -88,6 +102,31 @@ def test_a_refused_trace_is_named_and_the_others_run(hybridfuzz: Cli, tmp_path: 
     assert str(foreign) in hybridfuzz("replay", foreign).error
 
 
+def test_a_trace_that_is_refused_when_it_is_opened_does_not_stop_the_others(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """The failure of another one was lost from --json, and the status was 2."""
+    for name, blocks in (("a", 60), ("b", 61), ("c", 60)):
+        (tmp_path / f"{name}.json").write_bytes(encode_trace(make_trace(arrive("r0", 3, new=9), num_blocks=blocks)))
+    target = ("--target", "python:fake_targets:LATE")
+    ran = hybridfuzz("replay", "a.json", "b.json", "c.json", *target, "--json")
+    assert ran.status == 1, ran
+    assert [bool(result["signature"]) for result in ran.json["results"]] == [True, False, True]
+    assert ran.json["results"][1]["refused"] == "pools of an odd size need a licence"
+    assert hybridfuzz("replay", "b.json", *target).error.endswith("b.json: pools of an odd size need a licence")
+
+
+def test_what_a_campaign_keeps_beside_its_traces_is_not_replayed(tmp_path: Path) -> None:
+    """Lines that were measured, and the parts of a merged campaign; folders of other origin may have these names."""
+    for name in ("campaign.json", "coverage/coverage.json", "findings/a.json", "parts/one/findings/a.json"):
+        for folder in ("out", "mine/coverage", "mine/parts"):
+            if folder == "out" or name == "findings/a.json":
+                file = tmp_path / folder / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
+    found = [str(file.relative_to(tmp_path)) for file in trace_files([str(tmp_path)])]
+    assert found == ["mine/coverage/findings/a.json", "mine/parts/findings/a.json", "out/findings/a.json"]
+    assert trace_files([str(tmp_path / "out/parts")]) == [tmp_path / "out/parts/one/findings/a.json"]
+
+
 def test_targets(hybridfuzz: Cli) -> None:
     known = hybridfuzz("targets").out
     assert MUTANT in known
@@ -134,3 +173,55 @@ def test_two_targets_are_compared(hybridfuzz: Cli, tmp_path: Path) -> None:
     file = min(tmp_path.glob("D1-*.json"))  # two workers may each find one, by different events
     assert hybridfuzz("replay", file, "--against", MUTANT).status == 1
     assert hybridfuzz("replay", file, "--against", "hybrid").status == 0
+
+
+def test_a_comparison_goes_on_after_a_refusal(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """The differences that were found before it were lost, and the status was 2."""
+    late = ("--target", "hybrid", "--against", "python:fake_targets:LATE", "--json")
+    for name, blocks in (("a", 60), ("b", 61)):
+        (tmp_path / f"{name}.json").write_bytes(encode_trace(make_trace(arrive("r0", 3, new=9), num_blocks=blocks)))
+    ran = hybridfuzz("replay", "a.json", "b.json", *late)
+    assert ran.status == 1, ran
+    differs, refused = ran.json["results"]
+    assert differs["signature"].startswith("D1-")
+    assert refused["refused"] == "pools of an odd size need a licence"
+    assert hybridfuzz("replay", "b.json", *late).error.endswith("b.json: pools of an odd size need a licence")
+    ran = hybridfuzz("fuzz", *late, "--seed", "1", "--traces", "8", "--reduce", "1s", "-o", "out")
+    assert ran.status == 1, ran
+    assert 0 < ran.json["refused"] < 8 == ran.json["traces"]
+    assert "traces did not run, as the target refused them: pools of an odd size need a licence" in ran.err
+
+
+def test_an_interrupted_comparison_is_not_clean(environment: dict[str, str], tmp_path: Path) -> None:
+    words = ("fuzz", "--against", "hybrid", "--time", "60s", "--seed", "1", "-o", "out", "--json")
+    with subprocess.Popen(
+        command(*words), env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for(process, "comparing hybrid and hybrid")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert json.loads(out.splitlines()[-1])["exit_reason"] == "interrupted"
+
+
+def test_workers_share_the_memory_of_the_machine_unless_a_limit_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts them: a comparison, a bisection, the gate and the self-test had no limit."""
+    whole = memory_share()
+    assert 0 < memory_share(2) <= whole // 2
+    assert WorkerClient("hybrid", LAUNCH).memory_limit == whole
+    assert WorkerClient("hybrid", LAUNCH, memory_limit=0).memory_limit == 0
+    for given, each in ((None, whole // 2), (0, 0), (1 << 30, 1 << 30)):
+        options = Namespace(target="hybrid", against=MUTANT, timeout=1.0, memory=given)
+        assert [worker.memory_limit for worker in Pair(options).workers] == [each, each]
+    limits: list[int] = []
+
+    class Started(WorkerClient):
+        def start(self) -> Ready:
+            limits.append(self.memory_limit)
+            raise TargetError("seen")
+
+    monkeypatch.setattr("hybridfuzz.harness.workers.client.WorkerClient", Started)
+    monkeypatch.setattr("hybridfuzz.targets.base.registry.prepare", lambda *_: LAUNCH)
+    with pytest.raises(TargetError, match="seen"):
+        attempt(Namespace(target="vllm", timeout=1.0, memory=None), make_trace(arrive("r0", 3)), "1")
+    assert limits == [whole]

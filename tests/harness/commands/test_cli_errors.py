@@ -50,6 +50,9 @@ MUTANT = "hybrid:null-as-state-slot"
         (["-o", "/dev/null/out"], ["cannot write to the output folder"]),
         (["--against", "hybrid", "-o", "/dev/null/out"], ["cannot write to the output folder"]),
         (["--against", "hybrid", "--junit", "x.xml", "--jobs", "2"], ["it has no --jobs, --junit"]),
+        (["--against", "hybrid", "--seed", "1", "--shard", "1/2"], ["it has no --shard"]),
+        (["--against", "hybrid", "--cluster", "local:2", "--fixes", "builtin"], ["it has no --fixes, --cluster"]),
+        (["--against", "python:fake_targets:REFUSING"], ["needs a licence", "1 trace drawn, all refused"]),
         (["--against", "hybrid", "--config", "num_bloks=20"], ["did you mean num_blocks?"]),
         (["--source", "hypothesis", "--config", "num_blocks=2"], ["num_blocks=2 cannot hold"]),
         (["--source", "hypothesis", "--against", "hybrid"], ["--source hypothesis", "it has no --against"]),
@@ -190,6 +193,22 @@ def test_nothing_to_reduce(hybridfuzz: Cli, tmp_path: Path) -> None:
     ran = hybridfuzz("reduce", "trace.json", "-o", "small.json")
     assert ran.status == 2
     assert "runs clean on hybrid" in ran.error
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "fix.patch: cannot be read: No such file"), (b"\xff\xfe--- a/x.py\n", "patch fix.patch: ")],
+)
+def test_a_patch_that_cannot_be_used_is_named_before_an_environment_is_made(
+    hybridfuzz: Cli, tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    trace = min((Path(__file__).parents[3] / "corpus" / "vllm").glob("*.json"))
+    if content:
+        (tmp_path / "fix.patch").write_bytes(content)
+    ran = hybridfuzz("confirm", trace, "--target", "vllm@0.33.0", "--device", "cuda", "--patch", "fix.patch")
+    assert ran.status == 2, ran
+    assert words in ran.error
+    assert not (tmp_path / "cache").exists()
 
 
 def test_full_disk(hybridfuzz: Cli) -> None:

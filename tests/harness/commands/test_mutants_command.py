@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli, command
+from hybridfuzz.harness.commands.mutants import status
 from hybridfuzz.harness.detection.matrix import Matrix, MatrixSettings, chosen_mutants, mutants_of
+from hybridfuzz.harness.exit_status import CLEAN, INTERNAL, INTERRUPTED, VIOLATION
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.files import load_trace
@@ -151,11 +153,28 @@ def test_interrupted_with_a_partial_table(environment: dict[str, str], tmp_path:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     result = json.loads(out.splitlines()[-1])
-    assert process.returncode == 1
+    assert process.returncode == 5
     assert result["exit_reason"] == "interrupted"
     assert [run["mutant"] for run in result["runs"]] == [QUICK]
     assert result["not_found"] == [slug]
     assert "interrupted" in err
+
+
+@pytest.mark.parametrize(
+    ("reason", "found", "errors", "expected"),
+    [
+        ("done", 2, [], CLEAN),
+        ("done", 1, [], VIOLATION),
+        ("interrupted", 2, [], INTERRUPTED),
+        ("interrupted", 1, [], VIOLATION),
+        ("interrupted", 1, ["out of memory"], INTERNAL),
+    ],
+)
+def test_a_mutant_that_was_missed_counts_more_than_an_interruption(
+    reason: str, found: int, errors: list[str], expected: int
+) -> None:
+    row = {"mutant": QUICK, "runs": 2, "found": found}
+    assert status({"exit_reason": reason, "mutants": [row], "errors": errors}) == expected
 
 
 def test_what_is_kept_can_be_shown_as_a_page(hybridfuzz: Cli, tmp_path: Path) -> None:

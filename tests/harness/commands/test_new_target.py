@@ -67,3 +67,11 @@ def test_a_name_that_cannot_be_is_one_line(
     assert reason in error
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["new-target", "my_engine", "-o", str(tmp_path / "file")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"cannot write to {tmp_path}/file/my_engine: Not a directory; choose another folder with -o" in error

@@ -8,6 +8,7 @@ import pytest
 from cli_process import Cli
 from hybridfuzz.harness.events import Finding, Summary
 from hybridfuzz.harness.findings.known import Known, load_known
+from hybridfuzz.harness.findings.retest import retest
 from hybridfuzz.harness.findings.triage import (
     Bug,
     BugHistory,
@@ -19,7 +20,13 @@ from hybridfuzz.harness.findings.triage import (
     save_bug_history,
     without,
 )
-from hybridfuzz.targets.base.trace import TraceError
+from hybridfuzz.harness.traces.files import save_trace
+from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.trace import Trace, TraceError
+from msgspec import structs
+from support import arrive, make_trace
 
 MUTANT = "hybrid:null-as-state-slot"
 KNOWN = [Known(signature="S3-*", reason="vLLM #1", target="vllm@*")]
@@ -189,3 +196,73 @@ def test_what_a_campaign_did_not_meet_is_tested_again(hybridfuzz: Cli, tmp_path:
     assert only(load_bug_history(out)).rate == "0/3"
     assert "their traces run clean now" in (out / "report.html").read_text()
     assert "fixed:" not in hybridfuzz(*command, "--fresh").out, "reported once"
+
+
+def test_an_old_bug_whose_trace_fails_in_another_way_is_not_fixed_and_the_failure_is_a_finding(
+    hybridfuzz: Cli, tmp_path: Path
+) -> None:
+    """It was reported as fixed, and the failure was dropped."""
+    [trace] = (Path(__file__).parents[3] / "corpus").glob("null-as-state-slot--*.json")
+    out = tmp_path / "out"
+    (out / "findings").mkdir(parents=True)
+    copy = shutil.copy(trace, out / "findings" / "S3-step-other.json")
+    old = Finding("S3-step-other", "S3", "S3: was broken", 1, 1, 1, str(copy), 0)
+    save_bug_history(out, merge({}, summary(old, target=MUTANT), [], "1"))
+    command = ["fuzz", "--target", MUTANT, "--seed", "2", "--traces", "1", "--jobs", "1", "--no-canary", "-o", "out"]
+    ran = hybridfuzz(*command, "--json")
+    assert ran.status == 1, ran
+    assert "fixed:" not in ran.err
+    [found] = ran.json["findings"]
+    assert found["signature"].startswith("M4-")
+    assert found["reduced"]
+    assert found["shown"] == found["tried"] > 0
+    bug = load_bug_history(out)[bug_key(MUTANT, "S3-step-other")]
+    assert (bug.state, bug.rate) == ("new", "3/3")
+    assert "their traces run clean now" not in (out / "report.html").read_text()
+
+
+class Answers:
+    """A worker that gives one violation after the other."""
+
+    def __init__(self, *fields: str) -> None:
+        self.left = iter(fields)
+
+    def start(self) -> None:
+        pass
+
+    def run(self, trace: Trace) -> Outcome:
+        field = next(self.left, None)
+        if field is None:
+            raise TargetError("it does not start")
+        return Outcome(Violation("S3", field, "") if field else None, 1, 1, {}, {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown", "others"),
+    [
+        (("", "", ""), 0, ()),
+        (("x", "x", "x"), 3, ()),
+        (("x", "", "y"), 2, ("S3-y",)),
+        (("y", "z", "y"), 3, ("S3-y", "S3-z")),
+    ],
+)
+def test_every_run_of_an_old_trace_counts(
+    fields: tuple[str, ...], shown: int, others: tuple[str, ...], tmp_path: Path
+) -> None:
+    save_trace(make_trace(arrive("r0", 3)), tmp_path / "trace.json")
+    old = structs.replace(finding("S3-x"), trace=str(tmp_path / "trace.json"))
+    bugs = [*merge({}, summary(old), [], "1").values()]
+    [rerun] = retest(bugs, Answers(*fields))  # type: ignore[arg-type]
+    assert (rerun.event.shown, rerun.event.tried) == (shown, 3)
+    assert rerun.event.fixed == (not any(fields))
+    assert tuple(one.signature for one in rerun.others) == others
+
+
+def test_a_crash_after_which_nothing_starts_counts(tmp_path: Path) -> None:
+    save_trace(make_trace(arrive("r0", 3)), tmp_path / "trace.json")
+    old = structs.replace(finding("S3-x"), trace=str(tmp_path / "trace.json"))
+    reruns = retest([*merge({}, summary(old), [], "1").values()], Answers("y"))  # type: ignore[arg-type]
+    rerun = next(reruns)
+    assert (rerun.event.shown, rerun.event.tried, len(rerun.others)) == (1, 1, 1)
+    with pytest.raises(TargetError, match="does not start"):
+        next(reruns)

@@ -16,7 +16,10 @@ from hybridfuzz.harness.gate.settings import combine
 from hybridfuzz.harness.identity.compare import learned
 from hybridfuzz.harness.identity.investigate import Investigation
 from hybridfuzz.harness.traces.files import load_trace, save_trace
+from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.losses import Ran
+from hybridfuzz.harness.workers.process import memory_share
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Sleep, Step, Trace
 
@@ -92,6 +95,77 @@ def test_a_failure_that_cannot_be_saved_is_still_reported(pytester: pytest.Pytes
     result = pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "--hybridfuzz-out=/dev/null/x", "-k", "search")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["M*: *", "signature  M*", "trace      seed 0, trace *", "cannot write *"])
+
+
+@pytest.fixture
+def fakes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Targets of tests/ for the workers."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(pytester.path / "flag"))
+    monkeypatch.setattr("hybridfuzz.harness.workers.client.RESTART_WAITS", ())
+    monkeypatch.setattr(judge, "OVERTIME", 1000)
+
+
+def search(pytester: pytest.Pytester, name: str, *more: str) -> pytest.RunResult:
+    return pytester.runpytest(f"--hybridfuzz-target=python:{name}", "--hybridfuzz-budget=0.08s", "-k", "search", *more)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_worker_that_is_lost_once_fails(pytester: pytest.Pytester) -> None:
+    """As in a campaign: it passed without a word."""
+    result = search(pytester, "fake_targets:KILLED")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "CRASH: the target died of SIGKILL and did not when *",
+            "signature  CRASH-SIGKILL",
+            "*did not fail again when*",
+        ]
+    )
+    assert [path.name for path in pytester.path.rglob("*.json")] == ["CRASH-SIGKILL.json"]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_loss_that_is_known_does_not_fail(pytester: pytest.Pytester) -> None:
+    pytester.makefile(".toml", known='[[known]]\nsignature = "CRASH-SIGKILL"\nreason = "small machine"\n')
+    search(pytester, "fake_targets:KILLED", "--hybridfuzz-known=known.toml").assert_outcomes(xfailed=1, passed=1)
+
+
+def test_a_memory_limit_that_is_reached_once_is_a_warning(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = Ran(0, Outcome(None, 1, 1, {}, {}, 0), lost="CRASH: the target took 9 GiB")
+    monkeypatch.setattr(WorkerClient, "fuzz", lambda worker, request: [ran])
+    result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "hybridfuzz::search/0003")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["warning: hybridfuzz::search/0003: CRASH: the target took 9 GiB"])
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_signature_that_is_no_file_name_is_saved(pytester: pytest.Pytester) -> None:
+    """The failure became a KeyError of hybridfuzz."""
+    result = search(pytester, "fake_targets:GENEXPR")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["signature  CRASH-step-KeyError-<genexpr", "trace *reduced to *"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_crash_after_which_nothing_starts_is_told(pytester: pytest.Pytester) -> None:
+    result = search(pytester, "wedged:FACTORY", "-x")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["CRASH: the target ended its process*", "signature  CRASH-exit-3", "trace *not run again*"]
+    )
+    assert [path.name for path in pytester.path.rglob("*.json")] == ["CRASH-exit-3.json"]
+
+
+def test_processes_share_the_memory_of_the_machine() -> None:
+    settings = combine({"target": "hybrid"}, Path())
+    launch = prepare("hybrid", print)
+    judges = [Judge(settings, 0, Fixes(launch, launch), (), processes) for processes in (1, 4)]
+    limits = [one._worker.memory_limit for one in judges]
+    assert limits == [memory_share(2), memory_share(8)]
 
 
 def test_choosing_items(pytester: pytest.Pytester) -> None:

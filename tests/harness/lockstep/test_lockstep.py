@@ -7,16 +7,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from hybridfuzz.harness.explain.activity import record_activity
+from hybridfuzz.harness.explain.recorder import record_history
+from hybridfuzz.harness.lockstep.engines import RefusedError
 from hybridfuzz.harness.lockstep.lockstep import Lockstep
 from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.observe import Delivered, Effect, Forward, ForwardRow, Planned, PlannedRow, Record
-from hybridfuzz.targets.base.protocol import TargetError
-from hybridfuzz.targets.base.proxy import TargetProxy
+from hybridfuzz.targets.base.protocol import Target, TargetError, TargetFactory
+from hybridfuzz.targets.base.proxy import FactoryProxy, TargetProxy
 from hybridfuzz.targets.base.trace import (
     Abort,
     AnyEvent,
     Arrive,
     CaptureGraphs,
+    Config,
     DummyRun,
     Event,
     Evict,
@@ -213,6 +218,101 @@ def test_the_target_is_closed_after_a_crash_and_after_a_run() -> None:
     run_trace(broken(Closes), trace)
     run_trace(broken(Closes), make_trace(arrive("r0", 3)))
     assert len(closed) == 2
+
+
+class Shaky(FactoryProxy):
+    """The correct target, one of whose methods raises outside of events, from its `first` call on."""
+
+    def __init__(self, method: str, factory: TargetFactory = CLEAN, first: int = 0, error: type = RuntimeError) -> None:
+        super().__init__(factory)
+        self.capabilities = replace(factory.capabilities, engine=())
+        self.method, self.first, self.error = method, first, error
+        self.opened: list[int] = []
+        self.closed: list[int] = []
+
+    def open(self, config: Config) -> Target:
+        number = len(self.opened)
+        self.opened.append(number)
+        if self.method == "open" and number >= self.first:
+            raise self.error("no open")
+        target = super().open(config)
+        close, calls = target.close, iter(range(1000))
+
+        def shaky(*arguments: object) -> Any:
+            if next(calls) >= self.first:
+                raise self.error(f"no {self.method}")
+            return original(*arguments)
+
+        def closing() -> None:
+            self.closed.append(number)
+            close()
+
+        target.close = closing  # type: ignore[method-assign]
+        if self.method != "open":
+            original = getattr(target, self.method)
+            setattr(target, self.method, shaky)
+        return target
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+@pytest.mark.parametrize("method", ["open", "view", "close"])
+def test_what_is_raised_outside_of_events_is_a_finding(method: str, ranks: str) -> None:
+    """All of it was an internal error, and nothing was saved."""
+    trace = make_trace(arrive("r0", 20, new=1), *steps(3), options={"dp": ranks})
+    factory = Shaky(method)
+    outcome = run_trace(factory, trace)
+    assert outcome.violation is not None
+    kind = "close" if method == "close" else "open"
+    assert outcome.violation.signature.startswith(f"CRASH-{kind}-RuntimeError-")
+    assert f"RuntimeError: no {method} at " in outcome.violation.message
+    assert outcome.violation.message.endswith("(while it was closed)" if kind == "close" else "(while it was opened)")
+    assert outcome.violation.event == (len(trace.events) if method == "close" else 0)
+    assert ("rank 0: " in outcome.violation.message) == (method == "close" and ranks == "2")
+    for again in (record_history(Shaky(method), trace)[0], record_activity(Shaky(method), trace).outcome):
+        assert again.violation is not None
+        assert again.violation.message == outcome.violation.message
+
+
+def test_what_is_raised_at_the_very_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An oracle may read the engine once more when all is done."""
+    trace = make_trace(arrive("r0", 20, new=1), *steps(3))
+    lockstep = Lockstep(CLEAN.open(trace.config), trace.config, CLEAN.capabilities.observes)
+    first = lockstep._first
+
+    def unreadable(hook: str, record: object) -> Violation | None:
+        if hook == "on_idle":
+            raise RuntimeError("no bytes")
+        return first(hook, record)
+
+    monkeypatch.setattr(lockstep, "_first", unreadable)
+    violation = lockstep.drain(0)
+    assert violation is not None
+    assert violation.signature == "CRASH-step-RuntimeError-unreadable"
+
+
+def test_an_engine_that_cannot_be_closed_does_not_hide_a_violation() -> None:
+    trace = make_trace(arrive("r0", 20, new=4), *steps(6))
+    violation = run_trace(Shaky("close", broken(Crashes)), trace).violation
+    assert violation is not None
+    assert violation.signature == "CRASH-step-IndexError-zero_blocks"
+
+
+def test_all_engines_are_closed_whichever_breaks() -> None:
+    trace = make_trace(arrive("r0", 20, new=1), *steps(3), options={"dp": "3"})
+    factory = Shaky("open", first=2)
+    assert run_trace(factory, trace).violation
+    assert (factory.opened, factory.closed) == ([0, 1, 2], [0, 1])
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+@pytest.mark.parametrize("method", ["open", "view"])
+def test_a_configuration_that_is_refused_late_is_no_finding(method: str, ranks: str) -> None:
+    """The trace is refused, by the reason that the target gives, and the campaign goes on with others."""
+    trace = make_trace(arrive("r0", 20, new=1), options={"dp": ranks})
+    factory = Shaky(method, error=TargetError)
+    with pytest.raises(RefusedError, match=f"^no {method}$"):
+        run_trace(factory, trace)
+    assert len(factory.opened) == 1
 
 
 def test_a_refusal_is_no_finding() -> None:

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
-from hybridfuzz.harness.commands.bisect import conclusions, named_by
+from hybridfuzz.harness.commands.bisect import conclusions, named_by, signature_of_finding
+from hybridfuzz.harness.events import Summary
+from hybridfuzz.harness.findings.store import FindingStore
 from hybridfuzz.harness.reproduce.bisect import Tried, bisect, changes
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.pip import versions_between
 from hybridfuzz.targets.base.protocol import TargetError
+from support import arrive, make_trace
 
 RELEASES = [f"0.{number}" for number in range(9)]
 
@@ -102,11 +105,39 @@ def test_where_one_failure_gives_way_to_another_is_found() -> None:
         ("null-as-state-slot--M4-step-mamba", ("", "M4-step-mamba")),
         ("0.18.1--cause--CRASH-step-AssertionError-build", ("0.18.1", "CRASH-step-AssertionError-build")),
         ("small", ("", "")),
-        ("S3-step-mamba-temporal", ("", "S3-step-mamba-temporal")),
+        ("S3-step-mamba-temporal.2", ("", "")),
     ],
 )
 def test_a_corpus_names_the_release_and_the_signature(name: str, known: tuple[str, str]) -> None:
     assert named_by(Path(f"{name}.json")) == known
+
+
+def test_the_signature_is_that_of_the_finding_and_not_its_name(tmp_path: Path) -> None:
+    """A further cause has ".2" in its name, an exception in a generator has its brackets replaced, a long name is cut:
+    no release fails like that."""
+    store, signatures = FindingStore(tmp_path, "hybrid"), ("S3-step-x", "S3-step-x", "CRASH-step-E-<genexpr", "S" * 200)
+    paths = []
+    for field in signatures:
+        finding, _ = store.claim(Violation(field, "", ""), 0, make_trace(arrive("r0", 3)))
+        paths.append(Path(finding.trace))
+    assert [path.stem for path in paths] != list(signatures)
+    assert signature_of_finding(paths[0]) == "", "there is no state yet"
+    store.save_state(Summary("hybrid", "", 1, {}, None, 1, 1, 1.0, [*store.findings.values()], {}, {}, [], []))
+    assert [signature_of_finding(path) for path in paths] == list(signatures)
+    store.add_trace("S3-step-x", make_trace(arrive("r0", 3)))
+    assert signature_of_finding(tmp_path / "findings/S3-step-x.also-1.json") == "", "it may fail in another way"
+
+
+def test_without_a_signature_the_first_failure_is_looked_for() -> None:
+    tried = {one.release: one for one in bisect(RELEASES, "", releases("nggggobbb"))}
+    assert [change.after for change in changes(RELEASES, tried)] == ["0.6", "0.6"]
+    assert tried["0.8"].state == "bad" and tried["0.5"].state == "other"
+
+
+def test_a_signature_in_a_file_name_has_its_brackets_replaced() -> None:
+    violation = Violation("CRASH", "E-<genexpr", "CRASH: no")
+    [tried] = bisect(["1"], "CRASH-E-_genexpr", lambda release: Outcome(violation, 1, 1, {}, {}, 0))
+    assert tried.state == "bad"
 
 
 def test_nothing_can_be_asked() -> None:

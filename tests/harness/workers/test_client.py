@@ -1,10 +1,15 @@
-"""A client never takes the reply to one request for the reply to another."""
+"""A client never takes the reply to one request for the reply to another, and loses none with its process."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hybridfuzz.harness import cli
+from hybridfuzz.harness.traces.files import encode_trace, load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 from support import arrive, make_trace, steps
 
@@ -44,3 +49,77 @@ def test_a_process_waits_after_a_violation(started: WorkerClient) -> None:
 def test_a_process_that_has_answered_everything_is_free(started: WorkerClient) -> None:
     assert len([*started.fuzz(Fuzz(0, 0, 3, {}))]) == 3
     assert started.run(TRACE).steps >= 3
+
+
+WEDGED, LATE = "python:wedged:FACTORY", "python:fake_targets:LATE"
+SHORT, LONG = make_trace(arrive("r0", 3, new=1), *steps(1)), make_trace(arrive("r0", 3, new=9), *steps(6))
+
+
+@pytest.fixture
+def wedged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A target that does not start again after its crash; removing the file heals it."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(tmp_path / "flag"))
+    monkeypatch.setattr("hybridfuzz.harness.workers.client.RESTART_WAITS", (0.0,))
+    return tmp_path / "flag"
+
+
+def test_a_crash_is_an_outcome_although_no_process_starts_any_more(wedged: Path) -> None:
+    with WorkerClient(WEDGED, prepare(WEDGED, print)) as worker:
+        worker.start()
+        violation = worker.run(LONG).violation
+        assert violation is not None
+        assert violation.signature == "CRASH-step-exit-3"
+        for _ in range(2):
+            with pytest.raises(TargetError, match="the device does not answer"):
+                worker.run(SHORT)
+        wedged.unlink()
+        assert worker.run(SHORT).violation is None
+
+
+def test_a_crash_while_fuzzing_keeps_its_trace_although_no_process_starts_any_more(wedged: Path) -> None:
+    request = Fuzz(0, 0, 20, {})
+    with WorkerClient(WEDGED, prepare(WEDGED, print)) as worker:
+        worker.start()
+        failed = next(ran for ran in worker.fuzz(request) if ran.outcome.violation)
+        assert failed.outcome.violation
+        assert failed.outcome.violation.signature == "CRASH-exit-3"
+        assert "the device does not answer" in failed.outcome.violation.message
+        wedged.unlink()
+        assert failed.trace == worker.draw(request.seed, failed.index, request.overrides)
+
+
+def test_a_campaign_saves_the_crash_after_which_its_target_does_not_start(
+    wedged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with status 2 and an empty folder. A replay of several traces goes on with what it can say."""
+    out = str(tmp_path / "out")
+    fixed = ("--seed", "1", "--traces", "20", "--jobs", "1", "--no-canary")
+    assert cli.main(["fuzz", "--target", WEDGED, *fixed, "-o", out, "--json"]) == 1
+    printed = capsys.readouterr()
+    result = json.loads(printed.out.splitlines()[-1])
+    [finding] = result["findings"]
+    assert (finding["signature"], result["exit_reason"]) == ("CRASH-exit-3", "error")
+    assert load_trace(finding["trace"]).events
+    assert "the campaign ended early: target 'python:wedged:FACTORY'" in printed.err
+    wedged.unlink()
+    (tmp_path / "z.json").write_bytes(encode_trace(TRACE))
+    files = (finding["trace"], str(tmp_path / "z.json"))
+    assert cli.main(["replay", *files, "--target", WEDGED, "--json"]) == 1
+    first, second = json.loads(capsys.readouterr().out.splitlines()[-1])["results"]
+    assert first["signature"].startswith("CRASH-")
+    assert "the device does not answer" in second["refused"]
+    wedged.unlink()
+    assert cli.main(["replay", finding["trace"], "--target", WEDGED]) == 1
+    assert "no explanation: target" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("started", [LATE], indirect=True)
+def test_a_refusal_ends_only_a_request_that_does_not_take_it(wedged: Path, started: WorkerClient) -> None:
+    del wedged
+    with pytest.raises(TargetError, match="need a licence"):
+        for _ in started.fuzz(Fuzz(0, 0, 20, {"num_blocks": 61})):
+            pass
+    ran = [*started.fuzz(Fuzz(0, 0, 3, {"num_blocks": 61}, takes_refusals=True))]
+    assert [one.outcome.refused for one in ran] == ["pools of an odd size need a licence"] * 3
+    assert all(one.trace and not one.outcome.steps for one in ran)
