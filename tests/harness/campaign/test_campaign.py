@@ -157,7 +157,9 @@ class TestCutOff:
         """A second one, which is refused, emptied the event file of the first."""
         with start(environment, tmp_path, "--time", "60s", "-o", "out", "--events", "events") as process:
             wait_for(process, "fuzzing hybrid")
-            before = (tmp_path / "events").read_bytes()
+            deadline = time.monotonic() + 20
+            while not (before := (tmp_path / "events").read_bytes()) and time.monotonic() < deadline:
+                time.sleep(0.05)
             second = hybridfuzz(*NIGHT, "--traces", "1", "-o", "out", "--events", "events", "--fresh", "--seed", "2")
             process.kill()
         assert second.status == 2
