@@ -520,6 +520,7 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         never_exercised=_all_lack([part.never_exercised for part in parts]),
         never_reached=_all_lack([part.never_reached for part in parts]),
         lost_workers=sum(part.lost_workers for part in parts),
+        refused=sum(part.refused for part in parts),
         canary=_canary(parts),
         nodes=[
             Node(run_name(part), 0, part.traces, part.steps, part.lost_workers, part.seconds, "up") for part in parts

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time", type=duration, default=60.0, metavar="TIME", help="CPU time for each run (default: 60s)"
     )
     parser.add_argument("--seeds", type=count, default=5, metavar="N", help="runs of each mutant (default: 5)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="first seed (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="S", help="first seed (default: 0)")
     parser.add_argument(
         "--jobs", "-j", type=jobs, metavar="N", help="runs at a time (default: auto, one for each core)"
     )

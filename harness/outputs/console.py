@@ -351,8 +351,10 @@ def known_line(bug: KnownBug) -> str:
 
 def verdict(summary: Summary) -> Text:
     """Return the last line of the report."""
+    refused = f" ({summary.refused:,} more refused)" if summary.refused else ""
     done = (
-        f"{plural(summary.traces, 'trace')}, {plural(summary.steps, 'step')} in {spell(summary.seconds)} "
+        f"{plural(summary.traces - summary.refused, 'trace')}{refused}, {plural(summary.steps, 'step')} in "
+        f"{spell(summary.seconds)} "
         f"({summary.steps_per_second:,.0f} steps/s), seed {summary.seed}, "
         f"{END_WORDS[summary.exit_reason or 'error']}"
     )
