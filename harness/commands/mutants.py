@@ -30,7 +30,7 @@ WIDTH = 170
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from ..units import count, duration
+    from ..units import count, duration, seed
     from .common import add_config, jobs
 
     parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="target with mutants (default: hybrid)")
