@@ -1,6 +1,6 @@
 """Decides whether failures have one cause, from their evidence.
 
-The likeness of two failures is the estimated probability that they have one cause: a logistic function of six kinds
+The likeness of two failures is the estimated probability that they have one cause: a logistic function of seven kinds
 of evidence (`weights` has the fitted numbers):
 
     votes     the lines at which their passing neighbours decide otherwise, as cosine of the shares
@@ -12,12 +12,15 @@ of evidence (`weights` has the fitted numbers):
               a switch of the engine that chooses code by name (a runner, a kernel, a kind of graph) speaks against one
               cause if one failure needs the choice that the other does not have, or fails without: the defect is in
               code that the other one does not run
+    subject   rules about resources (estimates, progress, leaks), about the cache's metadata, and about what the device
+              does: failures under rules with different subjects are less likely to have one cause
 
 Two groups of failures are as like as their traces are in the mean (average linkage): one odd trace neither draws others
 to its finding nor joins two findings. Two findings that agree in more than pairs of traces can show join at a lower
 likeness: if they need the same two or more switches, with values that do not exclude each other (the victim of a cause
-may be the request that triggers it or another one, with different facts), or if two or more symptoms occur in both.
-One symptom weighs little: one cause breaks several invariants, and several causes break the same one. Without votes (a
+may be the request that triggers it or another one, with different facts), if two or more symptoms occur in both, or if
+one does and any two of their traces are almost certainly alike. One symptom alone weighs little: one cause breaks
+several invariants, and several causes break the same one. Without votes (a
 target that names no packages, a lost process, no passing neighbour) a trace is no reason for a further finding behind a
 signature.
 
@@ -33,12 +36,14 @@ from statistics import fmean
 from ...targets.base.trace import Config
 from .evidence import Condition, Evidence, FindingEvidence
 from .weights import (
+    ALMOST_SURE,
     BIAS,
     CONTRADICTION,
     FACTS,
     NOW,
     ORIGIN_FACTS,
     ORIGINS,
+    OTHER_SUBJECT,
     SAME,
     SAME_RELATED,
     SHARED_MIN,
@@ -51,6 +56,12 @@ from .weights import (
 
 EVIDENCE_MAX = 20
 """Traces of a finding whose evidence is kept, the first ones: enough for a mean."""
+SUBJECTS: Mapping[str, str] = {
+    **dict.fromkeys(("M7", "M8", "M9"), "resources"),
+    **dict.fromkeys(("M1", "M2", "M6"), "cache"),
+    **dict.fromkeys(("M3", "M4", "M5", "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9"), "device"),
+}
+"""What the rule of an oracle is about. Crashes, hangs and the like break no rule."""
 
 
 def likeness(one: Evidence, other: Evidence) -> float:
@@ -64,7 +75,15 @@ def likeness(one: Evidence, other: Evidence) -> float:
         known -= CONTRADICTION
     if _needs_what_is_unneeded(one, other) or _needs_what_is_unneeded(other, one):
         known -= UNNEEDED
+    if _other_subject(one, other):
+        known -= OTHER_SUBJECT
     return 1 / (1 + exp(-(BIAS + known)))
+
+
+def _other_subject(one: Evidence, other: Evidence) -> bool:
+    """Return True if two failures break rules with different subjects."""
+    subjects = {SUBJECTS.get(each.signature.partition("-")[0], "") for each in (one, other)}
+    return len(subjects - {""}) > 1
 
 
 def founds(evidence: Evidence) -> bool:
@@ -136,8 +155,14 @@ def same_cause(seen: Sequence[Evidence], findings: Mapping[str, FindingEvidence]
 
 
 def _related(one: Sequence[Evidence], other: Sequence[Evidence]) -> bool:
-    """Return True if two findings need the same switches, or have symptoms in common: at least SHARED_MIN of them."""
-    return _need_the_same(one, other) or len(_symptoms(one) & _symptoms(other)) >= SHARED_MIN
+    """Return True if two findings need the same switches, or have symptoms in common: at least SHARED_MIN of them, or
+    one and two traces that are almost certainly alike."""
+    if _need_the_same(one, other):
+        return True
+    shared = len(_symptoms(one) & _symptoms(other))
+    return shared >= SHARED_MIN or (
+        shared > 0 and any(likeness(each, its) >= ALMOST_SURE for each in one for its in other)
+    )
 
 
 def _symptoms(seen: Sequence[Evidence]) -> set[tuple[str, str]]:

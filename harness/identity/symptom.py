@@ -11,11 +11,13 @@ UNEXPLAINED = ("HANG", "DETERMINISM")
 """Oracles whose failures need more than one undisturbed run: they have no history and no evidence of a cause."""
 _NAME = re.compile(r"\b[rs]\d+\w*\b")
 _NUMBER = re.compile(r"\d+")
+_STEP = re.compile(r" \(step \d+\)$")
+"""The end of each message. A message of several clauses would have it in the last one only."""
 
 
 def relation(violation: Violation) -> str:
     """Return the first clause of the message with the violating request as OWN, others as OTHER, and no numbers."""
-    text = violation.message.partition(";")[0]
+    text = _STEP.sub("", violation.message).partition(";")[0]
     if violation.request:
         text = re.sub(rf"\b{re.escape(violation.request)}\b", "OWN", text)
     return _NUMBER.sub("N", _NAME.sub("OTHER", text))

@@ -98,6 +98,7 @@ def test_a_reduction_keeps_request_and_relation() -> None:
     accepts = same_symptom(wanted)
     assert relation(wanted) == "SN: OWN resumes from OWN after N tokens, not OTHER"
     assert accepts(structs.replace(wanted, message=wanted.message.replace("3", "5")))
+    assert accepts(structs.replace(wanted, message="S3: r7 resumes from r7 after 3 tokens, not r1 (step 9)"))
     assert not accepts(structs.replace(wanted, request="r1"))
     assert not accepts(structs.replace(wanted, message="S3: r7 resumes from zeroed memory"))
     assert not accepts(structs.replace(wanted, field="conv"))
