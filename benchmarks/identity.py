@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from hybridfuzz.harness.identity.compare import founds, joined, same_cause
+from hybridfuzz.harness.identity.compare import can_start_finding, joined, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.identity.investigate import Investigation
 from hybridfuzz.harness.traces.files import load_trace, save_trace
@@ -165,7 +165,8 @@ def grouped(seen: Mapping[str, Evidence]) -> dict[str, str]:
     where: dict[str, str] = {}
     for trace, one in seen.items():
         into = same_cause([one], findings)
-        if not into and not founds(one) and any(_shows(finding, one.signature) for finding in findings.values()):
+        shown = any(_shows(finding, one.signature) for finding in findings.values())
+        if not into and shown and not can_start_finding(one):
             where[trace] = UNSORTED
             continue
         into = into or next(name for name in _names(one.signature) if name not in findings)

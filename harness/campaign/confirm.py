@@ -9,7 +9,7 @@ from ...targets.base.trace import Trace
 from ..events import CampaignEvent, Improved
 from ..explain.terminal import finding_text
 from ..findings.store import FindingStore
-from ..identity.symptom import UNEXPLAINED, same_symptom
+from ..identity.same_failure import UNEXPLAINED, same_symptom
 from ..traces.outcome import Outcome
 from ..traces.reduce import reduce_trace
 from ..traces.violation import Violation

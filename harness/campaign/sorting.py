@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ...targets.base.trace import Trace
 from ..events import Finding, Found, Improved, Merged
 from ..findings.store import FindingStore
-from ..identity.compare import founds, joined, likeness, same_cause
+from ..identity.compare import can_start_finding, joined, likeness, same_cause
 from ..identity.evidence import Evidence
 from ..identity.investigate import Investigation
 from ..traces.files import load_trace
@@ -70,7 +70,7 @@ class Sorter:
                 into, gone = self._link(found)
                 state.judge(into)
                 finding, claim = store.findings[into], None
-            elif found or founds(evidence):
+            elif found or can_start_finding(evidence):
                 finding = store.split(counted.name, violation, counted.index, trace, state.known(violation.signature))
                 claim = Claim(finding, None)
             else:  # too little evidence for a finding of its own

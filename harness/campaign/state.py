@@ -42,7 +42,7 @@ from ..findings.watch import KnownBugs
 from ..generate.overrides import check_overrides
 from ..identity.compare import known_cause, same_cause
 from ..identity.evidence import FindingEvidence
-from ..identity.symptom import UNEXPLAINED
+from ..identity.same_failure import UNEXPLAINED
 from ..lockstep.state_catalogue import required_oracles, required_states
 from ..oracles import applicable
 from ..traces.violation import Violation

@@ -17,7 +17,7 @@ from ..events import Finding, Found, Notice, TraceDone, TracesDone, WorkerLost, 
 from ..findings.conditions import evidence_of, with_conditions
 from ..findings.known import Known
 from ..findings.store import OutputError
-from ..identity.symptom import UNEXPLAINED
+from ..identity.same_failure import UNEXPLAINED
 from ..traces.files import load_trace
 from ..traces.violation import Violation
 from ..workers.client import InternalError, Stopped

@@ -67,7 +67,7 @@ _CANARY_FIRST = ("silent", "found", "unfinished", "none")
 _TRACE = ".json"
 
 
-class Merged(NamedTuple):
+class MergeResult(NamedTuple):
     """The result of a merge. `missing` names shards that no folder holds."""
 
     summary: Summary
@@ -139,7 +139,7 @@ class _Group(NamedTuple):
         return total
 
 
-def merge_folders(folders: Sequence[Path], out: Path, known: Sequence[Known], now: str) -> Merged:
+def merge_folders(folders: Sequence[Path], out: Path, known: Sequence[Known], now: str) -> MergeResult:
     """Merge campaigns into `out`, which no other process may be using. `now` is ISO 8601, UTC.
 
     Raises TraceError for a folder that cannot be used, or for campaigns that cannot be one.
@@ -162,7 +162,7 @@ def merge_folders(folders: Sequence[Path], out: Path, known: Sequence[Known], no
         raise OutputError(f"cannot write to {out}: {error.strerror}; choose another with -o") from error
 
 
-def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known: Sequence[Known]) -> Merged:
+def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known: Sequence[Known]) -> MergeResult:
     for name in (FINDINGS_FOLDER, CORPUS_FOLDER, PARTS_FOLDER):
         make_folder(out, name)
     for part in parts:
@@ -180,7 +180,7 @@ def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known
     _write_old(parts, history, out)
     save_bug_history(out, history)
     write_atomically(out / STATE_FILE, _json(summary))
-    return Merged(summary, _missing([part.summary for part in parts]))
+    return MergeResult(summary, _missing([part.summary for part in parts]))
 
 
 def _json(value: object) -> bytes:

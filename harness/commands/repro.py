@@ -119,7 +119,7 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     from ...targets.base.registry import describe
     from ...targets.base.trace import TraceError
     from ..explain.answers import Answers
-    from ..identity.symptom import UNEXPLAINED
+    from ..identity.same_failure import UNEXPLAINED
     from ..oracles.real_model import FIELDS
     from ..reproduce.related import related
     from ..reproduce.report import ReproCase

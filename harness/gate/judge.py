@@ -30,7 +30,7 @@ from ..findings.store import FindingStore, OutputError, replay_command
 from ..generate.overrides import check_overrides
 from ..identity.evidence import FindingEvidence
 from ..identity.investigate import Investigation
-from ..identity.symptom import UNEXPLAINED
+from ..identity.same_failure import UNEXPLAINED
 from ..traces.files import load_trace
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation

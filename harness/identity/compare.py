@@ -86,7 +86,7 @@ def _other_subject(one: Evidence, other: Evidence) -> bool:
     return len(subjects - {""}) > 1
 
 
-def founds(evidence: Evidence) -> bool:
+def can_start_finding(evidence: Evidence) -> bool:
     """Return True if evidence is good enough to tell a further cause behind a signature that was met before."""
     return evidence.complete and bool(evidence.votes)
 

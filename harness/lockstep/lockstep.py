@@ -41,6 +41,7 @@ from ...targets.base.trace import (
 )
 from ..oracles import IMPLEMENTED_HOOKS, ORACLES
 from ..oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
+from ..oracles.liveness import Liveness
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
 from .client_events import announce, confirm, confirm_batch
@@ -207,7 +208,7 @@ class Lockstep:
 
     def _forward(self, forward: Forward) -> Violation | None:
         context = self.context
-        context.seat([row.request for row in forward.rows], dummy=forward.dummy)
+        context.set_batch_rows([row.request for row in forward.rows], dummy=forward.dummy)
         live = [(row, life) for row, life in zip(forward.rows, context.lives, strict=True) if life is not None]
         violation = self._accesses(forward) or self._first("on_forward", forward) or self._rows(live)
         if violation:
@@ -275,9 +276,7 @@ class Lockstep:
     def _stuck(self, bound: int) -> Violation:
         view = self.context.before
         names = ", ".join([*view.running, *view.waiting]) or "a step in flight"
-        return self.oracles[0].violation(
-            self.context, "drain", f"{names} did not end within {bound} plain steps", oracle="M8"
-        )
+        return Liveness().violation(self.context, "drain", f"{names} did not end within {bound} plain steps")
 
     def outcome(self, events: int) -> Outcome:
         """Return the result of this run."""

@@ -88,7 +88,7 @@ class Context:
         """The name of a row without a request in messages."""
         self._no_columns: Table = ((),) * len(target.layout.groups)
 
-    def seat(self, names: Iterable[str | None], *, dummy: bool = False) -> None:
+    def set_batch_rows(self, names: Iterable[str | None], *, dummy: bool = False) -> None:
         """Set the rows of the batch that is executed; `names` in row order, None for padding and dummy rows.
 
         Messages call a row without a request a dummy row if the batch is a dummy run (`dummy`), else a padding row.

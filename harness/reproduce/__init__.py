@@ -3,7 +3,7 @@
 script    runs a reproducer script before it is handed out
 versions  the versions in a target's environment
 scenario  the requests and events of a trace in words
-symptom   what a user sees of a failure: title and first paragraph
+headline  what a user sees of a failure: title and first paragraph
 usual_options  sets options that a failure does not need to their usual values
 related   public reports from the known bugs that come with hybridfuzz
 report    REPORT.md

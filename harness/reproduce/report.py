@@ -27,10 +27,10 @@ from ..identity.evidence import Place
 from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..traces.violation import Violation
 from ..units import plural
+from .headline import headline_of
 from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
-from .symptom import symptom_of
 
 LENGTH_MAX = 65_000
 """Characters; GitHub refuses an issue of more than 65,536."""
@@ -115,12 +115,12 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 
 
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
-    symptom = symptom_of(case.trace, case.history, case.violation, case.answers.rows)
+    headline = headline_of(case.trace, case.history, case.violation, case.answers.rows)
     current = next((run for run in case.runs if run.current), None)
     on = f", {current.title}" if current and any(run.result == "passes" for run in case.runs) else ""
-    yield f"# {markdown_text(symptom.title + on)}\n"
+    yield f"# {markdown_text(headline.title + on)}\n"
     yield OWNER
-    yield f"{markdown_text(symptom.impact)}\n"
+    yield f"{markdown_text(headline.impact)}\n"
     yield f"**First deviation:** {markdown_text(_sentence(case.violation))}.\n"
     yield from _implementations(case)
     yield "## Scenario\n"
@@ -148,7 +148,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield "\n## Environment\n"
     yield from _environment(case)
     yield "\n## Related reports\n"
-    yield from _related(case, symptom.title)
+    yield from _related(case, headline.title)
     count = plural(len(case.trace.events), "event")
     yield f"\nFound by hybridfuzz {_version()} as {markdown_code(case.violation.signature)}, reduced to {count}."
 
@@ -389,7 +389,7 @@ def _related(case: ReproCase, title: str) -> Iterator[str]:
     yield "\nEntries in hybridfuzz's own list of known bugs, which are not public reports:\n"
     for entry in case.related:
         reason = re.sub(ISSUE, "#", markdown_text(entry.reason))
-        other = "" if entry.is_exact else " (same symptom, perhaps another cause)"
+        other = "" if entry.is_exact else " (same headline, perhaps another cause)"
         yield f"* {markdown_code(entry.name)}{other}: {reason}"
 
 

@@ -5,7 +5,7 @@ from hybridfuzz.harness.identity.compare import (
     EVIDENCE_MAX,
     SUBJECTS,
     alike,
-    founds,
+    can_start_finding,
     joined,
     learned,
     likeness,
@@ -79,7 +79,7 @@ def test_without_votes_the_rest_has_to_agree() -> None:
     bare = variant(votes={})
     assert SAME < likeness(bare, bare) < likeness(PADDED, PADDED)
     assert likeness(PADDED, variant(votes={}, facts=("now graph",), origins=("found zeroed",))) < SAME
-    assert founds(PADDED) and not founds(bare) and not founds(variant(complete=False))
+    assert can_start_finding(PADDED) and not can_start_finding(bare) and not can_start_finding(variant(complete=False))
 
 
 def test_a_finding_is_as_like_as_its_traces_are_in_the_mean() -> None:

@@ -8,7 +8,7 @@ from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.identity.compare import likeness
 from hybridfuzz.harness.identity.evidence import Evidence
 from hybridfuzz.harness.identity.investigate import Investigation
-from hybridfuzz.harness.identity.symptom import relation, same_symptom
+from hybridfuzz.harness.identity.same_failure import relation, same_symptom
 from hybridfuzz.harness.identity.variants import neighbours, switched
 from hybridfuzz.harness.identity.weights import SAME
 from hybridfuzz.harness.lockstep.run import run_trace

@@ -57,4 +57,4 @@ def plan(context: Context, *rows: PlannedRow, step: int = 0, budget: int = 99, *
 def enter(context: Context, planned: Planned) -> None:
     """The device begins a planned step; its rows are those of the batch."""
     context.facts = context.reference.enter(planned.step)
-    context.seat([row.name for row in planned.rows])
+    context.set_batch_rows([row.name for row in planned.rows])

@@ -36,7 +36,7 @@ def entered(layout: Layout = LAYOUT, **published: Any) -> Context:
     for columns in TABLE:
         for block in columns:
             assert not block or context.reference.ledger.facts[block]
-    context.seat(["r0", "r1", None])
+    context.set_batch_rows(["r0", "r1", None])
     return context
 
 
@@ -137,7 +137,7 @@ def test_each_padding_row_counts() -> None:
 
 def test_two_padding_rows_may_share_a_sink() -> None:
     context, oracle = entered(SINKS), Writer()
-    context.seat(["r0", "r1", None, None])
+    context.set_batch_rows(["r0", "r1", None, None])
     assert verdict(oracle, context, StateWrite(2, 0, 0, 0, 11, 9, 7, None)) == ""
     assert verdict(oracle, context, StateWrite(3, 0, 0, 0, 11, 9, 7, None)) == ""
     assert verdict(oracle, context, StateWrite(0, 0, 0, 0, 11, 9, 7, None)) == ""

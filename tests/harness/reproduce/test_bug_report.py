@@ -15,11 +15,11 @@ from hybridfuzz.harness.identity.evidence import Place
 from hybridfuzz.harness.lockstep.target_exception import ADAPTER_ORACLES
 from hybridfuzz.harness.oracles import ORACLES
 from hybridfuzz.harness.reproduce.folder import write_folder
+from hybridfuzz.harness.reproduce.headline import CONSEQUENCES, headline_of
 from hybridfuzz.harness.reproduce.related import RelatedEntry
 from hybridfuzz.harness.reproduce.report import LENGTH_MAX, SCRIPT_LINES_SHOWN, OtherRun, ReproCase, TriedFix, report
 from hybridfuzz.harness.reproduce.scenario import narrate, requests_of
 from hybridfuzz.harness.reproduce.script import ScriptVerdict
-from hybridfuzz.harness.reproduce.symptom import CONSEQUENCES, symptom_of
 from hybridfuzz.harness.reproduce.versions import versions_of
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.deployment import Deployment
@@ -86,7 +86,7 @@ def test_every_oracle_has_a_consequence() -> None:
 
 def test_wrong_tokens_come_first() -> None:
     case = case_of("accepted-count-zero")
-    symptom = symptom_of(case.trace, case.history, case.violation, case.answers.rows)
+    symptom = headline_of(case.trace, case.history, case.violation, case.answers.rows)
     assert symptom.title.startswith("Wrong tokens ")
     assert "speculative decoding" in symptom.title
     assert re.search(r"receives wrong tokens: token \d+ is \d+, expected \d+\.", symptom.impact)
@@ -94,7 +94,7 @@ def test_wrong_tokens_come_first() -> None:
 
 def test_a_poisoned_cache_is_told_by_the_request_that_hits_it() -> None:
     case = case_of("split-on-wrong-grid")
-    assert symptom_of(case.trace, case.history, case.violation, case.answers.rows).title.startswith(
+    assert headline_of(case.trace, case.history, case.violation, case.answers.rows).title.startswith(
         "Wrong tokens from a prefix-cache hit"
     )
 
@@ -102,7 +102,7 @@ def test_a_poisoned_cache_is_told_by_the_request_that_hits_it() -> None:
 def test_a_failure_that_no_client_sees_claims_no_wrong_token() -> None:
     case = case_of("finished-row-not-cleared")
     assert all(one.is_right for one in case.answers.rows)
-    symptom = symptom_of(case.trace, case.history, case.violation, case.answers.rows)
+    symptom = headline_of(case.trace, case.history, case.violation, case.answers.rows)
     assert "Wrong tokens" not in symptom.title
     assert symptom.impact.endswith("In the run below every client receives the right tokens.")
 
@@ -130,7 +130,7 @@ def test_a_stall_after_a_failed_load_names_the_load() -> None:
     trace = structs.replace(case.trace, events=(*case.trace.events, ExternalLoad("r0", 3, breaks_off=True)))
     both = [structs.replace(one, waiting=("r0", "r1")) for one in case.history.moments]
     history = structs.replace(case.history, moments=tuple(both))
-    title = symptom_of(trace, history, case.violation, ()).title
+    title = headline_of(trace, history, case.violation, ()).title
     assert title == "Requests wait forever after a failed load of a KV connector (hybrid model)"
 
 
@@ -151,9 +151,9 @@ def test_memory_of_another_request() -> None:
     case = case_of("accepted-count-zero")
     violation = structs.replace(case.violation, request="r0", observed="the state of r1 after 3 tokens")
     trace = structs.replace(case.trace, events=(arrive("r0", 3), arrive("r1", 3)))
-    assert "reads memory of another request, r1" in symptom_of(trace, case.history, violation, ()).impact
+    assert "reads memory of another request, r1" in headline_of(trace, case.history, violation, ()).impact
     own = structs.replace(violation, observed="the state of r0 after 3 tokens")
-    assert "another request" not in symptom_of(trace, case.history, own, ()).impact
+    assert "another request" not in headline_of(trace, case.history, own, ()).impact
 
 
 @pytest.mark.parametrize("slug", slugs())

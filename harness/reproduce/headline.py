@@ -87,14 +87,14 @@ CONTENTS = {"mamba": "a wrong recurrent state", "attention": "wrong KV"}
 _OWNER = re.compile(r"\b(?:the state|the \w+ of position \d+) of (\S+)")
 
 
-class Symptom(Struct, frozen=True):
+class Headline(Struct, frozen=True):
     """`title` is one line without markup; `impact` is one paragraph of sentences."""
 
     title: str
     impact: str
 
 
-def symptom_of(trace: Trace, history: History, violation: Violation, answers: Sequence[Answer]) -> Symptom:
+def headline_of(trace: Trace, history: History, violation: Violation, answers: Sequence[Answer]) -> Headline:
     """Return the title of a report and its first paragraph."""
     what, follows = _consequence(violation)
     details = [*_seen(answers)]
@@ -118,7 +118,7 @@ def symptom_of(trace: Trace, history: History, violation: Violation, answers: Se
     if not details:
         clean = "In the run below every client receives the right tokens." if answers else ""
         details = [text for text in (follows, clean) if text]
-    return Symptom(title, " ".join(details))
+    return Headline(title, " ".join(details))
 
 
 def _consequence(violation: Violation) -> tuple[str, str]:

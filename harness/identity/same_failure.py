@@ -1,4 +1,7 @@
-"""A violation without the accidents of its trace, to notice when a reduction slips from one cause to another."""
+"""Tells whether a candidate of a reduction still fails in the same way: same signature, request and message pattern.
+
+Otherwise a reduction would slip from one cause to another that shows alike.
+"""
 
 from __future__ import annotations
 
