@@ -389,7 +389,7 @@ def _related(case: ReproCase, title: str) -> Iterator[str]:
     yield "\nEntries in hybridfuzz's own list of known bugs, which are not public reports:\n"
     for entry in case.related:
         reason = re.sub(ISSUE, "#", markdown_text(entry.reason))
-        other = "" if entry.is_exact else " (same headline, perhaps another cause)"
+        other = "" if entry.is_exact else " (same symptom, perhaps another cause)"
         yield f"* {markdown_code(entry.name)}{other}: {reason}"
 
 
