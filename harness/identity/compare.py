@@ -18,9 +18,8 @@ of evidence (`weights` has the fitted numbers):
 Two groups of failures are as like as their traces are in the mean (average linkage): one odd trace neither draws others
 to its finding nor joins two findings. Two findings that agree in more than pairs of traces can show join at a lower
 likeness: if they need the same two or more switches, with values that do not exclude each other (the victim of a cause
-may be the request that triggers it or another one, with different facts), if two or more symptoms occur in both, or if
-one does and any two of their traces are almost certainly alike. One symptom alone weighs little: one cause breaks
-several invariants, and several causes break the same one. Without votes (a
+may be the request that triggers it or another one, with different facts), or if two or more symptoms occur in both.
+One symptom weighs little: one cause breaks several invariants, and several causes break the same one. Without votes (a
 target that names no packages, a lost process, no passing neighbour) a trace is no reason for a further finding behind a
 signature.
 
@@ -36,7 +35,6 @@ from statistics import fmean
 from ...targets.base.trace import Config
 from .evidence import Condition, Evidence, FindingEvidence
 from .weights import (
-    ALMOST_SURE,
     BIAS,
     CONTRADICTION,
     FACTS,
@@ -155,14 +153,8 @@ def same_cause(seen: Sequence[Evidence], findings: Mapping[str, FindingEvidence]
 
 
 def _related(one: Sequence[Evidence], other: Sequence[Evidence]) -> bool:
-    """Return True if two findings need the same switches, or have symptoms in common: at least SHARED_MIN of them, or
-    one and two traces that are almost certainly alike."""
-    if _need_the_same(one, other):
-        return True
-    shared = len(_symptoms(one) & _symptoms(other))
-    return shared >= SHARED_MIN or (
-        shared > 0 and any(likeness(each, its) >= ALMOST_SURE for each in one for its in other)
-    )
+    """Return True if two findings need the same switches, or have symptoms in common: at least SHARED_MIN of them."""
+    return _need_the_same(one, other) or len(_symptoms(one) & _symptoms(other)) >= SHARED_MIN
 
 
 def _symptoms(seen: Sequence[Evidence]) -> set[tuple[str, str]]:

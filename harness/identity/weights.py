@@ -4,8 +4,7 @@ Fitted on the pairs of 190 failing traces of vLLM 0.33.0 (seeds 900 to 913) and 
 (`benchmarks/mixtures.py`, T1 to T20), all causes of equal weight: a logistic regression whose overlaps of facts are
 weighted, with a penalty on the logarithms of these weights (1e-3) that keeps a fact at 1 unless several causes speak
 against it. Rounded; fact weights between 0.8 and 1.25 are 1, and none is above 5. `CONTRADICTION`, `UNNEEDED`,
-`OTHER_SUBJECT`, `SAME`, `SAME_RELATED` and `ALMOST_SURE` were chosen afterwards with the figures of
-benchmarks/identity.md in view.
+`OTHER_SUBJECT`, `SAME` and `SAME_RELATED` were chosen afterwards with the figures of benchmarks/identity.md in view.
 
 A fact with a large weight separates causes: rows that were preempted, graphs, a prompt beside a decode, a row that was
 left out of a step. One with a small weight is an accident of the trace: how many tokens a decode has, whether the
@@ -30,8 +29,6 @@ SAME = 0.55
 SAME_RELATED = 0.25
 """The same for two findings that need the same switches, or show the same symptoms: at least SHARED_MIN of them."""
 SHARED_MIN = 2
-ALMOST_SURE = 0.9
-"""Likeness of any two traces from which two findings with one symptom in common join at `SAME_RELATED`, too."""
 
 FACTS = {
     "own now was preempted": 5.0,

@@ -141,18 +141,6 @@ def test_findings_that_show_the_same_two_symptoms_join_earlier() -> None:
     assert same_cause(second, findings) == "", "the group is no finding"
 
 
-def test_findings_with_one_symptom_join_earlier_if_two_of_their_traces_are_almost_certainly_alike() -> None:
-    """T11 of benchmarks/mixtures.py had one cause in five findings: each has odd traces that lower the mean."""
-    odd = variant(facts=("now graph",), votes={"b.py:g:1": 1.0}, origins=("found x",))
-    first, second = [PADDED, odd], [PADDED, variant(facts=("now preempts",), votes={"c.py:h:1": 1.0}, origins=())]
-    assert SAME_RELATED < alike(first, second) < SAME
-    findings = {"first": FindingEvidence(first)}
-    assert same_cause(second, findings, but="second") == "first"
-    apart = [structs.replace(each, signature="S4-step-mamba-temporal") for each in second]
-    assert SAME_RELATED < alike(first, apart) < SAME
-    assert same_cause(apart, findings, but="apart") == "", "no symptom in common"
-
-
 def test_rules_with_different_subjects_speak_against_one_cause() -> None:
     """T9 lost the cause of a wrong estimate (M7) to one that writes into shared blocks (M5)."""
     estimate = variant(signature="M7-step-blocks")
