@@ -46,11 +46,11 @@ def run(options: argparse.Namespace) -> int:
     import msgspec
 
     from ...targets.base.overlay import patched
-    from ...targets.base.patches import PATCH_BYTES_MAX, parse_patch
     from ...targets.base.protocol import TargetError
     from ...targets.base.registry import confirmation, parse
     from ..exit_status import CLEAN, USAGE, VIOLATION
-    from ..traces.files import load_trace, read_regular
+    from ..findings.known import patch_from
+    from ..traces.files import load_trace
     from .common import launch_target, print_json, printer
 
     line = printer(options.json)
@@ -58,8 +58,7 @@ def run(options: argparse.Namespace) -> int:
     engine = confirmation(spec)
     if not device:
         raise TargetError(f"target {spec!r}: name a device with --device")
-    texts = [read_regular(path, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace") for path in options.patch]
-    patches = [parse_patch(text, path.name) for text, path in zip(texts, options.patch, strict=True)]
+    patches = [patch_from(path, path.name) for path in options.patch]
     launch = launch_target(spec)
     fixed = patched(launch, patches)
     on_cpu = argparse.Namespace(**{**vars(options), "target": spec.removesuffix(f"@{device}")})

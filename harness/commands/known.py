@@ -169,9 +169,8 @@ def add(options: argparse.Namespace) -> int:
 def tried(options: argparse.Namespace, launch: Launch, traces: list[Trace]) -> list[str]:
     """Return the signatures of the traces. Raises TraceError if one runs clean, or fails with the patch as well."""
     from ...targets.base.overlay import patched
-    from ...targets.base.patches import PATCH_BYTES_MAX, parse_patch
     from ...targets.base.trace import TraceError
-    from ..traces.files import read_regular
+    from ..findings.known import patch_from
     from ..workers.client import WorkerClient
     from .common import memory_limit
 
@@ -185,8 +184,7 @@ def tried(options: argparse.Namespace, launch: Launch, traces: list[Trace]) -> l
     if "" in before:
         raise TraceError(f"{options.what}: trace {before.index('') + 1} runs clean on {options.target}: not added")
     if options.patch:
-        data = read_regular(options.patch, PATCH_BYTES_MAX, "a patch")
-        fixed = patched(launch, [parse_patch(data.decode("utf-8", "replace"), options.patch.stem)])
+        fixed = patched(launch, [patch_from(options.patch, options.patch.stem)])
         if failing := next(filter(None, violations(fixed)), ""):
             raise TraceError(f"{options.patch}: a trace fails with the patch, too ({failing}): not added")
     return sorted(set(before))

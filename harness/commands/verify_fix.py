@@ -120,11 +120,9 @@ def sides(options: argparse.Namespace) -> tuple[Launch, Launch]:
     import datetime
 
     from ...targets.base.overlay import patched
-    from ...targets.base.patches import PATCH_BYTES_MAX, parse_patch
     from ...targets.base.trace import TraceError
     from ..findings.fixes import read_fixes
-    from ..findings.known import fitting
-    from ..traces.files import read_regular
+    from ..findings.known import fitting, patch_from
     from .common import launch_target, progress_line
 
     launch = launch_target(options.target)
@@ -139,8 +137,7 @@ def sides(options: argparse.Namespace) -> tuple[Launch, Launch]:
     before = patched(launch, others)
     if options.fixed:
         return before, patched(launch_target(options.fixed), others)
-    data = read_regular(options.patch, PATCH_BYTES_MAX, "a patch")
-    return before, patched(launch, [*others, parse_patch(data.decode("utf-8", "replace"), options.patch.stem)])
+    return before, patched(launch, [*others, patch_from(options.patch, options.patch.stem)])
 
 
 def table(result: Verification) -> str:

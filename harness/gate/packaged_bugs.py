@@ -17,7 +17,7 @@ from collections.abc import Collection
 
 from ...targets.base.launch import Launch
 from ...targets.base.registry import parse
-from ..findings.fixes import BUILTIN, CORPUS, KNOWN_FILE, Fixes, apply_fixes, read_fixes
+from ..findings.fixes import BUILTIN, KNOWN_FILE, Fixes, apply_fixes, read_fixes
 from ..findings.known import Known, load_known
 from .settings import PACKAGED_CORPUS, GateSettings
 
@@ -37,7 +37,7 @@ def fixes_for(settings: GateSettings, launch: Launch) -> Fixes:
 
 def packaged_fixes(target: str, version: str) -> list[Known]:
     """Return the packaged known bugs with a patch for exactly this release: none for a checkout."""
-    if not (CORPUS / parse(target).name / KNOWN_FILE).exists():
+    if not (PACKAGED_CORPUS / parse(target).name / KNOWN_FILE).exists():
         return []
     return [entry for entry in read_fixes(BUILTIN, target) if entry.patch and version in entry.releases]
 

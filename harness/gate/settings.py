@@ -19,14 +19,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ..findings.fixes import BUILTIN
+from ..findings.fixes import BUILTIN, CORPUS
 from ..units import duration
 from ..units import settings as parse_pairs
 
 NO_FIXES = "none"
 BUDGETS = {"gate": 60.0, "nightly": 1800.0}
 """Default budgets of the search in seconds, by profile."""
-PACKAGED_CORPUS = Path(__file__).parents[2] / "corpus"
+PACKAGED_CORPUS = CORPUS
 
 
 class SettingsError(Exception):

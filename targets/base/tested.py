@@ -73,7 +73,8 @@ def narrower(spec: str, version: str, capabilities: Capabilities) -> str:
     numbers = version_numbers(version) if version[:1].isdecimal() else ()
     if known is None or target.device or (numbers and numbers < version_numbers(known.release)):
         return ""
-    lacks = [word for word in known.has.get(target.variant, ()) if word not in set(words(capabilities))]
+    here = set(words(capabilities))
+    lacks = [word for word in known.has.get(target.variant, ()) if word not in here]
     if not lacks:
         return ""
     shown = ", ".join(lacks[:SHOWN_MAX]) + (f" and {len(lacks) - SHOWN_MAX} more" if len(lacks) > SHOWN_MAX else "")
