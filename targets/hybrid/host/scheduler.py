@@ -2,6 +2,7 @@
 
 Running requests come first, then waiting ones. If the pool has no block for a running request, the last (FCFS) or
 least important (priority) one is preempted. Preemption is by recomputation: the victim loses its blocks and waits.
+A request does not preempt itself for blocks that steps in flight have pinned: it would need as many when it starts again.
 With steps in flight the scheduler plans on certain (`low`) and optimistic (`high`) progress, see `block_tables.Span`.
 """
 
@@ -70,8 +71,7 @@ class Scheduler:
         """Plan the next step with at most `budget` tokens; `limits` caps the tokens of single requests."""
         self.cache.pool.published_this_step.clear()
         plan = Plan(step, budget)
-        self.schedule_running(plan, limits)
-        if not plan.preempted:
+        if self.schedule_running(plan, limits) and not plan.preempted:
             self.schedule_waiting(plan, limits)
             while not self.running and self.waiting and self.sessions.preempt_session(plan, self.waiting[0]):
                 self.schedule_waiting(plan, limits)
@@ -85,19 +85,23 @@ class Scheduler:
             request.optimistic += row.optimistic
         return plan
 
-    def schedule_running(self, plan: Plan, limits: Mapping[str, int]) -> None:
-        """Plan the running requests in order; preempt if the pool has too few blocks."""
+    def schedule_running(self, plan: Plan, limits: Mapping[str, int]) -> bool:
+        """Plan the running requests in order; preempt if the pool has too few blocks. Return False if one got none."""
         position = 0
         while position < len(self.running) and plan.budget > 0:
             request = self.running[position]
             count, drafts = self.wanted(request, plan.budget, limits)
             if count > 0 and not self.place_running(plan, request, count, drafts):
-                break
+                return False
             # Preempting a request before this one moves this one forward.
             position = self.running.index(request) + 1 if request in self.running else position
+        return True
 
     def place_running(self, plan: Plan, request: Request, count: int, drafts: int) -> bool:
-        """Allocate for a running request and add its row. Return False if the request itself was preempted."""
+        """Allocate for a running request and add its row.
+
+        Return False if it got no blocks: it was preempted itself, or waits for blocks that a step in flight has pinned.
+        """
         name, groups = request.name, self.cache.groups
         while True:
             before = [len(group.tables[name]) for group in groups]
@@ -109,6 +113,8 @@ class Scheduler:
             if self.sessions.preempt_session(plan, request):
                 continue
             victim = self.pick_victim()
+            if victim is request and self.cache.partial.pins:
+                return False
             self.preempt(victim, plan)
             if victim is request:
                 return False

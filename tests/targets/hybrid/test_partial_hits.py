@@ -116,3 +116,25 @@ def test_broken_partial_keys_are_noticed(part: type, signatures: set[str]) -> No
     violation = run_trace(broken(part), make_trace(*RESEND, **FINE)).violation
     assert violation is not None
     assert violation.signature in signatures, violation.message
+
+
+def test_a_lone_request_waits_for_the_block_of_a_moved_key() -> None:
+    """In the smallest pool it has no other block to take: if it preempted itself, it would do so again for ever
+    (found with seed 406111327).
+    """
+    config: dict[str, Any] = {
+        "groups": (Group("mamba", 4), Group("attention", 8)),
+        "num_blocks": 12,
+        "max_model_len": 32,
+        "max_num_batched_tokens": 24,
+        "num_speculative_tokens": 3,
+        "eagle_block_drop": True,
+        "async_depth": 1,
+        "options": {"prefix_match_unit": "2"},
+    }
+    trace = make_trace(arrive("r0", 26, new=6), **config)
+    assert trace.config.num_blocks == trace.config.smallest_pool()
+    watched = watch(trace)
+    assert watched.outcome.violation is None, watched.outcome.violation.message
+    assert any(plan.view.pins and not plan.rows for plan in watched.of(Planned)), "it had nothing to wait for"
+    assert not any(plan.preempted for plan in watched.of(Planned))
