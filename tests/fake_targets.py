@@ -74,6 +74,14 @@ class SometimesHangs(Fake):
         return Wrapped(GOOD.open(config), lambda: time.sleep(3600 if self._opened % 3 == 0 else 0))
 
 
+class Slow(Fake):
+    """Takes two seconds to open an engine."""
+
+    def open(self, config: Config) -> Target:
+        time.sleep(2)
+        return super().open(config)
+
+
 class Refusing(Fake):
     """Takes no configuration."""
 
@@ -222,6 +230,7 @@ RUDE = Rude(lambda: None)
 RIGHTS = Fake(report_rights)
 NO_FACTORY = 7
 SOMETIMES_HANGS = SometimesHangs()
+SLOW = Slow(lambda: None)
 REFUSING = Refusing(lambda: None)
 LATE = Late(raise_error)
 LATE_CLEAN = Late(lambda: None)
