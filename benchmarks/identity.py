@@ -3,27 +3,32 @@
     python benchmarks/identity.py collect  --target vllm@0.33.0 --seed 77 --traces 400 -o out
     python benchmarks/identity.py truth    --target vllm@0.33.0 -o out
     python benchmarks/identity.py evidence --target vllm@0.33.0 -o out
-    python benchmarks/identity.py score    -o out [out ...]
+    python benchmarks/identity.py score    -o out [out ...] [--together] [--orders 5]
 
 The truth is not known to the harness: the cause of a failing trace is the fix that silences it up to the event at which
 it failed (`truth`, for an engine with its packaged fixes, for a mixture of mutants by leaving one out; a trace that two
 of them silence has both causes, and either is right).
 
 Every step can be cut off and continued. `score` replays the campaign's own decisions (`campaign/sorting.py`) on the
-saved evidence, in the order of the traces, and puts the grouping by signature beside it.
+saved evidence, in the order of the traces, and puts the grouping by signature beside it; with `--orders` also the means
+over that order and random ones, with and without subjects of rules. `--together` scores several folders of one target
+as one campaign.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import msgspec
+from hybridfuzz.harness.identity import compare
 from hybridfuzz.harness.identity.compare import can_start_finding, joined, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.identity.investigate import Investigation
@@ -41,6 +46,10 @@ from vllm_campaign import fixes_of, overrides_of
 
 UNSORTED = "unsorted"
 """Traces whose evidence was cut off by the time limit and that are like no finding."""
+
+FIGURES = (
+    "findings", "causes without a finding", "in a finding of another cause", "causes in more than two findings",
+)  # fmt: skip
 
 
 class Sorted(Struct):
@@ -214,14 +223,59 @@ def verdict(where: Mapping[str, str], causes: Mapping[str, Sequence[str]]) -> di
     }
 
 
-def score(folders: Sequence[Path]) -> None:
-    """Print the figures of each folder: by evidence, by signature, places, cost."""
-    for folder in folders:
-        causes, seen = load_truth(folder), load_evidence(folder)
-        usable = {trace: one.evidence for trace, one in seen.items() if one.evidence and trace in causes}
+class Collected(Struct):
+    """What was collected of a target: evidence and causes of traces in the order in which a campaign meets them."""
+
+    name: str
+    seen: dict[str, Sorted]
+    causes: dict[str, list[str]]
+
+    @property
+    def usable(self) -> dict[str, Evidence]:
+        """Evidence of the traces whose cause is known."""
+        return {trace: one.evidence for trace, one in self.seen.items() if one.evidence and trace in self.causes}
+
+
+def load(folders: Sequence[Path], *, together: bool) -> list[Collected]:
+    """Return what lies in each folder, or in all of them as one campaign."""
+    single = [Collected(str(folder), load_evidence(folder), load_truth(folder)) for folder in folders]
+    if not together:
+        return single
+    one = Collected(" and ".join(each.name for each in single), {}, {})
+    for each in single:
+        one.seen |= {f"{each.name}/{trace}": seen for trace, seen in each.seen.items()}
+        one.causes |= {f"{each.name}/{trace}": causes for trace, causes in each.causes.items()}
+    return [one]
+
+
+def in_orders(collected: Collected, orders: int) -> Counter[str]:
+    """Return the sums of the figures over the collected order and `orders - 1` random ones."""
+    sums: Counter[str] = Counter()
+    for number in range(orders):
+        traces = list(collected.usable)
+        if number:
+            random.Random(number).shuffle(traces)
+        usable = collected.usable
+        figures = verdict(grouped({trace: usable[trace] for trace in traces}), collected.causes)
+        by_cause, lost = figures["findings by cause"], figures["causes without a finding"]
+        assert isinstance(by_cause, dict)
+        assert isinstance(lost, list)
+        split = sum(number > 2 for number in by_cause.values())
+        values = (figures["findings"], len(lost), figures["in a finding of another cause"], split)
+        for name, value in zip(FIGURES, values, strict=True):
+            assert isinstance(value, int)
+            sums[name] += value
+    return sums
+
+
+def score(all_collected: Sequence[Collected], orders: int) -> None:
+    """Print the figures of each folder (by evidence, by signature, cost), and the sum of their means over orders."""
+    means: dict[str, Counter[str]] = {"with subjects of rules": Counter(), "without": Counter()}
+    for collected in all_collected:
+        causes, seen, usable = collected.causes, collected.seen, collected.usable
         if not usable:
             continue
-        print(f"{folder}: {len(seen)} traces with evidence, {len(usable)} of known cause")
+        print(f"{collected.name}: {len(seen)} traces with evidence, {len(usable)} of known cause")
         print(" by evidence", msgspec.json.format(msgspec.json.encode(verdict(grouped(usable), causes))).decode())
         signatures = {trace: one.signature for trace, one in usable.items()}
         print(" by signature", msgspec.json.format(msgspec.json.encode(verdict(signatures, causes))).decode())
@@ -230,6 +284,12 @@ def score(folders: Sequence[Path]) -> None:
             f" cost: median {statistics.median(costs):.1f} s CPU, 90 % below {costs[len(costs) * 9 // 10]:.1f} s, "
             f"{statistics.median(one.evidence.runs for one in seen.values() if one.evidence):.0f} runs"
         )
+        if orders > 1:
+            means["with subjects of rules"] += in_orders(collected, orders)
+            with mock.patch.object(compare, "OTHER_SUBJECT", 0.0):
+                means["without"] += in_orders(collected, orders)
+    for rule, sums in means.items() if orders > 1 else ():
+        print(f"{rule}: " + ", ".join(f"{name} {sums[name] / orders:.1f}" for name in FIGURES))
 
 
 def main() -> None:
@@ -243,6 +303,8 @@ def main() -> None:
     parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
     parser.add_argument("--part", default="0/1", help="N/M: every M-th trace from N on, to share the work")
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit for each trace")
+    parser.add_argument("--orders", type=int, default=1, help="score: also this many orders of the traces")
+    parser.add_argument("--together", action="store_true", help="score: all folders as one campaign")
     parser.add_argument("-o", dest="out", type=Path, nargs="+", required=True)
     arguments = parser.parse_args()
     folder = arguments.out[0]
@@ -254,7 +316,7 @@ def main() -> None:
     elif arguments.step == "evidence":
         evidence(arguments.target, folder, arguments.part, arguments.seconds)
     else:
-        score(arguments.out)
+        score(load(arguments.out, together=arguments.together), arguments.orders)
 
 
 if __name__ == "__main__":

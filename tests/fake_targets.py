@@ -74,7 +74,7 @@ class SometimesHangs(Fake):
         return Wrapped(GOOD.open(config), lambda: time.sleep(3600 if self._opened % 3 == 0 else 0))
 
 
-class Slow(Fake):
+class SlowToOpen(Fake):
     """Takes two seconds to open an engine."""
 
     def open(self, config: Config) -> Target:
@@ -225,7 +225,7 @@ FICKLE = Fickle()
 INVALID = Fake(raise_invalid)
 LONG = Fake(raise_long)
 UNPRINTABLE = Fake(raise_unprintable)
-SLOW = Slow(lambda: None)
+SLOW_TO_OPEN = SlowToOpen(lambda: None)
 RUDE = Rude(lambda: None)
 RIGHTS = Fake(report_rights)
 NO_FACTORY = 7

@@ -2,7 +2,8 @@
 
 Running requests come first, then waiting ones. If the pool has no block for a running request, the last (FCFS) or
 least important (priority) one is preempted. Preemption is by recomputation: the victim loses its blocks and waits.
-A request does not preempt itself for blocks that steps in flight have pinned: it would need as many when it starts again.
+A request does not preempt itself for blocks that steps in flight have pinned: it would need as many when it starts
+again.
 With steps in flight the scheduler plans on certain (`low`) and optimistic (`high`) progress, see `block_tables.Span`.
 """
 

@@ -228,7 +228,7 @@ def test_full_disk(hybridfuzz: Cli) -> None:
 def test_a_time_limit_that_no_trace_can_keep(hybridfuzz: Cli) -> None:
     """A hang. Drawing is no engine's work, and has all the time that it needs."""
     limits = ("--timeout", "0.001s", "--traces", "1", "--reduce", "1s")
-    ran = hybridfuzz("fuzz", "--target", "python:fake_targets:SLOW", "--seed", "1", "--no-canary", *limits)
+    ran = hybridfuzz("fuzz", "--target", "python:fake_targets:SLOW_TO_OPEN", "--seed", "1", "--no-canary", *limits)
     assert ran.status == 1, ran
     assert "HANG" in ran.out
 
