@@ -18,7 +18,7 @@ PAGE = ROOT / "docs/explanation/architecture.md"
 START, END = "<!-- graph: start (docs/architecture_graph.py --write) -->", "<!-- graph: end -->"
 TITLES = {
     "": "The whole project",
-    "harness": "Inside `harness/`",
+    "harness": "Inside `harness/`, with `reports/`",
     "targets.hybrid": "Inside `targets/hybrid/`",
 }
 WIDTH = 110

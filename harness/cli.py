@@ -47,8 +47,8 @@ COMMANDS = {
 }
 EPILOG = """\
 Exit status: 0 clean, 1 violation found, 2 usage or environment,
-3 inconclusive (vacuous or blind), 4 internal error, 5 interrupted,
-6 only faults of the target's adapter.
+3 inconclusive (vacuous or blind), or a known bug is outdated, 4 internal
+error, 5 interrupted, 6 only faults of the target's adapter.
 in pytest: pytest --hybridfuzz-target vllm@. --hybridfuzz-budget 60s
 example: hybridfuzz fuzz --target hybrid --time 60s
 """

@@ -1,13 +1,15 @@
-"""Parses and prints durations, counts and sizes. ValueError for text that is none."""
+"""Parses and prints durations, counts and sizes. UnitError, with the right form, for text that is none."""
 
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
 from typing import NamedTuple
 
 _DURATION = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
+_WHOLE = re.compile(r"[+-]?\d{1,20}")
 _MOST = 1e15
 """Larger numbers are typing errors, and do not fit into every field."""
 SEED_MIN, SEED_MAX = -(1 << 63), (1 << 64) - 1
@@ -15,14 +17,19 @@ SEED_MIN, SEED_MAX = -(1 << 63), (1 << 64) - 1
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
+class UnitError(ArgumentTypeError, ValueError):
+    """A text that cannot be read, and how to write it. As an ArgumentTypeError its message is what argparse prints."""
+
+    def __init__(self, text: str, form: str) -> None:
+        super().__init__(f"{text!r}: write {form}")
+
+
 def duration(text: str) -> float:
     """Return seconds: 90, 90s, 5m, 1h30m, 2d."""
     match = _DURATION.fullmatch(text.strip())
-    if not text.strip() or match is None:
-        raise ValueError(text)
-    seconds = sum(float(match[unit] or 0) * factor for unit, factor in _SECONDS.items())
+    seconds = sum(float(match[unit] or 0) * factor for unit, factor in _SECONDS.items()) if match else 0.0
     if not 0 < seconds <= _MOST:
-        raise ValueError(text)
+        raise UnitError(text, "90s, 5m, 1h30m or 2d")
     return seconds
 
 
@@ -31,7 +38,7 @@ def count(text: str) -> int:
     match = _COUNT.fullmatch(text.strip().replace("_", ""))
     number = float(match[1]) * 1000 ** " kMG".index(match[2] or " ") if match else 0.0
     if not 1 <= number <= _MOST or not number.is_integer():
-        raise ValueError(text)
+        raise UnitError(text, "a whole number of at least 1, such as 500, 10k or 1M")
     return int(number)
 
 
@@ -41,15 +48,15 @@ def size(text: str) -> int:
     base = 1024 if match and match[3] else 1000
     number = float(match[1]) * base ** " KMGT".index(match[2].upper() or " ") if match else -1.0
     if not 0 <= number <= _MOST:
-        raise ValueError(text)
+        raise UnitError(text, "500MB, 4GiB or 2G")
     return int(number)
 
 
 def seed(text: str) -> int:
     """Return a whole number that fits into a state file: one of at most 64 bits."""
-    number = int(text)
-    if not SEED_MIN <= number <= SEED_MAX:
-        raise ValueError(text)
+    number = int(text) if _WHOLE.fullmatch(text) else None
+    if number is None or not SEED_MIN <= number <= SEED_MAX:
+        raise UnitError(text, "a whole number of at most 64 bits")
     return number
 
 
@@ -83,17 +90,17 @@ def shard(text: str) -> Shard:
     """Return I/N, with 1 <= I <= N: 3/8."""
     number, slash, of = text.partition("/")
     if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of) <= SHARDS_MAX):
-        raise ValueError(text)
+        raise UnitError(text, "I/N, such as 1/8")
     return Shard(int(number), int(of))
 
 
 def settings(text: str) -> dict[str, object]:
-    """Parse key=value,key=value."""
+    """Return what key=value,key=value sets."""
     pairs: dict[str, object] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
         if not (equals and key.strip()):
-            raise ValueError(part)
+            raise UnitError(part, "KEY=VALUE,KEY=VALUE, such as async_depth=1")
         pairs[key.strip()] = value.strip()
     return pairs
 

@@ -14,8 +14,8 @@ from ..units import plural
 REASONS_SHOWN = 3
 """Different reasons of which each gets a warning; more are in the total."""
 IN_A_ROW_MAX = 50
-"""Different configurations that may be refused one after the other. Nothing else may bound a campaign: a trace that
-does not run takes no steps."""
+"""Different configurations that may be refused one after the other. For a campaign that ends after a number of steps
+this is the only bound: a trace that does not run takes no steps."""
 
 
 class Refusals:
@@ -42,20 +42,23 @@ class Refusals:
     def check(self, capabilities: Capabilities) -> None:
         """Raise TargetError if the target seems to refuse everything now."""
         if self._in_a_row >= IN_A_ROW_MAX * capabilities.traces_per_configuration:
-            raise TargetError(f"{self._usual()} ({plural(self._in_a_row, 'trace')} in a row refused)")
+            raise TargetError(
+                f"the target refused {plural(self._in_a_row, 'trace')} in a row{self._usual()}; change --config, or "
+                "let `supports` refuse such configurations"
+            )
 
     def check_all(self, traces: int) -> None:
         """Raise TargetError if none of all `traces` ran."""
         if self.count and self.count == traces:
-            raise TargetError(f"{self._usual()} ({plural(traces, 'trace')} drawn, all refused)")
+            raise TargetError(f"the target refused {plural(traces, 'trace')}, all that were drawn{self._usual()}")
 
     def total(self, traces: int) -> str:
         """Return the total as a warning, "" without refusals."""
         if not self.count:
             return ""
-        return f"{self.count} of {plural(traces, 'trace')} did not run, as the target refused them: {self._usual()}"
+        return f"{self.count} of {plural(traces, 'trace')} did not run, as the target refused them{self._usual()}"
 
     def _usual(self) -> str:
-        """Return the reason that was given most often; those before a resumption are not known."""
-        [(reason, _)] = self._reasons.most_common(1) or [("the target refused their configurations", 0)]
-        return reason
+        """Return the reason that was given most often, to be appended; "" if all were before a resumption, whose
+        reasons are not kept."""
+        return "".join(f", most often because: {reason}" for reason, _ in self._reasons.most_common(1))

@@ -25,6 +25,7 @@ from msgspec import Struct
 from ...targets.base.patches import Patch
 from ...targets.base.protocol import TargetError
 from ..quoting import one_line
+from ..units import UnitError
 from ..workers.client import InternalError, Stopped
 from ..workers.protocol import NodeLost, OpenWorker
 from .messages import Setup, pack
@@ -57,17 +58,18 @@ class Place(Struct, frozen=True):
 
 
 def parse_place(text: str) -> Place:
-    """Parse ADDRESS[,cpus=C][,gpus=G]. Raises ValueError."""
+    """Parse ADDRESS[,cpus=C][,gpus=G]. Raises UnitError."""
     address, *needs = text.split(",")
     values = {}
-    for need in needs:
-        name, _, value = need.partition("=")
-        if name not in ("cpus", "gpus") or float(value) < 0:
-            raise ValueError(text)
-        values[name] = float(value)
-    if not address or (address.startswith("local:") and int(address.removeprefix("local:")) < 1):
-        raise ValueError(text)
-    return Place(address, **values)
+    with suppress(ValueError):
+        for need in needs:
+            name, _, value = need.partition("=")
+            if name not in ("cpus", "gpus") or float(value) < 0:
+                raise ValueError(need)
+            values[name] = float(value)
+        if address and (not address.startswith("local:") or int(address.removeprefix("local:")) >= 1):
+            return Place(address, **values)
+    raise UnitError(text, "auto, HOST:PORT, ray://HOST:PORT or local:N, and what a worker needs, as ,cpus=2,gpus=1")
 
 
 @contextmanager

@@ -21,12 +21,13 @@ from ..units import duration, size
 
 if TYPE_CHECKING:  # --help has to come at once
     from ...targets.base.launch import Launch
+    from ...targets.base.trace import TraceError
     from ..events import Reason
     from ..workers.client import WorkerClient
 
 JOBS_MAX = 1024
 AGAINST_HELP = "run the same traces on a second target, which must behave the same"
-FIXES_HELP = "known bugs with patches: a folder with known.toml, or builtin"
+FIXES_HELP = "more known bugs: a folder with known.toml, or builtin"
 PATIENCE_SECONDS = 5.0
 """Time for a clean end after the first signal; later ones are taken for impatience."""
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
@@ -78,6 +79,16 @@ def open_worker(options: argparse.Namespace) -> WorkerClient:
 
     launch = launch_target(options.target)
     return WorkerClient(options.target, launch, options.timeout, memory_limit(options))
+
+
+def runs_clean(options: argparse.Namespace, verb: str) -> TraceError:
+    """Return the error for a trace that does not fail."""
+    from ...targets.base.trace import TraceError
+
+    return TraceError(
+        f"{options.trace} runs clean on {options.target}: there is nothing to {verb}; "
+        "name the target on which it fails with --target"
+    )
 
 
 def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:

@@ -96,9 +96,8 @@ def failing_forms(
     """Return the first forms that fail like the trace, on the same target without a device. All are kept if the trace
     has the right sizes already, or if that target cannot run here."""
     from ...targets.base.protocol import TargetError
-    from ...targets.base.trace import TraceError
     from ..lockstep.engines import RefusedError
-    from .common import open_worker
+    from .common import open_worker, runs_clean
 
     if forms == [trace]:
         return forms
@@ -107,7 +106,7 @@ def failing_forms(
             worker.start()
             wanted = worker.run(trace).violation
             if wanted is None:
-                raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to confirm")
+                raise runs_clean(options, "confirm")
             failing: list[Trace] = []
             for form in forms:
                 violation = worker.run(form).violation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 
 EXAMPLES = """\
 A campaign of `fuzz` without a self-test, with the lines of the target's cache modules recorded
@@ -13,11 +14,13 @@ example: hybridfuzz coverage --target vllm@0.33.0 --fixes builtin --traces 300 -
 
 
 def percentage(text: str) -> float:
-    """Return a number from 0 to 100. Raises ValueError."""
-    number = float(text)
-    if not 0 <= number <= 100:
-        raise ValueError(text)
-    return number
+    """Return a number from 0 to 100. Raises UnitError."""
+    from ..units import UnitError
+
+    with suppress(ValueError):
+        if 0 <= float(text) <= 100:
+            return float(text)
+    raise UnitError(text, "a percentage from 0 to 100")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

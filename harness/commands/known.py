@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from .common import add_target
 
-    parser.add_argument("action", choices=("add", "list", "check"), help="see below")
+    actions = ("add", "list", "check")
+    parser.add_argument("action", choices=actions, metavar="{add,list,check}", help="see below")
     parser.add_argument(
         "what",
         nargs="?",
@@ -58,9 +59,12 @@ def run(options: argparse.Namespace) -> int:
 
 def entries_of(options: argparse.Namespace) -> tuple[Known, ...]:
     """Return the entries of the file that was named. Raises TraceError."""
-    from ..findings.fixes import read_fixes
+    from ...targets.base.trace import TraceError
+    from ..findings.fixes import KNOWN_FILE, read_fixes
 
-    return read_fixes(options.what or "known.toml", options.target)
+    if not options.what and not Path(KNOWN_FILE).exists():
+        raise TraceError(f"there is no {KNOWN_FILE} here; name a file, a folder or builtin")
+    return read_fixes(options.what or KNOWN_FILE, options.target)
 
 
 def list_entries(options: argparse.Namespace) -> int:

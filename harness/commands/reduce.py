@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Reduce; print a line for each improvement that drops events."""
-    from ...targets.base.trace import Trace, TraceError
+    from ...targets.base.trace import Trace
     from ..exit_status import CLEAN
     from ..findings.store import OutputError, replay_command
     from ..traces.files import load_trace, save_trace
     from ..traces.outcome import Outcome
     from ..traces.reduce import reduce_trace
     from ..units import plural
-    from .common import open_worker, print_json, printer
+    from .common import open_worker, print_json, printer, runs_clean
 
     trace, line = load_trace(options.trace), printer(options.json)
     shortest = len(trace.events)
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         worker.start()
         violation = worker.run(trace, twice=True).violation
         if violation is None:
-            raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reduce")
+            raise runs_clean(options, "reduce")
         line(f"{violation.signature}: {plural(shortest, 'event')}\n{violation.message}")
         twice = violation.oracle == "DETERMINISM"
         save(trace)

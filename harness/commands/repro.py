@@ -117,7 +117,6 @@ def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) 
 def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> ReproCase:
     """Return the content of the report without a script. Raises TraceError for a trace that does not fail."""
     from ...targets.base.registry import describe
-    from ...targets.base.trace import TraceError
     from ..explain.answers import Answers
     from ..identity.same_failure import UNEXPLAINED
     from ..oracles.real_model import FIELDS
@@ -125,7 +124,7 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
     from ..reproduce.report import ReproCase
     from ..reproduce.usual_options import plainest
     from ..reproduce.versions import system, versions_of
-    from .common import open_worker
+    from .common import open_worker, runs_clean
 
     def unusual(one: Trace) -> int:
         """Count what chooses other code than a server runs by default: flags, and another implementation."""
@@ -140,7 +139,7 @@ def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> Repro
         history = worker.explain(trace)[1]
         violation = history.violation
         if violation is None:
-            raise TraceError(f"{options.trace} runs clean on {options.target}: there is nothing to reproduce")
+            raise runs_clean(options, "reproduce")
         if violation.oracle not in UNEXPLAINED:
             plain = plainest(trace, violation.signature, worker.run, capabilities, unusual)
             again = worker.explain(plain)[1] if plain != trace else history

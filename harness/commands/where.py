@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # --help has to come at once
 
 
 def place(text: str) -> Place:
-    """Return the cluster that an argument names. Raises ValueError."""
+    """Return the cluster that an argument names. Raises UnitError."""
     from ..cluster.ray_workers import parse_place
 
     return parse_place(text)

@@ -84,13 +84,22 @@ def fixes_in(version: str) -> str:
     return match[0].strip() if match else ""
 
 
+def once(known: Sequence[Known]) -> list[Known]:
+    """Leave out what stands twice, because two settings name the same file."""
+    entries: dict[object, Known] = {}
+    for entry in known:
+        key = (Path(entry.folder).resolve(), entry.title, entry.releases, entry.target, entry.signatures, entry.reason)
+        entries.setdefault(key, entry)
+    return list(entries.values())
+
+
 def apply_fixes(launch: Launch, known: Sequence[Known], target: str, today: datetime.date) -> Fixes:
     """Return the known bugs of a target with as many of their patches applied as fit together.
 
     Of two patches that conflict the first is applied. Raises TraceError or PatchError for a patch that cannot be read,
     TargetError if the overlay cannot be made.
     """
-    entries = fitting(known, target, launch.version, today)
+    entries = fitting(once(known), target, launch.version, today)
     patches = [entry.read_patch() for entry in entries if entry.patch]
     for entry in entries:
         entry.read_traces()  # a broken file is reported before the first trace

@@ -7,14 +7,14 @@ target = "vllm*"                              # optional; * and ? as in a shell
 releases = ["0.33.0"]                         # optional; on a checkout: entries of the newest release in the file
 patch = "fixes/published.patch"               # the target runs with this patch (`findings.fixes`)
 traces = ["traces/published.json"]            # they fail as long as the target has the bug
-condition = { facts = ["..."] }               # circumstances under which it shows (`identity.evidence`)
+condition = { facts = ["..."] }               # circumstances under which it shows; needs traces
 signature = "M2-step-mamba-key"               # or a list; * and ? as in a shell
 expires = 2027-01-31                          # from this day on the entry has no effect
 
-An entry needs a patch, a condition or a signature. With its patch in effect nothing else of it has: a failure behind it
-is new whatever its signature. An entry with a condition and no patch in effect knows a failing trace by its evidence.
-An entry with neither knows every failure with its signature: that hides other bugs, so campaigns report how many
-traces it has covered, and warn if it never expires or if its share changes by much.
+An entry needs a patch, a signature, or a condition with traces. While its patch is in effect, the rest of the entry
+has no effect: a failure is then new, whatever its signature. With a condition and no patch in effect it recognizes a
+failing trace by its evidence. With neither it takes every failure with its signature for its bug: that hides other
+bugs, so campaigns report how many traces it has covered, and warn if it never expires or if its share changes by much.
 
 The file may come with a pull request: it is read up to 1 MiB, each entry needs a reason, a pattern of signatures
 that is not of one oracle is refused, and paths are relative to the file and stay below its folder.
@@ -149,6 +149,8 @@ def _problem(entry: Known) -> str:
         return f"{'signature' if entry.signatures else 'entry'} {shown} has no reason; name the issue that tracks it"
     if not (entry.patch or entry.condition or entry.signatures):
         return f"{shown} has neither a patch nor a condition nor a signature: it would cover nothing"
+    if entry.condition and not entry.traces:
+        return f"{shown} has a condition but no traces to compare with: it would cover nothing; name traces"
     for pattern in entry.signatures:
         if not pattern.strip(_WILDCARDS):
             return f"signature {pattern[:TEXT_MAX]!r} covers every bug; name at least an oracle, such as 'M2-*'"
@@ -245,8 +247,10 @@ def append_entry(path: Path, entry: Known, *, patch: Path | None, traces: Sequen
     lines += [f"patch = {_toml(entry.patch)}"] if entry.patch else []
     lines += [f"traces = {_toml(entry.traces)}"]
     if entry.condition:
-        switches = ", ".join(f"{_toml(key)} = {_toml(values)}" for key, values in entry.condition.switches.items())
-        lines += [f"condition = {{ switches = {{ {switches} }}, facts = {_toml(entry.condition.facts)} }}"]
+        condition = entry.condition
+        switches = ", ".join(f"{_toml(key)} = {_toml(values)}" for key, values in condition.switches.items())
+        facts, traits = _toml(condition.facts), _toml(condition.traits)
+        lines += [f"condition = {{ switches = {{ {switches} }}, facts = {facts}, traits = {traits} }}"]
     lines += [f"expires = {entry.expires.isoformat()}"] if entry.expires else []
     block = "\n".join(lines) + "\n"
     make_folder(path.absolute().parent, FILES)

@@ -185,7 +185,7 @@ class Verifier:
         violations = [self._before.run(trace).violation for trace in traces]
         self._wanted = {violation.signature for violation in violations if violation}
         if not self._wanted:
-            raise TraceError("no trace of the finding fails without the patch: there is nothing to verify")
+            raise TraceError("no trace of the finding fails without the fix: nothing to verify; check --target")
         rows = [Row("traces of the finding")]
         for trace in traces:
             self._pair(rows[0], trace)

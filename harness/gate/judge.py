@@ -204,7 +204,7 @@ class Judge:
             f"signature  {violation.signature}",
             f"trace      {where}",
             f"replay     {replay_command(target, file)}",
-            f"pass on    {shlex.join(['hybridfuzz', 'repro', file, '--target', target, '-o', 'repro'])}",
+            f"report     {shlex.join(['hybridfuzz', 'repro', file, '--target', target, '-o', 'repro'])}",
         ]
         if explained and (text := self._explanation(path)):
             lines += ["", text]

@@ -23,7 +23,7 @@ from ...targets.base.trace import TraceError
 from ..lockstep.state_catalogue import missing_states, required_oracles
 from ..units import plural
 from .items import GateCollector, TraceItem
-from .judge import Judge, corpus_files
+from .judge import OVERTIME, Judge, corpus_files
 from .packaged_bugs import acknowledged, fixes_for
 from .settings import SettingsError, combine
 
@@ -149,15 +149,18 @@ class GateSession:
         terminalreporter.section("hybridfuzz", sep="-")
         terminalreporter.write_line(f"{plural(self._states.total(), 'trace')} ({states}), {self._steps:,} steps")
         if self._states["stopped early"]:
-            terminalreporter.write_line("stopped early: this machine is slow; reduce the budget")
+            terminalreporter.write_line(
+                f"stopped early: a trace takes more than {OVERTIME} times as long here as the target's rate promises "
+                "(a smaller budget does not change that); use pytest -n auto or a faster machine"
+            )
         for warning in self._warnings:
             terminalreporter.write_line(f"warning: {warning}")
         if missing := self._never_met():
             shown = ", ".join(missing[:SHOWN_MAX]) + (", ..." if len(missing) > SHOWN_MAX else "")
             line = f"never reached, so nothing is known about them ({len(missing)}): {shown}"
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(f"{line}; raise the budget, or fix less by config")
         if line := narrower(self.settings.target, self.launch.version, self.judge.capabilities):
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(f"warning: {line}")
 
     def _never_met(self) -> list[str]:
         capabilities = self.judge.capabilities

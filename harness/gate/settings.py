@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from ..findings.fixes import BUILTIN, CORPUS
-from ..units import duration
+from ..units import UnitError, duration
 from ..units import settings as parse_pairs
 
 NO_FIXES = "none"
@@ -99,8 +99,8 @@ def combine(options: Mapping[str, object], root: Path) -> GateSettings:
     for text in chosen if isinstance(chosen, list) else []:
         try:
             overrides |= parse_pairs(text)
-        except ValueError:
-            raise SettingsError(f"--hybridfuzz-config {text}: write key=value,key=value") from None
+        except UnitError as error:
+            raise SettingsError(f"--hybridfuzz-config {error}") from None
     seed = options.get("seed", file.seed)
     if seed is None and profile == "gate":
         seed = 0
@@ -136,8 +136,8 @@ def _fixes(given: object, listed: tuple[str, ...] | None, root: Path) -> tuple[s
 def _seconds(value: object) -> float:
     try:
         return duration(str(value))
-    except ValueError:
-        raise SettingsError(f"budget {value!r}: write 90s, 5m, 2h") from None
+    except UnitError as error:
+        raise SettingsError(f"budget {error}") from None
 
 
 def _existing(path: Path) -> Path:

@@ -10,10 +10,10 @@ of evidence (`weights` has the fitted numbers):
     symptom   the same signature and the same relation between expected and observed
     implementations
               a switch of the engine that chooses code by name (a runner, a kernel, a kind of graph) speaks against one
-              cause if one failure needs the choice that the other does not have, or fails without: the defect is in
-              code that the other one does not run
-    subject   rules about resources (estimates, progress, leaks), about the cache's metadata, and about what the device
-              does: failures under rules with different subjects are less likely to have one cause
+              cause if one failure needs the choice that the other does not have, or fails without it, too: the defects
+              are probably in different code
+    subject   oracles are about resources (estimates, progress, leaks), the cache's metadata, or what the device does:
+              violations of oracles with different subjects are less likely to have one cause
 
 Two groups of failures are as like as their traces are in the mean (average linkage): one odd trace neither draws others
 to its finding nor joins two findings. Two findings that agree in more than pairs of traces can show join at a lower

@@ -1,8 +1,8 @@
 """What is known about the cause of a failure: plain data, as JSON beside each finding and in `known.toml`.
 
 Signatures are symptoms: one cause may break several invariants, and several causes may break the same one. Evidence is
-collected by running variants of a failing trace on the engine itself (`essence`, `spectrum`); whether two failures have
-one cause is decided from their evidence (`compare`).
+collected by running variants of a failing trace on the engine itself (`investigate`, `spectrum`); whether two failures
+have one cause is decided from their evidence (`compare`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collects the evidence of one failing trace: reduces it, then finds by runs on the engine what is necessary.
 
-Three stages, each within one time limit:
+Three stages, all three within one time limit:
 
     reduce      cut down with the symptom kept (`same_failure`), so that the reduction does not end at another cause
     questions   run every variant that differs in one property (`variants`): which switches and numbers are necessary?

@@ -103,7 +103,7 @@ def explain(ended: Ended, what: str) -> str:
         return f"no space left for {what}: free some space, or set HYBRIDFUZZ_CACHE to a folder on a larger disk"
     if found and found[1] != "none":
         versions = found[1].split(", ")
-        return f"{what} does not exist for this Python; available: {', '.join(versions[-8:])}"
+        return f"{what} does not exist for this Python; newest available: {', '.join(versions[-8:])}"
     if _NO_NETWORK.search(ended.output):
         return f"cannot download {what}: no package index can be reached; check the network and `pip config list`"
     if found:

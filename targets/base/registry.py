@@ -42,6 +42,8 @@ from .trace import Trace
 
 PACKAGE = __package__.rpartition(".")[0]
 FOLDERS = Path(__file__).parents[1]
+NAMES_SHOWN = 12
+"""Names of targets in an error."""
 _SPEC = re.compile(r"(?P<name>[\w-]+)(?::(?P<variant>[\w.-]+))?(?:@(?P<version>.+))?")
 
 
@@ -177,7 +179,7 @@ def confirmation(spec: str) -> ModuleType:
     """Return what runs failing traces on an engine's real models (`confirmation`). TargetError if there is none."""
     parsed = parse(spec)
     if parsed.name == "python" or not _has(parsed.name, "confirmation"):
-        raise TargetError(f"target {spec!r} has no real models")
+        raise TargetError(f"target {spec!r} has no real models; use --target vllm@RELEASE --device cuda")
     return _module(parsed.name, "confirmation")
 
 
@@ -280,6 +282,7 @@ def _path_now() -> str:
 
 
 def _unknown(spec: str, names: list[str]) -> TargetError:
-    close = get_close_matches(spec, names, n=1, cutoff=0.5)
+    close = get_close_matches(spec, names, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    return TargetError(f"unknown target {spec!r}: {hint}known: {', '.join(names)}")
+    shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+    return TargetError(f"unknown target {spec!r}: {hint}known: {shown} (`hybridfuzz targets` lists all)")

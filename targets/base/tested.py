@@ -50,15 +50,15 @@ def _words(has: Capabilities) -> Iterator[str]:
     ):
         yield from (f"{kind} {name}" for name in names)
     yield from (f"option {name}={value}" for name, values in (has.options | has.accepts).items() for value in values)
-    yield from (f"blocks of {mamba} and {attention} tokens" for mamba, attention in has.block_sizes)
-    yield from (f"{mamba} and {attention} groups" for mamba, attention in has.group_counts)
+    yield from (f"state blocks of {mamba} tokens beside attention blocks of {size}" for mamba, size in has.block_sizes)
+    yield from (f"state groups and attention groups: {mamba} and {attention}" for mamba, attention in has.group_counts)
     yield from (f"drafter's group in blocks of {size}" for size in has.draft_block_sizes)
     yield from (f"window of {size}" for size in has.windows)
-    yield from (f"attention chunks of {size} blocks" for size in has.attention_chunks)
-    yield from (f"{count} drafts" for count in range(1, has.max_speculative_tokens + 1))
-    yield from (f"{depth} steps in flight" for depth in range(1, has.max_async_depth + 1))
+    yield from (f"attention chunks of blocks: {size}" for size in has.attention_chunks)
+    yield from (f"drafts per step: {count}" for count in range(1, has.max_speculative_tokens + 1))
+    yield from (f"steps in flight: {depth}" for depth in range(1, has.max_async_depth + 1))
     if has.variable_drafts:
-        yield "drafts by request"
+        yield "drafts that differ by request"
     if has.eagle_block_drop:
         yield "EAGLE's block drop"
 
@@ -78,4 +78,7 @@ def narrower(spec: str, version: str, capabilities: Capabilities) -> str:
     if not lacks:
         return ""
     shown = ", ".join(lacks[:SHOWN_MAX]) + (f" and {len(lacks) - SHOWN_MAX} more" if len(lacks) > SHOWN_MAX else "")
-    return f"not found in this {target.name}, though {known.release} has it, so not tested: {shown}"
+    return (
+        f"not found in this {target.name}, though {known.release} has it, so not tested: {shown}; "
+        f"if it is there, the adapter (targets/{target.name}) must learn to find it"
+    )

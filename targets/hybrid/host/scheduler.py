@@ -2,8 +2,8 @@
 
 Running requests come first, then waiting ones. If the pool has no block for a running request, the last (FCFS) or
 least important (priority) one is preempted. Preemption is by recomputation: the victim loses its blocks and waits.
-A request does not preempt itself for blocks that steps in flight have pinned: it would need as many when it starts
-again.
+While a step in flight pins blocks a request does not preempt itself but waits: restarted it would need as many blocks,
+so it could preempt itself for ever.
 With steps in flight the scheduler plans on certain (`low`) and optimistic (`high`) progress, see `block_tables.Span`.
 """
 
@@ -87,7 +87,10 @@ class Scheduler:
         return plan
 
     def schedule_running(self, plan: Plan, limits: Mapping[str, int]) -> bool:
-        """Plan the running requests in order; preempt if the pool has too few blocks. Return False if one got none."""
+        """Plan the running requests in order; preempt if the pool has too few blocks.
+
+        Return False if one of them was preempted itself or waits for pinned blocks.
+        """
         position = 0
         while position < len(self.running) and plan.budget > 0:
             request = self.running[position]
@@ -101,7 +104,7 @@ class Scheduler:
     def place_running(self, plan: Plan, request: Request, count: int, drafts: int) -> bool:
         """Allocate for a running request and add its row.
 
-        Return False if it got no blocks: it was preempted itself, or waits for blocks that a step in flight has pinned.
+        Return False if the request was preempted itself or waits for blocks that a step in flight has pinned.
         """
         name, groups = request.name, self.cache.groups
         while True:

@@ -426,7 +426,8 @@ def test_a_configuration_that_is_refused_late_does_not_end_the_campaign(hybridfu
     assert finding["count"] <= 12 - ran.json["refused"]
     reason = "pools of an odd size need a licence"
     assert ran.err.count(f"did not run, as the target refuses its configuration: {reason}") == 1
-    assert f"warning: {ran.json['refused']} of 12 traces did not run, as the target refused them: {reason}" in ran.err
+    refused = f"{ran.json['refused']} of 12 traces did not run, as the target refused them"
+    assert f"warning: {refused}, most often because: {reason}" in ran.err
     assert (
         f"{ran.json['refused']} traces did not run: the target refused them."
         in (tmp_path / "out/report.html").read_text()

@@ -52,7 +52,7 @@ MUTANT = "hybrid:null-as-state-slot"
         (["--against", "hybrid", "--junit", "x.xml", "--jobs", "2"], ["it has no --jobs, --junit"]),
         (["--against", "hybrid", "--seed", "1", "--shard", "1/2"], ["it has no --shard"]),
         (["--against", "hybrid", "--cluster", "local:2", "--fixes", "builtin"], ["it has no --fixes, --cluster"]),
-        (["--against", "python:fake_targets:REFUSING"], ["needs a licence", "1 trace drawn, all refused"]),
+        (["--against", "python:fake_targets:REFUSING"], ["needs a licence", "refused 1 trace, all that were drawn"]),
         (["--against", "hybrid", "--config", "num_bloks=20"], ["did you mean num_blocks?"]),
         (["--source", "hypothesis", "--config", "num_blocks=2"], ["num_blocks=2 cannot hold"]),
         (["--source", "hypothesis", "--against", "hybrid"], ["--source hypothesis", "it has no --against"]),
@@ -64,6 +64,24 @@ def test_fuzz_refuses(hybridfuzz: Cli, arguments: list[str], words: list[str]) -
     ran = hybridfuzz("fuzz", "--no-canary", "--traces", "1", *arguments)
     assert ran.status == 2, ran
     assert all(word in ran.error for word in words), ran.error
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "cure"),
+    [
+        ("--time", "5x", "write 90s"),
+        ("--traces", "0", "write a whole number of at least 1"),
+        ("--memory", "much", "write 500MB"),
+        ("--shard", "9/8", "write I/N"),
+        ("--seed", "1e3", "write a whole number"),
+        ("--config", "num_blocks", "write KEY=VALUE"),
+        ("--cluster", "local:0", "write auto"),
+    ],
+)
+def test_a_value_that_cannot_be_read_says_how_to_write_it(hybridfuzz: Cli, option: str, value: str, cure: str) -> None:
+    ran = hybridfuzz("fuzz", option, value)
+    assert ran.status == 2
+    assert f"argument {option}: {value!r}: {cure}" in ran.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

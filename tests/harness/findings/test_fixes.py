@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cli_process import Cli, Ran, command
 from hybridfuzz.harness.events import Finding, KnownBug, Summary
-from hybridfuzz.harness.findings.fixes import Fixes, apply_fixes, fixes_in, read_fixes, verdict_on
+from hybridfuzz.harness.findings.fixes import Fixes, apply_fixes, fixes_in, once, read_fixes, verdict_on
 from hybridfuzz.harness.findings.known import Known, fitting, load_known
 from hybridfuzz.harness.findings.verification import FIXED, OPEN, Silenced, Verifier, kind_of
 from hybridfuzz.harness.findings.watch import KnownBugs, differs
@@ -341,6 +341,13 @@ def test_entries_for_a_release_and_for_a_checkout() -> None:
     fits = {version: [one.name for one in fitting(known, "vllm@x", version, TODAY)] for version in ("0.9.0", "/a/tree")}
     assert fits == {"0.9.0": ["old", "all"], "/a/tree": ["new", "all"]}
     assert [one.name for one in fitting(known, "vllm@x", "0.10.0 + 2 fixes", TODAY)] == ["new", "all"]
+
+
+def test_a_file_that_two_settings_name_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    first, again = entry(name="a", folder=str(tmp_path)), entry(name="a", folder=str(tmp_path / "other" / ".."))
+    elsewhere, other = entry(name="a", folder=str(tmp_path / "other")), entry(name="b", folder=str(tmp_path))
+    assert once([first, again, elsewhere, other]) == [first, elsewhere, other]
 
 
 def test_shares_differ_only_if_the_difference_is_large_and_certain() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from cli_process import Cli
 from hybridfuzz.harness.events import Finding, Summary
-from hybridfuzz.harness.findings.known import Known, load_known
+from hybridfuzz.harness.findings.known import Known, append_entry, load_known
 from hybridfuzz.harness.findings.retest import retest
 from hybridfuzz.harness.findings.triage import (
     Bug,
@@ -20,6 +20,7 @@ from hybridfuzz.harness.findings.triage import (
     save_bug_history,
     without,
 )
+from hybridfuzz.harness.identity.evidence import Condition
 from hybridfuzz.harness.traces.files import save_trace
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
@@ -126,6 +127,18 @@ def test_a_pattern_of_one_oracle(tmp_path: Path, signature: str) -> None:
     assert load_known(file)[0].signatures == (signature,)
 
 
+def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
+    trace, file = tmp_path / "trace.json", tmp_path / "known.toml"
+    save_trace(make_trace(arrive("r0", 4)), trace)
+    condition = Condition({"policy": ["fcfs", "priority"]}, ['a "fact"'], ["a trait"])
+    entry = Known(
+        name="it", reason="issue 1", signature=("M2-step-x",), traces=("known/it-1.json",), condition=condition
+    )
+    append_entry(file, entry, patch=None, traces=[trace])
+    [read] = load_known(file)
+    assert structs.replace(read, folder="") == entry
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -147,6 +160,7 @@ def test_a_pattern_of_one_oracle(tmp_path: Path, signature: str) -> None:
         ("[[known]]\nsignature=['M2-*', '*-step-*']\nreason='y'", "covers bugs of ADAPTER"),
         ("[[known]]\nsignature='[*M][]1-9]-*'\nreason='y'", "covers bugs of M1, M2, M3, M4, ..."),
         ("[[known]]\nsignature='M[12]-step-x'\nreason='y'", "covers bugs of M1, M2; write one for each oracle"),
+        ("[[known]]\nsignature='M2-*'\nreason='y'\ncondition={facts=['x']}", "a condition but no traces"),
         (f"[[known]]\nsignature='{'x' * 600}'\nreason='y'", "longer than 500"),
         ("x = " + "[" * 5_000, "recursion|nest|depth"),
         ("x = 1" + "0" * 10_000, "digits|known"),

@@ -75,7 +75,7 @@ def test_a_failure_says_what_and_how_to_see_it_again(pytester: pytest.Pytester) 
             "M4: padding row*",
             "signature  M4-step-mamba-dead-write",
             "trace *reduced to*",
-            "pass on *repro *",
+            "report *repro *",
             "",
             "What must hold: M4*",
         ]
