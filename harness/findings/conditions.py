@@ -1,4 +1,4 @@
-"""Known bugs that are recognized by a condition: what their traces show on the target as it is now, and which failure matches.
+"""Known bugs recognized by a condition: what their traces show on the target as it is now, and which failures match.
 
 A condition alone proves little: many traces satisfy it. A failure is the known bug only if its evidence is also like
 that of the entry's traces, which are therefore run once, at the start of a campaign or at a gate's first failure.
