@@ -143,6 +143,10 @@ def raise_error() -> None:
     raise IndexError("block 7 of 5")
 
 
+def refuse_late() -> None:
+    raise TargetError("this engine needs a licence for steps")
+
+
 def raise_in_generator() -> None:
     sum({}[number] for number in (1,))
 
@@ -220,6 +224,7 @@ NONSENSE = Fake(talk_nonsense)
 HUNGRY = Fake(eat_memory)
 LEAKING = Fake(leak_memory)
 RAISES = Fake(raise_error)
+REFUSES_LATE = Fake(refuse_late)
 GENEXPR = Fake(raise_in_generator)
 FICKLE = Fickle()
 INVALID = Fake(raise_invalid)

@@ -28,7 +28,7 @@ from ...targets.base.observe import (
     StateWrite,
     View,
 )
-from ...targets.base.protocol import Target, TargetError
+from ...targets.base.protocol import Target
 from ...targets.base.proxy import unwrapped
 from ...targets.base.trace import (
     Abort,
@@ -103,7 +103,7 @@ class Lockstep:
         """Return the violation that `judge` returns, or the one for what it raises."""
         try:
             return judge()
-        except (TargetError, TraceError):
+        except TraceError:  # an event that the target does not have
             raise
         except Exception as error:  # whatever a target raises is a finding, not the end of the campaign
             return self._raised(error)

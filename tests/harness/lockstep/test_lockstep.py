@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -315,15 +315,28 @@ def test_a_configuration_that_is_refused_late_is_no_finding(method: str, ranks: 
     assert len(factory.opened) == 1
 
 
-def test_a_refusal_is_no_finding() -> None:
-    """TargetError and TraceError from a target end the run; they are not findings."""
+def test_only_a_trace_is_refused_in_an_event() -> None:
+    """TraceError says that a trace does not fit. TargetError is for opening: later it is a finding, or one trace could
+    end a campaign.
+    """
 
-    class Refuses(HybridTarget):
+    class Raises(HybridTarget):
+        error: ClassVar[Exception]
+
         def run_step(self, event: Step) -> Any:
-            raise TargetError("no engine here")
+            raise self.error
 
-    with pytest.raises(TargetError, match="no engine here"):
-        run_trace(broken(Refuses), make_trace(arrive("r0", 3), Step()))
+    class RefusesTrace(Raises):
+        error = TraceError("no such event here")
+
+    class RefusesLate(Raises):
+        error = TargetError("no engine here")
+
+    trace = make_trace(arrive("r0", 3), Step())
+    with pytest.raises(TraceError, match="no such event here"):
+        run_trace(broken(RefusesTrace), trace)
+    violation = run_trace(broken(RefusesLate), trace).violation
+    assert violation and "TargetError: no engine here" in violation.message
 
 
 def test_a_contradictory_configuration_is_refused() -> None:

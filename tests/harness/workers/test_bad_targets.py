@@ -34,6 +34,7 @@ def fuzz(hybridfuzz: Cli, name: str, *more: str, **env: str) -> Ran:
         ),
         ("NONSENSE", "PROTOCOL-step-reply", "{not json", []),
         ("RAISES", "CRASH-step-IndexError-raise_error", "block 7 of 5", []),
+        ("REFUSES_LATE", "CRASH-step-TargetError-refuse_late", "needs a licence for steps", []),
         ("INVALID", "CRASH-step-RuntimeError-raise_invalid", r"raised RuntimeError: \ud800 \x1b[31m at", []),
         ("LONG", "CRASH-step-RuntimeError-raise_long", "(cut: 3,000,000 characters)", []),
         ("UNPRINTABLE", "CRASH-step-Unprintable-raise_unprintable", "cannot be printed: ValueError", []),
