@@ -20,6 +20,7 @@ TITLES = {
     "": "The whole project",
     "harness": "Inside `harness/`, with `reports/`",
     "targets.hybrid": "Inside `targets/hybrid/`",
+    "targets.vllm": "Inside `targets/vllm/`",
 }
 WIDTH = 110
 

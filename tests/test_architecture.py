@@ -61,6 +61,21 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "tag_memory | plan",
         "layout",
     ),
+    "targets.vllm": (
+        "confirmation | environment | factory | repro",
+        "gpu | deployment | release",
+        "target",
+        "bringup",
+        "counterparts",
+        "runner_adapter",
+        "graphs | layout",
+        "shadow",
+        "configuration",
+        "rows",
+        "views",
+        "versions",
+        "options | cache_events | interpreter | repro_engine",
+    ),
 }
 
 

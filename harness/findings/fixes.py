@@ -1,4 +1,4 @@
-"""Known bugs with a patch: campaigns and gates run behind them, and test each night whether they are still there.
+"""Known bugs with a patch: campaigns and gates run with them fixed, and test each night whether they are still there.
 
 The patches of all entries are applied to a copy of the engine's tree (`targets.base.overlay`). A patch that does not
 fit is left out, which costs this patch alone: its entry then knows failures by its condition or its signatures. The
@@ -38,7 +38,7 @@ _FIXES = re.compile(r"(?:^| )\d+ fix(?:es)?$")
 
 
 class Fixes(Struct, frozen=True):
-    """Known bugs of one target, and how to start it behind them.
+    """Known bugs of one target, and how to start it with them fixed.
 
     launch     with all patches that fit
     unpatched  without them; the same if there are none

@@ -1,6 +1,6 @@
 """Known bugs, which do not fail a gate, and the patches behind which it runs.
 
-Patches first: behind the fix of a known bug every failure is another bug, whatever its symptom. On a release that
+Patches first: with a known bug fixed every failure is another bug, whatever its symptom. On a release that
 hybridfuzz has patches for, the gate applies them unless its settings say otherwise. What has no patch in effect is
 acknowledged:
 

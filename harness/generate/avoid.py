@@ -1,4 +1,4 @@
-"""Keeps most drawn traces away from the circumstances of known bugs, so that a campaign reaches what lies behind them.
+"""Keeps most drawn traces away from the circumstances of known bugs, so that a campaign reaches what they hide.
 
 Circumstances are what can be read from a trace without running it: values of configuration switches, and traits. A
 drawn trace to which they apply is drawn again in `AVOID_PERCENT` of a hundred cases and kept in the others: what shows

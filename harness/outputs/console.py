@@ -375,8 +375,8 @@ def verdict(summary: Summary) -> Text:
 def notes(summary: Summary) -> Iterator[str]:
     """Yield what follows the report: which findings are known or flaky, and whether any is new."""
     verdicts = Counter(bug.verdict for bug in summary.known_bugs)
-    if behind := sum(bug.patched for bug in summary.known_bugs):
-        yield f"ran behind {plural(behind, 'known bug')}, fixed in a copy of the engine"
+    if fixed := sum(bug.patched for bug in summary.known_bugs):
+        yield f"ran with {plural(fixed, 'known bug')} fixed, in a copy of the engine"
     if verdicts:
         yield f"known bugs: {', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}"
     for bug in summary.known_bugs:

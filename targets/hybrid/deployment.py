@@ -10,7 +10,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     """Return the description of the built-in engine, or of one of its mutants."""
     del trace, version
     mutant = (f"the mutant {variant}: one known bug put back in",) if variant else ()
-    layers = "tiny layers with real kernels" if device else "layers that keep an exact digest of the tokens behind them"
+    layers = "tiny layers with real kernels" if device else "layers that keep an exact digest of the tokens so far"
     return Deployment(
         title="hybrid (built into hybridfuzz)",
         own=("all of it: scheduler, cache manager, block tables, worker", *mutant),

@@ -25,12 +25,8 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from ..base.protocol import TargetError
 from ..base.trace import Config, Group
-from . import as_on_gpu, compat, features, graphs, hooks, old_releases
+from . import graphs
 from .configuration import block_size, configure, head_size, layer_groups
-from .contracts import contract
-from .drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
-from .hooks import Recorder
-from .layers import ShadowAttention, ShadowModel
 from .layout import layout_of
 from .options import (
     drafts_on_device,
@@ -43,8 +39,14 @@ from .options import (
     stages,
     windows_are_last,
 )
+from .rows.contracts import contract
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
-from .wrapping import replaced
+from .shadow import hooks
+from .shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
+from .shadow.hooks import Recorder
+from .shadow.layers import ShadowAttention, ShadowModel
+from .versions import as_on_gpu, compat, features, old_releases
+from .versions.wrapping import replaced
 
 _CPU = torch.device("cpu")
 _MEMORY = 1 << 30
@@ -95,7 +97,7 @@ def prepare_process() -> None:
 
 def kv_connector() -> Any:
     """Return the module of the connector, which only releases with its API can import."""
-    from . import kv_connector as module
+    from .counterparts import kv_connector as module
 
     return module
 
@@ -173,7 +175,7 @@ class Engine:
             )
 
     def _capture_with_adapters(self) -> None:
-        from .inputs import capture_with_adapters
+        from .counterparts.inputs import capture_with_adapters
 
         capture_with_adapters(self.vllm_config, self.runner)
 
@@ -181,7 +183,7 @@ class Engine:
         """Return what token ids stand for, None if for themselves."""
         if options_of(self.config).inputs == "tokens":
             return None
-        from .inputs import Inputs
+        from .counterparts.inputs import Inputs
 
         inputs = Inputs(self.config, self.drafter.truths)
         inputs.prepare(self.scheduler, self.runner)
@@ -195,7 +197,7 @@ class Engine:
     def _as_one_of_two(self) -> AbstractContextManager[None]:
         if not has_peer(self.config):
             return nullcontext()
-        from .peer import one_of_two
+        from .counterparts.peer import one_of_two
 
         return one_of_two(self.vllm_config)
 
@@ -203,7 +205,7 @@ class Engine:
         """Return the other data-parallel ranks."""
         if not has_peer(self.config):
             return graphs.Padding()
-        from .peer import Peer
+        from .counterparts.peer import Peer
 
         return Peer(self.runner, self.is_v2, graphs.query_length(self.runner))
 
@@ -236,7 +238,7 @@ class Engine:
 
     def _build_mtp(self, form: Group) -> Any:
         """Return vLLM's own MTP speculator, whose layer has a group of its own."""
-        from .draft_model import ShadowMtp
+        from .shadow.draft_model import ShadowMtp
 
         words = head_size(self.config, form.block_size)
         return ShadowMtp(self.vllm_config, _CPU, self.drafter, self.recorder, form, words)

@@ -22,7 +22,6 @@ from vllm.config import (
 
 from ...reference.layout import cdiv
 from ..base.trace import Config, Group
-from . import as_on_gpu, compat, features
 from .options import (
     PREFILL_INTERVAL,
     drafts_on_device,
@@ -32,7 +31,8 @@ from .options import (
     ring_entries,
     schedules_asynchronously,
 )
-from .wrapping import replaced
+from .versions import as_on_gpu, compat, features
+from .versions.wrapping import replaced
 
 MODEL = Path(__file__).parent / "model"
 """The `config.json` of a hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the

@@ -270,7 +270,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
             from .gpu.factory import make_factory as make_real
 
             return make_real(variant or "vllm", device)
-        from .old_releases import prepare_import
+        from .versions.old_releases import prepare_import
 
         prepare_import()
         from .bringup import prepare_process

@@ -17,8 +17,8 @@ from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context, override_forward_context
 from vllm.platforms import current_platform
 
-from .hooks import Recorder
-from .wrapping import parameters, replaced
+from .shadow.hooks import Recorder
+from .versions.wrapping import parameters, replaced
 
 
 class Ranks(Protocol):

@@ -71,7 +71,7 @@ class Release:
 
 def installed() -> Release:
     """Return the release that is imported in this process, found by feature detection (`features`)."""
-    from . import features
+    from .versions import features
 
     has_v2 = features.has_v2()
     tested = features.coordinates_ranks()  # 0.33: older releases have some of this, too, but were not run with it

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from . import compat
 from .graphs import Padding, Ranks, query_length
-from .hooks import Recorder
+from .shadow.hooks import Recorder
+from .versions import compat
 
 Rows = Sequence[Sequence[int]]
 

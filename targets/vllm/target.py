@@ -33,9 +33,10 @@ from ..base.trace import (
     Step,
     fits,
 )
-from . import compat, features, hooks
+from .counterparts.sampling import parameters
 from .options import options_of, reports_all
-from .sampling import parameters
+from .shadow import hooks
+from .versions import compat, features
 from .views import Admissions, Host, KeyBook, free_labelled
 
 STEPS_PER_TOKEN = 3
@@ -104,7 +105,7 @@ class VllmTarget:
         """Return None for a release whose streaming sessions are not driven."""
         if not features.has_sessions():
             return None
-        from .sessions import Sessions
+        from .counterparts.sessions import Sessions
 
         sessions = Sessions(self.config, self.scheduler, self.host)
         self.host.idle = sessions.idle

@@ -13,7 +13,7 @@ from typing import Any
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, Truth, mix
 from ..base.observe import Content, Table, View
-from . import compat
+from .versions import compat
 
 _UNKNOWN_DEPTH = -1
 

@@ -18,9 +18,9 @@ from vllm.config.attention import AttentionConfig
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ...base.trace import Config
-from .. import compat
 from ..configuration import block_size, scheduler_config, set_graph_sizes, speculation
 from ..options import has_graphs, options_of
+from ..versions import compat
 from .models import KEY_VALUE, dtype, layer_kinds, mixer, model_folder
 
 PIECES = (1, 2, 4, 8, 16, 32, 64)

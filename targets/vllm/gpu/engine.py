@@ -25,12 +25,14 @@ from vllm.distributed.parallel_state import ensure_model_parallel_initialized, i
 from vllm.v1.structured_output import StructuredOutputManager
 
 from ...base.trace import Config
-from .. import compat, graphs, hooks
-from ..contracts import contract
-from ..drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
+from .. import graphs
 from ..layout import layout_of
 from ..options import drafts_on_device, has_graphs, is_v2
-from ..wrapping import replaced
+from ..rows.contracts import contract
+from ..shadow import hooks
+from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
+from ..versions import compat
+from ..versions.wrapping import replaced
 from . import memories, replay
 from .configuration import configure, is_piecewise
 from .devices import BATCH_INVARIANT

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from .. import as_on_gpu
-from ..wrapping import replaced
+from ..versions import as_on_gpu
+from ..versions.wrapping import replaced
 
 
 def prepare() -> None:

@@ -19,12 +19,12 @@ from torch import nn
 from ....reference.tokens import next_token
 from ...base.observe import Zeroed
 from ...base.shadow import join
-from ..contracts import Contract
-from ..hooks import Recorder
-from ..layer_rows import kernels_of
-from ..layers import ShadowAttention, Tags
+from ..rows.contracts import Contract
+from ..rows.layer_rows import kernels_of
 from ..runner_adapter import Rows, RunnerV1, RunnerV2
-from ..state_layers import ShadowMamba
+from ..shadow.hooks import Recorder
+from ..shadow.layers import ShadowAttention, Tags
+from ..shadow.state_layers import ShadowMamba
 from .host_copy import on_host
 from .memories import repeated
 

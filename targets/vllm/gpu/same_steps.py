@@ -21,7 +21,8 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
-from .. import compat, hooks
+from ..shadow import hooks
+from ..versions import compat
 from .devices import BATCH_INVARIANT
 from .engine import Fill, RealEngine
 from .models import mixer

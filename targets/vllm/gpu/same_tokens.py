@@ -17,8 +17,9 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
 from ...base.trace import Config, Group
-from .. import compat, hooks
 from ..options import options_of
+from ..shadow import hooks
+from ..versions import compat
 from .engine import Fill, RealEngine
 from .real_model import Floats, logprobs
 

@@ -30,7 +30,7 @@ from ...base.observe import (
     View,
 )
 from ...base.trace import Arrive, Config, Event
-from .. import hooks
+from ..shadow import hooks
 from ..target import VllmTarget
 from . import memories
 from .comparison import Comparison

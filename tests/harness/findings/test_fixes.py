@@ -1,4 +1,4 @@
-"""Known bugs with a patch: campaigns run behind them, and each run tests whether they are still there.
+"""Known bugs with a patch: campaigns run with them fixed, and each run tests whether they are still there.
 
 The target is a user's module with two planted bugs of the same signature: the first is known and has a patch.
 """
@@ -104,7 +104,7 @@ class TestCampaign:
             "name": "first", "reason": "issue 1", "verdict": "still there", "detail": "", "patched": True, "failed": 1,
             "traces": 1, "covered": 0, "warning": "",
         }  # fmt: skip
-        assert "ran behind 1 known bug" in ran.err and "known bugs: 1 still there" in ran.err
+        assert "ran with 1 known bug fixed" in ran.err and "known bugs: 1 still there" in ran.err
 
     def test_a_new_bug_with_the_signature_of_the_known_one_is_new(
         self, fuzz: Callable[..., Ran], tmp_path: Path

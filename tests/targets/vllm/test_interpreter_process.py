@@ -1,4 +1,4 @@
-"""Runs tests that import vLLM in the engine's environment, where Triton interprets (see test_interpreter_support)."""
+"""Runs tests that import vLLM in its environment, where Triton interprets (interpreter/test_interpreter_support.py)."""
 
 import os
 import subprocess
@@ -15,8 +15,8 @@ FOLDER = Path(__file__).parent
 @pytest.mark.parametrize(
     "name",
     [
-        "test_interpreter.py",
-        "test_interpreter_kernels.py",
+        "interpreter/test_interpreter.py",
+        "interpreter/test_interpreter_kernels.py",
         "test_vllm_recorder.py",
         "test_stall.py",
         "test_graph_sizes.py",

@@ -19,7 +19,7 @@ CONFIG = Config(num_blocks=10, groups=(Group("mamba", SIZE), Group("attention", 
 def copied(mirrored: bool) -> list[Record]:
     """Return the records of a copy on write in each group of an engine of one kind."""
     from hybridfuzz.targets.vllm.gpu.mirror import MirrorRecorder
-    from hybridfuzz.targets.vllm.hooks import Recorder
+    from hybridfuzz.targets.vllm.shadow.hooks import Recorder
 
     recorder = MirrorRecorder() if mirrored else Recorder()
     recorder.attach(CONFIG, LAYOUT, object(), (), SIZE, None)
@@ -47,7 +47,7 @@ def test_nothing_is_recorded_before_the_engine_is_attached() -> None:
     pytest.importorskip("vllm.v1")
     from types import SimpleNamespace
 
-    from hybridfuzz.targets.vllm.hooks import Recorder
+    from hybridfuzz.targets.vllm.shadow.hooks import Recorder
 
     metadata = SimpleNamespace(query_start_loc=[0], seq_lens=[])
     assert not Recorder().begin_forward(SimpleNamespace(attn_metadata={"layer": metadata}), ())

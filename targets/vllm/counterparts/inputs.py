@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from ...reference.tokens import IMAGE_TOKENS, PLACEHOLDER, Truth, key_of
-from ..base.trace import Config
-from .options import has_adapters
-from .wrapping import replaced
+from ....reference.tokens import IMAGE_TOKENS, PLACEHOLDER, Truth, key_of
+from ...base.trace import Config
+from ..options import has_adapters
+from ..versions.wrapping import replaced
 
 MISSING = 1
 """Offset of a token's content if the worker does not hold the encoder output of its image."""

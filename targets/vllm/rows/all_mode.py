@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...reference.layout import cdiv
+from ....reference.layout import cdiv
 from .layer_rows import Cached, StateRow
 from .metadata import Columns, in_bounds
 

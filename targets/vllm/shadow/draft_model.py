@@ -15,13 +15,13 @@ from vllm.forward_context import get_forward_context
 from vllm.v1.worker.gpu.spec_decode import speculator as base
 from vllm.v1.worker.gpu.spec_decode.mtp.speculator import MTPSpeculator
 
-from ...reference.tokens import mix
-from ..base.trace import Group
+from ....reference.tokens import mix
+from ...base.trace import Group
+from ..options import DRAFT_LAYER
+from ..versions.wrapping import replaced
 from .drafter import Drafter
 from .hooks import Recorder
 from .layers import ShadowAttention
-from .options import DRAFT_LAYER
-from .wrapping import replaced
 
 
 class ShadowDraftLayer(ShadowAttention):

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from vllm.config import SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
-from ...reference.layout import Mode
+from ....reference.layout import Mode
 from .wrapping import parameters
 
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from hybridfuzz.targets.base.observe import OutOfRange
-from hybridfuzz.targets.vllm.bounds import Bounds
-from hybridfuzz.targets.vllm.layer_rows import SlotRow
-from hybridfuzz.targets.vllm.metadata import Batch, Columns, local_rows, slot_rows, state_rows, writing_order
+from hybridfuzz.targets.vllm.rows.bounds import Bounds
+from hybridfuzz.targets.vllm.rows.layer_rows import SlotRow
+from hybridfuzz.targets.vllm.rows.metadata import Batch, Columns, local_rows, slot_rows, state_rows, writing_order
 
 
 def state_metadata(**changes: object) -> SimpleNamespace:

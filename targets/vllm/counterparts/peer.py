@@ -19,7 +19,7 @@ from vllm.v1.worker import dp_utils, gpu_model_runner
 from vllm.v1.worker.gpu import dp_utils as dp_utils_v2
 from vllm.v1.worker.gpu import model_runner
 
-from .wrapping import replaced
+from ..versions.wrapping import replaced
 
 
 class _Experts:

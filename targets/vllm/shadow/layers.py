@@ -18,16 +18,16 @@ from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
-from ...reference.layout import first_attended
-from ...reference.tokens import EMPTY, VOCABULARY, chain, next_token
-from ..base.observe import SlotContent, SlotRead, SlotWrite
-from ..base.shadow import combine, join
-from ..base.trace import Config, Group
-from . import compat
-from .configuration import head_size
-from .contracts import Contract
+from ....reference.layout import first_attended
+from ....reference.tokens import EMPTY, VOCABULARY, chain, next_token
+from ...base.observe import SlotContent, SlotRead, SlotWrite
+from ...base.shadow import combine, join
+from ...base.trace import Config, Group
+from ..configuration import head_size
+from ..rows.contracts import Contract
+from ..rows.layer_rows import SlotRow
+from ..versions import compat
 from .hooks import Recorder
-from .layer_rows import SlotRow
 from .state_layers import ShadowMamba
 
 Tags = tuple[int, ...]

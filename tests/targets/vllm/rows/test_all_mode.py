@@ -4,9 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hybridfuzz.targets.vllm.all_mode import RULES, all_rows
-from hybridfuzz.targets.vllm.bounds import Bounds
-from hybridfuzz.targets.vllm.metadata import Columns
+from hybridfuzz.targets.vllm.rows.all_mode import RULES, all_rows
+from hybridfuzz.targets.vllm.rows.bounds import Bounds
+from hybridfuzz.targets.vllm.rows.metadata import Columns
 
 BLOCK = 8
 

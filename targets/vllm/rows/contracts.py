@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..options import StateParts, parts_of
 from .all_mode import all_rows
 from .bounds import Bounds
 from .layer_rows import Inner, Replay, StateRow
 from .linear_attention import SKIPPED, linear_rows
 from .metadata import Columns, decode_row, in_bounds, speculative_rows, state_rows
-from .options import StateParts, parts_of
 
 
 class Contract(NamedTuple):
@@ -48,7 +48,7 @@ class Contract(NamedTuple):
 
 def contract(name: str, conv_width: int, mode: str = "align", block_size: int = 0) -> Contract:
     """Return the contract for the option `mixer`, a cache mode and the tokens of a mamba block."""
-    from . import compat, features
+    from ..versions import compat, features
 
     skipped = features.skipped_state()
     if mode == "all":

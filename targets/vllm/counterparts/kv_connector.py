@@ -33,14 +33,14 @@ from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorTransferResults
 
-from ...reference.layout import Layout
-from ...reference.prefix_cache import Key
-from ...reference.tokens import EMPTY, Truth, chain
-from ..base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
-from ..base.observe import Content, Loaded, PlannedRow, SlotContent
-from ..base.trace import Config, ExternalLoad
-from .hooks import Recorder
-from .options import SYNC_LOAD_TOKENS, options_of
+from ....reference.layout import Layout
+from ....reference.prefix_cache import Key
+from ....reference.tokens import EMPTY, Truth, chain
+from ...base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
+from ...base.observe import Content, Loaded, PlannedRow, SlotContent
+from ...base.trace import Config, ExternalLoad
+from ..options import SYNC_LOAD_TOKENS, options_of
+from ..shadow.hooks import Recorder
 
 Work = TypeVar("Work")
 SEND_STEPS = 2

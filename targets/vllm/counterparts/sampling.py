@@ -10,9 +10,9 @@ from zlib import crc32
 
 from vllm.sampling_params import SamplingParams
 
-from ...reference.tokens import FIRST_TOKEN, VOCABULARY, Truth
-from ..base.trace import Config
-from .options import varies_sampling
+from ....reference.tokens import FIRST_TOKEN, VOCABULARY, Truth
+from ...base.trace import Config
+from ..options import varies_sampling
 
 
 def parameters(config: Config, name: str, truth: Truth, max_new_tokens: int) -> SamplingParams:

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from hybridfuzz.targets.base.observe import OutOfRange
-from hybridfuzz.targets.vllm.bounds import Bounds
-from hybridfuzz.targets.vllm.contracts import mamba2_rows
-from hybridfuzz.targets.vllm.layer_rows import Inner
-from hybridfuzz.targets.vllm.metadata import Columns
+from hybridfuzz.targets.vllm.rows.bounds import Bounds
+from hybridfuzz.targets.vllm.rows.contracts import mamba2_rows
+from hybridfuzz.targets.vllm.rows.layer_rows import Inner
+from hybridfuzz.targets.vllm.rows.metadata import Columns
 
 WINDOW = 3
 

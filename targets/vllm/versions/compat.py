@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from vllm.config import VllmConfig
 from vllm.v1.core import kv_cache_utils
 
-from ..base.trace import TraceError
+from ...base.trace import TraceError
 from .features import has_conv_layouts
 from .wrapping import parameters, replaced
 

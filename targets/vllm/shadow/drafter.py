@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from ...reference.tokens import Truth, draft_tokens
-from ..base.trace import Config, Step
-from .options import drafts_on_device
+from ....reference.tokens import Truth, draft_tokens
+from ...base.trace import Config, Step
+from ..options import drafts_on_device
 
 
 class Drafter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..base.observe import OutOfRange
+from ...base.observe import OutOfRange
 from .layer_rows import StateRow
 
 

@@ -12,7 +12,7 @@ from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[3] / "data"
 GROUPS = [{"kind": kind, "block_size": 8} for kind in ("mamba", "attention", "attention")]
 DRAFTER = {"groups": [*GROUPS[:2], {**GROUPS[2], "draft": True}], "num_speculative_tokens": 2, "runner": "v2"}
 """A drafter with a group of its own."""

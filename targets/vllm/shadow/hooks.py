@@ -11,14 +11,14 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...reference.layout import Layout
-from ..base.observe import Access, Copied, Forward, ForwardRow, Record, Zeroed
-from ..base.trace import Config
-from .bounds import Bounds
-from .layer_rows import SlotRow, StateRow
-from .metadata import Batch, Columns, local_rows, slot_rows, writing_order
-from .options import StateParts, state_parts
-from .wrapping import parameters
+from ....reference.layout import Layout
+from ...base.observe import Access, Copied, Forward, ForwardRow, Record, Zeroed
+from ...base.trace import Config
+from ..options import StateParts, state_parts
+from ..rows.bounds import Bounds
+from ..rows.layer_rows import SlotRow, StateRow
+from ..rows.metadata import Batch, Columns, local_rows, slot_rows, writing_order
+from ..versions.wrapping import parameters
 
 
 class Recorder:

@@ -19,15 +19,15 @@ import torch
 from torch import nn
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 
-from ...reference.tokens import EMPTY, NO_INPUT, chain
-from ..base.observe import Content, StateContent, StateRead, StateWrite
-from ..base.shadow import combine
-from ..base.trace import Config
-from . import compat
-from .contracts import Contract
+from ....reference.tokens import EMPTY, NO_INPUT, chain
+from ...base.observe import Content, StateContent, StateRead, StateWrite
+from ...base.shadow import combine
+from ...base.trace import Config
+from ..options import ring_entries, windows_are_last
+from ..rows.contracts import Contract
+from ..rows.layer_rows import Cached, StateRow
+from ..versions import compat
 from .hooks import Recorder
-from .layer_rows import Cached, StateRow
-from .options import ring_entries, windows_are_last
 
 Tags = tuple[int, ...]
 _prefill = attrgetter("prefill")

@@ -1,0 +1,8 @@
+"""Whom an engine deals with, and what they send: clients, a KV connector, the other data-parallel rank.
+
+sessions        clients that send input in turns: streaming input sessions
+inputs          images, LoRA adapters and salts of requests
+sampling        sampling parameters of requests
+kv_connector    a KV connector whose hits, delays and failures the trace chooses
+peer            the other data-parallel rank, in vLLM's own coordination
+"""
