@@ -109,6 +109,9 @@ def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow
         folded = _chunk_end(ends, row, chunks[index], columns.bounds) - starts[index] if chunks else len(tokens)
         if not columns.bounds.has(row, "token", folded - 1, len(tokens)):
             continue
+        own_chunks = range(chunks[index - 1] + 1 if index else 0, chunks[index] + 1) if chunks else range(0)
+        if not _names_itself(metadata, own_chunks, index, row, columns.bounds):
+            continue
         rows.append(
             StateRow(
                 row, tokens, False, True,
@@ -118,6 +121,23 @@ def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow
             )
         )  # fmt: skip
     return rows
+
+
+def _names_itself(metadata: Any, chunks: range, index: int, row: int, bounds: Bounds) -> bool:
+    """Return True if the scan computes a prompt's chunks as one sequence of its own; otherwise record the other prompt.
+
+    `seq_idx_p` has a prompt's number for each chunk. Where the number changes, the scan takes up the initial state of
+    that prompt; without any initial states it starts anew. In a correct batch every chunk has its own prompt's number.
+    """
+    named = getattr(metadata, "seq_idx_p", None)
+    if named is None:
+        return True
+    names = named.tolist()
+    own, before = names[chunks.start : chunks.stop], names[chunks.start - 1] if chunks.start else None
+    if not metadata.prep_initial_states and len(set(own)) == 1 and own[0] != before:
+        return True
+    others = [name - index for name in own if name != index]
+    return not others or bounds.has(row, "relative prompt", others[0], 1)
 
 
 def _in_one(metadata: Any) -> bool:

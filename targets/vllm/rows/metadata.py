@@ -152,10 +152,18 @@ def _prefill_rows(
         decodes = metadata.num_decodes if metadata.spec_sequence_masks is None else 0
         has_temporal = [True] * decodes + metadata.prefill_has_initial_state.tolist()
         temporal = blocks[:decodes] + metadata.prefill_state_indices.tolist()
+    # Since 0.23 the chunked kernel has boundaries of its own, counted from the first prompt's token. Where they differ
+    # from the convolution's, the recurrence consumes other tokens: the row has those, and so does its state.
+    scanned = prompts = None
+    if getattr(metadata, "prefill_query_start_loc", None) is not None:
+        scanned = metadata.prefill_query_start_loc.tolist()
+        prompts = tokens[metadata.num_decode_tokens if decodes else 0 :]
     rows = []
     for index, block in enumerate(blocks):
         row = batch_rows[index] if batch_rows is not None else index
         own = columns.bounds.span(row, tokens, starts[index], starts[index + 1])
+        if own and index >= decodes and scanned and prompts is not None:
+            own = columns.bounds.span(row, prompts, scanned[index - decodes], scanned[index - decodes + 1])
         if not own:
             continue
         column = columns.of(row, 0, block)

@@ -87,6 +87,42 @@ def test_the_state_stored_is_that_of_the_chunk_that_counts_as_the_last() -> None
     assert first.folded == 8
 
 
+def two_prompts(names: list[int], *, initial: bool) -> SimpleNamespace:
+    """Two prompts of two chunks each, whose chunks name these prompts."""
+    return metadata_of(
+        num_prefills=2,
+        num_prefill_tokens=10,
+        state_indices_tensor_p=[5, 9],
+        query_start_loc_p=[0, 5, 10],
+        has_initial_states_p=[initial, False],
+        prep_initial_states=initial,
+        cu_chunk_seqlen_p=[0, 4, 5, 9, 10],
+        last_chunk_indices_p=[1, 3],
+        seq_idx_p=names,
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "initial", "wrong"),
+    [
+        ([0, 0, 1, 1], True, []),
+        ([0, 0, 1, 1], False, []),
+        ([2, 2, 1, 1], False, []),  # without initial states a number only separates
+        ([0, 1, 1, 1], True, [(0, 1)]),
+        ([0, 1, 2, 2], False, [(0, 1)]),
+        ([0, 0, 0, 0], True, [(1, -1)]),
+        ([0, 0, 0, 1], False, [(1, -1)]),
+    ],
+)
+def test_a_scan_takes_each_prompt_as_a_sequence_of_its_own(
+    names: list[int], initial: bool, wrong: list[tuple[int, int]]
+) -> None:
+    columns = columns_of([5], [9], lengths=[5, 5])
+    rows = mamba2_rows(two_prompts(names, initial=initial), columns, WINDOW)
+    assert [(one.row, one.index) for one in columns.bounds.found] == wrong
+    assert len(rows) == 2 - len({row for row, _ in wrong})
+
+
 def inner(offset: int) -> SimpleNamespace:
     plan = {"checkpoint_offsets": np.array([offset]), "state_indices": np.array([8]), "block_cols": np.array([2])}
     return prefill(checkpoint_chunk_idx=[1], checkpoint_meta=SimpleNamespace(**plan))

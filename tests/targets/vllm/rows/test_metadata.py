@@ -90,6 +90,34 @@ def test_decodes_in_front_of_prefills_go_to_the_decode_kernel() -> None:
     ]
 
 
+def split(scanned: list[int]) -> SimpleNamespace:
+    """A decode, then a prompt of three tokens, for which the chunked kernel has boundaries of its own."""
+    return state_metadata(
+        num_actual_tokens=4,
+        num_prefills=1,
+        num_decodes=1,
+        num_decode_tokens=1,
+        non_spec_query_start_loc=[0, 1, 4],
+        non_spec_state_indices_tensor=[5, 7],
+        has_initial_state=[True, True],
+        prefill_state_indices=[7],
+        prefill_has_initial_state=[True],
+        prefill_query_start_loc=scanned,
+    )
+
+
+@pytest.mark.parametrize(("scanned", "tokens"), [([0, 3], [1, 2, 3]), ([0, 2], [1, 2])])
+def test_a_prompt_has_the_tokens_that_the_chunked_kernel_is_given(scanned: list[int], tokens: list[int]) -> None:
+    decode, prefill = state_rows(split(scanned), columns_of([5], [7], lengths=[3, 4]))
+    assert (list(decode.tokens), list(prefill.tokens)) == ([0], tokens)
+
+
+def test_boundaries_that_are_not_counted_from_the_first_prompt_are_outside() -> None:
+    columns = columns_of([5], [7], lengths=[3, 4])
+    assert len(state_rows(split([1, 4]), columns)) == 1
+    assert [(one.row, one.what, one.index, one.size) for one in columns.bounds.found] == [(1, "token", 3, 3)]
+
+
 @pytest.mark.parametrize(("block", "column"), [(8, 2), (4, 0), (99, -1)])
 def test_columns_are_where_the_builder_looked_or_anywhere_or_unknown(block: int, column: int) -> None:
     assert columns_of([4, 6, 8], lengths=[9]).of(0, 0, block) == column
