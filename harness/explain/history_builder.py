@@ -193,8 +193,8 @@ class HistoryBuilder:
             return
         size = self.layout.groups[access.group].block_size
         if isinstance(access, SlotRead):
-            for column, block in enumerate(access.blocks[: -(-len(access.tags) // size)]):
-                part = access.tags[column * size : (column + 1) * size]
+            for index, block in enumerate(access.blocks[: -(-len(access.tags) // size)]):
+                part, column = access.tags[index * size : (index + 1) * size], access.first_column + index
                 self._mark(step, block, "read", who, access.group, column, names.span(column * size, part))
         elif isinstance(access, SlotWrite):
             self._slot_write(step, access, who, write, size)

@@ -164,7 +164,9 @@ class HitValidity(Oracle):
             if violation:
                 return violation
             start, most = row.kept or row.hit + row.external, life.known - 1
-            if start > (min(most, life.settled) if row.kept else most):
+            if row.kept:
+                most = min(most, life.settled)
+            if start > most:
                 what = (
                     f"kept {start} tokens, with {life.settled} computed" if row.kept else f"got a hit of {start} tokens"
                 )

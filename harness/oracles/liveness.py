@@ -75,7 +75,7 @@ def _can_be_hit(layout: Layout, index: int, depth: int) -> bool:
 
 class Publication(Oracle):
     """M8 (publication): when a request whose results are known is scheduled again, every block boundary that it has
-    computed and whose block it still holds is published. For attention and mode all that is every boundary (less where
+    computed and whose block it holds, or held until this plan, is published. For attention and mode all that is every boundary (less where
     hits are rarer than blocks: `Layout.publish_unit`); for mode align those at which a step ended or that verified
     drafts crossed. A block that was published may be evicted later."""
 
@@ -124,6 +124,17 @@ class Publication(Oracle):
                     return violation
         return None
 
+    @staticmethod
+    def _released(context: Context, view: View, name: str, index: int, column: int) -> int | None:
+        """Return the block that a column held until this plan, if it is free now: nothing has overwritten its content.
+
+        The null block if there is none. A release without a key loses content that nobody else has.
+        """
+        tables = context.before.tables.get(name) if context.before else None
+        if tables is None or column >= len(tables[index]) or tables[index][column] not in view.free:
+            return context.null
+        return tables[index][column]
+
     def _published(
         self, context: Context, planned: Planned, name: str, index: int, checked: int, known: int
     ) -> Violation | None:
@@ -137,7 +148,10 @@ class Publication(Oracle):
             return None
         unit = context.layout.publish_unit
         for depth in range(first, (known // unit * unit if unit else known) + 1, size):
-            block = table[depth // size - 1]
+            column = depth // size - 1
+            block = table[column]
+            if block == context.null:
+                block = self._released(context, planned.view, name, index, column)
             if block == context.null or (unit and not _can_be_hit(context.layout, index, depth)):
                 continue
             self.exercised["M8"] += 1

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, ExternalLoad, Preempt, ResetPrefixCache, Trace
+from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, ExternalLoad, Preempt, ResetPrefixCache, Resume, Trace
 from ..explain.answers import Answer
 from ..explain.history import History, RequestStep
 from ..traces.violation import Violation
@@ -203,7 +203,9 @@ def _situation(trace: Trace, history: History, violation: Violation) -> Iterator
         others = [name for name, all_steps in steps.items() if name != subject.name and _has(all_steps, first)]
         resumed = sum(one.admitted for one in own) > 1
         yield f"for {kind}" + (" that joins a running batch" if others and not resumed else "")
-        if resumed and not any(isinstance(event, Preempt | ResetPrefixCache) for event in trace.events):
+        if any(isinstance(event, Resume) and event.name == subject.name for event in trace.events):
+            yield "in a later turn of its session"
+        elif resumed and not any(isinstance(event, Preempt | ResetPrefixCache) for event in trace.events):
             yield "that resumes after a preemption"
         if subject.hit > 0:
             yield "after a prefix-cache hit"

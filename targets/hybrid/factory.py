@@ -71,10 +71,13 @@ class HybridFactory:
         self._target_class = target_class
 
     def supports(self, config: Config) -> str:
-        """Return why a configuration is not supported, "" if it is: drafts must fit into a mamba block."""
-        smallest = min((group.block_size for group in config.groups if group.kind == "mamba"), default=99)
-        if config.num_speculative_tokens >= smallest:
-            return f"num_speculative_tokens must be less than the mamba block size {smallest}"
+        """Return why a configuration is not supported, "" if it is: drafts must fit into a mamba block, and there is one
+        grid of states, on which chunks end."""
+        sizes = {group.block_size for group in config.groups if group.kind == "mamba"}
+        if len(sizes) > 1:
+            return f"all mamba groups must have one block size, not {', '.join(map(str, sorted(sizes)))}"
+        if config.num_speculative_tokens >= min(sizes, default=99):
+            return f"num_speculative_tokens must be less than the mamba block size {min(sizes)}"
         return ""
 
     def open(self, config: Config) -> HybridTarget:
