@@ -15,8 +15,9 @@ from hybridfuzz.harness.oracles import ORACLES
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.base.trace import Group
 from msgspec import structs
-from support import CLEAN, drawn
+from support import CLEAN, arrive, drawn, make_trace, steps
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 FILES = sorted(path.name for path in CORPUS.glob("*.json"))
@@ -167,3 +168,12 @@ def test_a_long_wait_is_explained_in_one_pass() -> None:
     assert time.process_time() - began < 10
     assert explanation
     assert any("Step 19999: nothing is scheduled; r1 waits" in sentence for sentence in explanation.story)
+
+
+def test_a_windowed_read_is_told_at_its_own_columns() -> None:
+    """Attention with a window starts at the first column that it needs."""
+    groups = (Group("mamba", 8), Group("attention", 4), Group("attention", 4, window=8))
+    trace = make_trace(arrive("r0", 30), *steps(3), groups=groups)
+    reads = [mark for mark in record_history(CLEAN, trace)[1].marks if mark.what == "read" and mark.group == 2]
+    first = next(mark for mark in reads if mark.step == 1)
+    assert (first.column, first.content) == (4, "KV of positions 16 to 19 of r0")

@@ -205,6 +205,19 @@ def test_a_crash_is_a_finding() -> None:
     assert "Traceback" in violation.observed
 
 
+def test_an_exception_without_a_message_shows_its_line() -> None:
+    """As an assertion: pytest would give this one a message."""
+
+    class Asserts(ModelRunner):
+        def zero_blocks(self, plan: Any, records: Any) -> None:
+            if plan.step == 2:
+                raise AssertionError
+            super().zero_blocks(plan, records)
+
+    violation = run_trace(broken(Asserts), make_trace(arrive("r0", 20, new=4), *steps(6))).violation
+    assert violation and "raised AssertionError: raise AssertionError at" in violation.message
+
+
 def test_the_target_is_closed_after_a_crash_and_after_a_run() -> None:
     closed = []
 

@@ -1,17 +1,21 @@
 """M8 (publication) on observations made by hand: which boundaries have to be published, and when."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from handmade import context_of, enter, life_of, plan, view_of
+from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.oracles.base import Context
 from hybridfuzz.harness.oracles.liveness import Publication
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.observe import Delivered, ForwardRow, Planned, PlannedRow, Table
+from hybridfuzz.targets.hybrid.host.block_tables import Span
+from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager
+from support import CLEAN, arrive, broken, make_trace, steps
 
 ALIGN = Layout((Group("mamba", 8), Group("attention", 4)), 20, 4, "align", True)
 ALL = replace(ALIGN, mode="all")
@@ -183,3 +187,20 @@ def test_what_a_former_life_computed_is_not_asked_of_a_request_that_waits_for_a_
     oracle.on_delivered(context, DELIVERED)
     again = plan(context, PlannedRow("r0", 4, 1, 0, False, 0), step=2, tables={"r0": short}, published=only(5))
     assert oracle.on_planned(context, again) is None
+
+
+class ReleasesFirst(CacheManager):
+    """Releases a request's settled columns before their boundaries are published."""
+
+    def settle(self, name: str, tags: Sequence[int], span: Span) -> None:
+        for group in self.groups:
+            group.give_back_skipped(name, span.settled)
+        super().settle(name, tags, span)
+
+
+def test_a_boundary_that_drafts_crossed_is_published_before_its_column_is_released() -> None:
+    trace = make_trace(arrive("r0", 6, new=6), *steps(3, drafts=2, right=2), num_speculative_tokens=2)
+    assert run_trace(CLEAN, trace).violation is None
+    violation = run_trace(broken(ReleasesFirst), trace).violation
+    assert violation and violation.field == "unpublished", violation
+    assert "its boundary at 8 tokens, is not published" in violation.message
