@@ -58,6 +58,8 @@ ENDING_MAX = 100
 REQUESTS_LEFT_MAX = 12
 """Latest requests that a trace may end with an abort of."""
 SESSIONS_MAX = 6
+IDLE_STEPS = 4
+"""Events from the estimated end of all requests to a reset, itself included: the estimate is too low."""
 PRIORITY_MAX = 7
 """Least important priority: large enough that most requests differ."""
 
@@ -83,6 +85,8 @@ class Grammar:
         self.unit = max(group.block_size for group in config.groups)
         self.documents = capabilities.documents_with(config.options)
         self.rare = self._enabled()
+        self.before_reset = 0
+        """Steps behind the estimated end of all requests after which the cache is reset; 0 if no reset is due."""
         self.burst = choices.pick((3, 4, 6, 8, 12, 2, 6, 1))
         self.short = choices.chance(35)
         self.talks = "resume" in self.events and choices.chance(50)
@@ -96,12 +100,13 @@ class Grammar:
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Return the rare events that this trace uses, with percentages. Each is off in about half of the traces."""
+        waits = "reset-when-idle" in self.capabilities.features
         rare: dict[str, tuple[int, Callable[[], AnyEvent]]] = {
             "preempt": (12, self.preempt),
             "abort": (8, self.abort),
             "park": (8, self.park),
             "evict": (8, self.evict),
-            "reset_prefix_cache": (5, self.reset_prefix_cache),
+            "reset_prefix_cache": (5, self.idle_reset if waits else self.reset_prefix_cache),
             "capture_graphs": (3, CaptureGraphs),
             "sleep": (3, Sleep),
             "external_load": (15, self.external_load),
@@ -143,6 +148,8 @@ class Grammar:
 
     def _draw(self) -> AnyEvent:
         choices = self.choices
+        if self.before_reset:
+            return self.idle_reset()
         arriving = isinstance(self._last, Arrive | ExternalLoad)
         if self.waits and isinstance(self._last, Arrive | Resume) and choices.chance(45):
             return self.external_load()
@@ -203,6 +210,15 @@ class Grammar:
     def reset_prefix_cache(self) -> ResetPrefixCache:
         """Return a reset of the prefix cache."""
         return ResetPrefixCache(self.choices.chance(50))
+
+    def idle_reset(self) -> Step | ResetPrefixCache:
+        """Return the next of the steps in which the requests end, then a reset: one that has no effect before."""
+        if not self.before_reset:
+            self.before_reset = IDLE_STEPS
+        if self.left:
+            return self.step()
+        self.before_reset -= 1
+        return self.step() if self.before_reset else self.reset_prefix_cache()
 
     def move_tier(self) -> MoveTier:
         """Return a move of a request's blocks to the host's memory."""

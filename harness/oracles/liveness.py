@@ -75,9 +75,9 @@ def _can_be_hit(layout: Layout, index: int, depth: int) -> bool:
 
 class Publication(Oracle):
     """M8 (publication): when a request whose results are known is scheduled again, every block boundary that it has
-    computed and whose block it holds, or held until this plan, is published. For attention and mode all that is every boundary (less where
-    hits are rarer than blocks: `Layout.publish_unit`); for mode align those at which a step ended or that verified
-    drafts crossed. A block that was published may be evicted later."""
+    computed and whose block it holds, or held until this plan, is published. For attention and mode all that is every
+    boundary (less where hits are rarer than blocks: `Layout.publish_unit`); for mode align those at which a step ended
+    or that verified drafts crossed. A block that was published may be evicted later."""
 
     ids = ("M8",)
     title = "publication"
@@ -149,7 +149,7 @@ class Publication(Oracle):
         unit = context.layout.publish_unit
         for depth in range(first, (known // unit * unit if unit else known) + 1, size):
             column = depth // size - 1
-            block = table[column]
+            block: int | None = table[column]
             if block == context.null:
                 block = self._released(context, planned.view, name, index, column)
             if block == context.null or (unit and not _can_be_hit(context.layout, index, depth)):

@@ -71,8 +71,10 @@ class HybridFactory:
         self._target_class = target_class
 
     def supports(self, config: Config) -> str:
-        """Return why a configuration is not supported, "" if it is: drafts must fit into a mamba block, and there is one
-        grid of states, on which chunks end."""
+        """Return why a configuration is not supported, "" if it is.
+
+        Drafts must fit into a mamba block, and there is one grid of states, on which chunks end.
+        """
         sizes = {group.block_size for group in config.groups if group.kind == "mamba"}
         if len(sizes) > 1:
             return f"all mamba groups must have one block size, not {', '.join(map(str, sorted(sizes)))}"

@@ -45,7 +45,7 @@ class SglangFactory:
             # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
-            features=features | {"pool"},
+            features=features | {"pool", "reset-when-idle"},
             engine=("sglang",),
             options={
                 "strategy": strategies,

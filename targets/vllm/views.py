@@ -5,7 +5,7 @@ Block hashes become keys: the wrapped hasher knows the request, hence the depth 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -16,6 +16,10 @@ from ..base.observe import Content, Table, View
 from .versions import compat
 
 _UNKNOWN_DEPTH = -1
+HANDED_ON = {
+    "requests", "finished_req_ids", "finished_req_ids_dict", "prev_step_scheduled_req_ids", "reset_preempted_req_ids",
+}  # fmt: skip
+"""Collections of the scheduler that are counted elsewhere, or that the next plan takes over and replaces."""
 
 
 class KeyBook:
@@ -26,6 +30,11 @@ class KeyBook:
         self._truths = truths
         self._prefixes: dict[bytes, tuple[int, int]] = {}
         self._tags: dict[str, list[int]] = {}
+
+    def names_in(self, collection: Iterable[Any]) -> int:
+        """Return how many entries are requests that ever arrived, or their names."""
+        names = [getattr(entry, "request_id", entry) for entry in collection]
+        return sum([isinstance(name, str) and name in self._truths for name in names])
 
     def recording(self, hasher: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
         """Wrap the hasher to record every hash that it makes."""
@@ -82,6 +91,17 @@ class Host:
             if isinstance(value, dict) and name != "cached_blocks_this_step"
         ]
         """What a group keeps per request: title, group, attribute."""
+        owners = (
+            (scheduler, "the scheduler"),
+            (getattr(scheduler, "encoder_cache_manager", None), "the encoder cache"),
+        )
+        self._collections = [
+            (f"requests in {name} of {title}", owner, name)
+            for owner, title in owners
+            for name, value in (vars(owner) if owner else {}).items()
+            if isinstance(value, dict | set | list | deque) and name not in HANDED_ON
+        ]
+        """Further collections that may keep a request which has ended: title, owner, attribute."""
         self.stored: Mapping[Key, Sequence[Content]] = {}
         """Content outside the pool."""
         self.idle: Mapping[str, int] = {}
@@ -167,6 +187,8 @@ class Host:
         sizes |= self.worker.leftovers()
         for title, group, name in self._per_request:
             sizes[title] = len(getattr(group, name))
+        for title, owner, name in self._collections:
+            sizes[title] = self._keys.names_in(getattr(owner, name) or ())
         return sizes
 
 

@@ -45,7 +45,7 @@ class Scheduler:
         self.sessions = self.sessions_class(self)
 
     def find_chunk_grid(self) -> int:
-        """Return the grid of chunk ends in tokens: the block size of all mamba groups, because states are kept there."""
+        """Return the grid of chunk ends in tokens: the block size of all mamba groups, whose states are kept there."""
         return max((group.block_size for group in self.cache.groups if group.kind == "mamba"), default=1)
 
     def add(self, name: str, prompt: list[int], max_new_tokens: int, priority: int, session: bool = False) -> None:

@@ -22,6 +22,7 @@ from hybridfuzz.targets.base.trace import (
     ExternalLoad,
     Fork,
     Group,
+    ResetPrefixCache,
     Resume,
     Step,
     Trace,
@@ -383,3 +384,16 @@ def test_documents_are_those_of_the_options_value() -> None:
         kinds = found.setdefault(trace.config.options["inputs"], set())
         kinds |= {kind_of(document) for prompt in prompts for document, _ in prompt}
     assert found == {"tokens": {""}, "images": {"", "image"}, "adapters": {"", "adapter", "salt"}}
+
+
+def test_a_reset_that_needs_an_idle_engine_comes_behind_steps() -> None:
+    """Steps until the requests have probably ended, and a few more; nothing arrives in between."""
+    idle = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features | {"reset-when-idle"})
+    traces = [draw_trace(idle, 1, index, supports=CLEAN.supports) for index in range(150)]
+    resets = 0
+    for trace in traces:
+        for index, event in enumerate(trace.events):
+            if isinstance(event, ResetPrefixCache):
+                resets += 1
+                assert all(isinstance(one, Step) for one in trace.events[index - 3 : index])
+    assert resets >= 20
