@@ -126,14 +126,12 @@ class Publication(Oracle):
 
     @staticmethod
     def _released(context: Context, view: View, name: str, index: int, column: int) -> int | None:
-        """Return the block that a column held until this plan, if it is free now: nothing has overwritten its content.
-
-        The null block if there is none. A release without a key loses content that nobody else has.
+        """Return the block that a column held until this plan, if it is free now: nothing has overwritten its content,
+        and without a key it is lost. None for a column that held none.
         """
-        tables = context.before.tables.get(name) if context.before else None
-        if tables is None or column >= len(tables[index]) or tables[index][column] not in view.free:
-            return context.null
-        return tables[index][column]
+        tables = context.before.tables.get(name)
+        block = tables[index][column] if tables and column < len(tables[index]) else context.null
+        return block if block in view.free else None
 
     def _published(
         self, context: Context, planned: Planned, name: str, index: int, checked: int, known: int
@@ -149,11 +147,12 @@ class Publication(Oracle):
         unit = context.layout.publish_unit
         for depth in range(first, (known // unit * unit if unit else known) + 1, size):
             column = depth // size - 1
-            block: int | None = table[column]
-            if block == context.null:
-                block = self._released(context, planned.view, name, index, column)
-            if block == context.null or (unit and not _can_be_hit(context.layout, index, depth)):
+            held: int | None = table[column]
+            if held == context.null:
+                held = self._released(context, planned.view, name, index, column)
+            if held is None or (unit and not _can_be_hit(context.layout, index, depth)):
                 continue
+            block = held
             self.exercised["M8"] += 1
             key = Key(index, depth, tags.tag(depth))
             if published.get(block) != key and key not in published.values():
