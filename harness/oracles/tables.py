@@ -161,7 +161,7 @@ def _sent_outside(oracle: Oracle, context: Context, outside: OutOfRange) -> Viol
     who = f"{life.name} (row {outside.row})" if life else context.row_name(outside.row)
     return oracle.violation(
         context,
-        f"outside-{what}",
+        f"outside-{what.replace(' ', '-')}",
         f"the metadata of {kind} group {outside.group} points {who} at {what} {outside.index} of {outside.size}",
         expected=f"{what} 0 to {outside.size - 1}",
         observed=f"{what} {outside.index}",

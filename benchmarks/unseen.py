@@ -1,0 +1,88 @@
+"""Breaks of real engines that were written by a reader who did not know the search, against an unrestricted campaign.
+
+    python benchmarks/unseen.py [--only NAME,...] [--steps 20000] [-o DIR]
+
+Each patch in benchmarks/unseen is applied on top of the packaged fixes of its release. A campaign with seed 1 runs
+until its first finding, or to its step limit. Results: benchmarks/unseen.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hybridfuzz.harness.quoting import toml_string
+
+PATCHES = Path(__file__).parent / "unseen"
+TARGETS = {"vllm": "vllm@0.33.0", "sglang": "sglang@0.5.23"}
+SESSIONS = {"sglang-session-frees-no-slot", "sglang-aborted-turn-keeps-lock"}
+POLL_SECONDS = 0.5
+
+
+def campaign(patch: Path, steps: int, folder: Path) -> tuple[str, int]:
+    """Return the signature of the first finding and its trace's number; "" and 0 without a finding."""
+    folder.mkdir(parents=True, exist_ok=True)
+    entry = f"[[known]]\nreason = {toml_string('a break')}\npatch = {toml_string(patch.name)}\n"
+    (folder / "known.toml").write_text(entry)
+    (folder / patch.name).write_bytes(patch.read_bytes())
+    target = "sglang:sessions@0.5.23" if patch.stem in SESSIONS else TARGETS[patch.stem.partition("-")[0]]
+    events = folder / "events.ndjson"
+    events.unlink(missing_ok=True)
+    line = [
+        sys.executable,
+        "-m",
+        "hybridfuzz.harness.cli",
+        "fuzz",
+        "--target",
+        target,
+        "--fixes",
+        "builtin",
+        "--fixes",
+        str(folder),
+        "--seed",
+        "1",
+    ]
+    line += ["--jobs", "1", "--no-canary", "--reduce", "1s", "--steps", str(steps), "--fresh"]
+    line += ["-o", str(folder / "out"), "--events", str(events)]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        while run.poll() is None:
+            time.sleep(POLL_SECONDS)
+            found, traces = findings_in(events)
+            if found:
+                run.send_signal(signal.SIGINT)
+                run.wait()
+                return found, traces
+    return findings_in(events)
+
+
+def findings_in(events: Path) -> tuple[str, int]:
+    """Return the signature of the first finding and its trace's number, "" and 0 if there is none yet."""
+    lines = events.read_text().splitlines(keepends=True) if events.exists() else []
+    for event in [json.loads(line) for line in lines if line.endswith("\n")]:
+        if event["event"] == "found":
+            return event["finding"]["signature"], event["finding"]["index"]
+    return "", 0
+
+
+def main() -> None:
+    """Run all patches, or those that were named."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="names, separated by commas")
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("-o", dest="out", type=Path, default=Path("hybridfuzz-out/unseen"))
+    arguments = parser.parse_args()
+    only = set(filter(None, arguments.only.split(",")))
+    for patch in sorted(PATCHES.glob("*.patch")):
+        if only and patch.stem not in only:
+            continue
+        signature, trace = campaign(patch, arguments.steps, arguments.out / patch.stem)
+        print(f"{patch.stem:45} {signature or 'not found'} {trace if signature else ''}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
