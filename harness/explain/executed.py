@@ -45,11 +45,16 @@ class Executed(Struct, frozen=True, array_like=True):
 
 
 def source_roots(packages: Iterable[str]) -> tuple[str, ...]:
-    """Return the folders of packages, each with a final separator; those that cannot be found are left out."""
-    roots = []
-    for package in packages:
-        spec = find_spec(package)
-        roots += [f"{Path(each)}{os.sep}" for each in (spec.submodule_search_locations or ())] if spec else []
+    """Return the folders of packages, each with a final separator, and the files of single modules.
+
+    What cannot be found is left out.
+    """
+    roots: list[str] = []
+    for spec in filter(None, map(find_spec, packages)):
+        if spec.submodule_search_locations is not None:
+            roots += [f"{Path(each)}{os.sep}" for each in spec.submodule_search_locations]
+        elif spec.origin:
+            roots.append(spec.origin)
     return tuple(roots)
 
 

@@ -50,6 +50,17 @@ def test_local_variables_and_the_result_have_kinds_and_arguments_have_none(engin
     assert found.file == "recorded_engine/__init__.py"
 
 
+def test_an_engine_may_be_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "recorded_file.py").write_text(ENGINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "recorded_file", raising=False)
+    engine, tracer = importlib.import_module("recorded_file"), LineTracer(["recorded_file"])
+    tracer.start()
+    engine.schedule(1, [4, 5])
+    tracer.stop()
+    assert ("recorded_file.py", "schedule") in [(each.file, each.function) for each in tracer.executed()]
+
+
 def test_numbers_are_compared_arguments_and_lengths_too(engine: ModuleType) -> None:
     assert {"#rows > budget", "#rows = #running"} <= set(record(engine, (1, [4, 5])).values)
     assert "#rows < #running" in record(engine, (1, [4, 0])).values
