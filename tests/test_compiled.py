@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -23,6 +24,14 @@ def observed(python: str) -> dict[str, Any]:
     ran = subprocess.run(script, cwd="/", capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
+
+
+def without_source_lines(broken: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Leave out the source line that stands for the message of an assertion without one: compiled frames have none."""
+    pattern = re.compile("(?<=raised AssertionError: ).*(?= at )")
+    return {
+        name: [pattern.sub("", one) if isinstance(one, str) else one for one in seen] for name, seen in broken.items()
+    }
 
 
 def test_every_name_in_the_list_of_hot_modules_matches_a_file() -> None:
@@ -53,7 +62,7 @@ def test_compiled_modules_observe_what_their_sources_do() -> None:
     assert Path(interpreted["from"]).name == "lockstep.py"
     assert compiled["from"].endswith(tuple(EXTENSION_SUFFIXES))
     assert compiled["clean"] == interpreted["clean"]
-    assert compiled["broken"] == interpreted["broken"]
+    assert without_source_lines(compiled["broken"]) == without_source_lines(interpreted["broken"])
 
 
 @pytest.mark.compiled
