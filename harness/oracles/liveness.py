@@ -125,13 +125,17 @@ class Publication(Oracle):
         return None
 
     @staticmethod
-    def _released(context: Context, view: View, name: str, index: int, column: int) -> int | None:
+    def _released(context: Context, planned: Planned, name: str, index: int, column: int) -> int | None:
         """Return the block that a column held until this plan, if it is free now: nothing has overwritten its content,
-        and without a key it is lost. None for a column that held none.
+        and without a key it is lost. None for a column that held none, and where the block may have been handed out
+        and taken back within the plan, which costs it its key: an admission that failed, a row that was preempted.
         """
+        undone = planned.preempted or planned.view.waiting or any(row.admitted for row in planned.rows)
         tables = context.before.tables.get(name)
-        block = tables[index][column] if tables and column < len(tables[index]) else context.null
-        return block if block in view.free else None
+        if undone or not tables or column >= len(tables[index]):
+            return None
+        block = tables[index][column]
+        return block if block in planned.view.free else None
 
     def _published(
         self, context: Context, planned: Planned, name: str, index: int, checked: int, known: int
@@ -149,7 +153,7 @@ class Publication(Oracle):
             column = depth // size - 1
             held: int | None = table[column]
             if held == context.null:
-                held = self._released(context, planned.view, name, index, column)
+                held = self._released(context, planned, name, index, column)
             if held is None or (unit and not _can_be_hit(context.layout, index, depth)):
                 continue
             block = held

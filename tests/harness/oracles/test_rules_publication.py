@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from handmade import context_of, enter, life_of, plan, view_of
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.oracles.base import Context
 from hybridfuzz.harness.oracles.liveness import Publication
+from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.tokens import Truth
@@ -204,3 +206,9 @@ def test_a_boundary_that_drafts_crossed_is_published_before_its_column_is_releas
     violation = run_trace(broken(ReleasesFirst), trace).violation
     assert violation and violation.field == "unpublished", violation
     assert "its boundary at 8 tokens, is not published" in violation.message
+
+
+def test_a_block_that_a_failed_admission_took_may_have_lost_its_key() -> None:
+    """A load breaks off after its blocks were taken: among them one that was released in this plan (seed 630858177)."""
+    trace = load_trace(Path(__file__).parents[2] / "data" / "hybrid-key-lost-to-a-load-that-broke-off.json")
+    assert run_trace(CLEAN, trace).violation is None
