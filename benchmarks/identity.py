@@ -303,7 +303,7 @@ def main() -> None:
     parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
     parser.add_argument("--part", default="0/1", help="N/M: every M-th trace from N on, to share the work")
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit for each trace")
-    parser.add_argument("--orders", type=int, default=1, help="score: also this many orders of the traces")
+    parser.add_argument("--orders", type=int, default=1, help="score: also means over N orders, N - 1 of them random")
     parser.add_argument("--together", action="store_true", help="score: all folders as one campaign")
     parser.add_argument("-o", dest="out", type=Path, nargs="+", required=True)
     arguments = parser.parse_args()

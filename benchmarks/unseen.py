@@ -33,34 +33,22 @@ def campaign(patch: Path, steps: int, folder: Path) -> tuple[str, int]:
     target = "sglang:sessions@0.5.23" if patch.stem in SESSIONS else TARGETS[patch.stem.partition("-")[0]]
     events = folder / "events.ndjson"
     events.unlink(missing_ok=True)
-    line = [
-        sys.executable,
-        "-m",
-        "hybridfuzz.harness.cli",
-        "fuzz",
-        "--target",
-        target,
-        "--fixes",
-        "builtin",
-        "--fixes",
-        str(folder),
-        "--seed",
-        "1",
-    ]
-    line += ["--jobs", "1", "--no-canary", "--reduce", "1s", "--steps", str(steps), "--fresh"]
+    line = [sys.executable, "-m", "hybridfuzz.harness.cli", "fuzz", "--target", target, "--steps", str(steps)]
+    line += ["--fixes", "builtin", "--fixes", str(folder)]
+    line += ["--seed", "1", "--jobs", "1", "--no-canary", "--reduce", "1s", "--fresh"]
     line += ["-o", str(folder / "out"), "--events", str(events)]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         while run.poll() is None:
             time.sleep(POLL_SECONDS)
-            found, traces = findings_in(events)
+            found, trace = first_finding(events)
             if found:
                 run.send_signal(signal.SIGINT)
                 run.wait()
-                return found, traces
-    return findings_in(events)
+                return found, trace
+    return first_finding(events)
 
 
-def findings_in(events: Path) -> tuple[str, int]:
+def first_finding(events: Path) -> tuple[str, int]:
     """Return the signature of the first finding and its trace's number, "" and 0 if there is none yet."""
     lines = events.read_text().splitlines(keepends=True) if events.exists() else []
     for event in [json.loads(line) for line in lines if line.endswith("\n")]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from contextlib import suppress
 from typing import NamedTuple
 
 _DURATION = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
-_WHOLE = re.compile(r"[+-]?\d{1,20}")
 _MOST = 1e15
 """Larger numbers are typing errors, and do not fit into every field."""
 SEED_MIN, SEED_MAX = -(1 << 63), (1 << 64) - 1
@@ -54,10 +54,10 @@ def size(text: str) -> int:
 
 def seed(text: str) -> int:
     """Return a whole number that fits into a state file: one of at most 64 bits."""
-    number = int(text) if _WHOLE.fullmatch(text) else None
-    if number is None or not SEED_MIN <= number <= SEED_MAX:
-        raise UnitError(text, "a whole number of at most 64 bits")
-    return number
+    with suppress(ValueError):
+        if SEED_MIN <= int(text) <= SEED_MAX:
+            return int(text)
+    raise UnitError(text, "a whole number of at most 64 bits")
 
 
 class Shard(NamedTuple):

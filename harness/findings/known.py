@@ -11,10 +11,11 @@ condition = { facts = ["..."] }               # circumstances under which it sho
 signature = "M2-step-mamba-key"               # or a list; * and ? as in a shell
 expires = 2027-01-31                          # from this day on the entry has no effect
 
-An entry needs a patch, a signature, or a condition with traces. While its patch is in effect, the rest of the entry
-has no effect: a failure is then new, whatever its signature. With a condition and no patch in effect it recognizes a
-failing trace by its evidence. With neither it takes every failure with its signature for its bug: that hides other
-bugs, so campaigns report how many traces it has covered, and warn if it never expires or if its share changes by much.
+An entry needs a patch, a signature or a condition; a condition needs traces. While its patch is in effect, the rest of
+the entry has no effect: a failure is then new, whatever its signature. With a condition and no patch in effect it
+recognizes a failing trace by its evidence. With neither it takes every failure with its signature for its bug: that
+hides other bugs, so campaigns report how many traces it has covered, and warn if it never expires or if its share
+changes by much.
 
 The file may come with a pull request: it is read up to 1 MiB, each entry needs a reason, a pattern of signatures
 that is not of one oracle is refused, and paths are relative to the file and stay below its folder.
@@ -150,7 +151,7 @@ def _problem(entry: Known) -> str:
     if not (entry.patch or entry.condition or entry.signatures):
         return f"{shown} has neither a patch nor a condition nor a signature: it would cover nothing"
     if entry.condition and not entry.traces:
-        return f"{shown} has a condition but no traces to compare with: it would cover nothing; name traces"
+        return f"{shown} has a condition but no traces to compare with: the condition would cover nothing; name traces"
     for pattern in entry.signatures:
         if not pattern.strip(_WILDCARDS):
             return f"signature {pattern[:TEXT_MAX]!r} covers every bug; name at least an oracle, such as 'M2-*'"

@@ -86,7 +86,7 @@ class Grammar:
         self.documents = capabilities.documents_with(config.options)
         self.rare = self._enabled()
         self.before_reset = 0
-        """Steps behind the estimated end of all requests after which the cache is reset; 0 if no reset is due."""
+        """Events still to draw once all requests have probably ended, the reset included; 0 if no reset is due."""
         self.burst = choices.pick((3, 4, 6, 8, 12, 2, 6, 1))
         self.short = choices.chance(35)
         self.talks = "resume" in self.events and choices.chance(50)
@@ -100,13 +100,13 @@ class Grammar:
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Return the rare events that this trace uses, with percentages. Each is off in about half of the traces."""
-        waits = "reset-when-idle" in self.capabilities.features
+        idle_only = "reset-when-idle" in self.capabilities.features
         rare: dict[str, tuple[int, Callable[[], AnyEvent]]] = {
             "preempt": (12, self.preempt),
             "abort": (8, self.abort),
             "park": (8, self.park),
             "evict": (8, self.evict),
-            "reset_prefix_cache": (5, self.idle_reset if waits else self.reset_prefix_cache),
+            "reset_prefix_cache": (5, self.idle_reset if idle_only else self.reset_prefix_cache),
             "capture_graphs": (3, CaptureGraphs),
             "sleep": (3, Sleep),
             "external_load": (15, self.external_load),
@@ -212,7 +212,7 @@ class Grammar:
         return ResetPrefixCache(self.choices.chance(50))
 
     def idle_reset(self) -> Step | ResetPrefixCache:
-        """Return the next of the steps in which the requests end, then a reset: one that has no effect before."""
+        """Return the next step until all requests have ended, then the reset, which has no effect while they run."""
         if not self.before_reset:
             self.before_reset = IDLE_STEPS
         if self.left:

@@ -82,7 +82,7 @@ def crash_violation(
     where = f"{importable(frame.filename)}:{frame.lineno} in {frame.name}" if frame else "nowhere"
     function = frame.name if frame else ""
     text = text_of(error)
-    # An assertion without a message says nothing; its source line does.
+    # An exception without a message, such as most assertions, says nothing; its source line does.
     first_line = (text.splitlines() or [""])[0] or (frame.line or "" if frame else "")
     what = one_line(first_line, FIRST_LINE_MAX)
     field = f"{type(error).__name__}-{function}".strip("-<>")

@@ -75,9 +75,10 @@ def _can_be_hit(layout: Layout, index: int, depth: int) -> bool:
 
 class Publication(Oracle):
     """M8 (publication): when a request whose results are known is scheduled again, every block boundary that it has
-    computed and whose block it holds, or held until this plan, is published. For attention and mode all that is every
-    boundary (less where hits are rarer than blocks: `Layout.publish_unit`); for mode align those at which a step ended
-    or that verified drafts crossed. A block that was published may be evicted later."""
+    computed is published if it holds the block, or if this plan released it and left it free while no request waited,
+    was admitted or was preempted. For attention and mode all that is every boundary (less where hits are rarer than
+    blocks: `Layout.publish_unit`); for mode align those at which a step ended or that verified drafts crossed. A block
+    that was published may be evicted later."""
 
     ids = ("M8",)
     title = "publication"
@@ -127,8 +128,8 @@ class Publication(Oracle):
     @staticmethod
     def _released(context: Context, planned: Planned, name: str, index: int, column: int) -> int | None:
         """Return the block that a column held until this plan, if it is free now: nothing has overwritten its content,
-        and without a key it is lost. None for a column that held none, and where the block may have been handed out
-        and taken back within the plan, which costs it its key: an admission that failed, a row that was preempted.
+        and without a key it is lost. None for a column that held none, and whenever a request waits, was admitted or
+        was preempted: the plan may then have handed the block out and taken it back, which costs it its key.
         """
         undone = planned.preempted or planned.view.waiting or any(row.admitted for row in planned.rows)
         tables = context.before.tables.get(name)

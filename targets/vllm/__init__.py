@@ -6,8 +6,8 @@ kernels (`interpreter`). Everything that moves block ids around is vLLM's own.
 From a version to a server:
 
     environment     the engine's releases and the environment of its workers
-    release         what a release has
-    versions        what a version has, and how versions differ
+    release         what a release offers as capabilities, without importing it
+    versions        detects what the imported vLLM has, and bridges differences between versions
     factory         capabilities of a release; opens one engine per trace
     options         the options of a trace
     configuration   a trace's configuration as a `VllmConfig`
