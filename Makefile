@@ -74,11 +74,7 @@ format: $(STAMP) ## ruff: fix what it can
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
-# mypy cannot see through setuptools' editable finder: it reads links with the installed names.
 types: $(STAMP) ## mypy, strict
-	rm -rf build/types
-	mkdir -p build/types/hybridfuzz
-	ln -s $(addprefix ../../../,$(wildcard harness reference targets corpus reports)) build/types/hybridfuzz
 	$(PY) -m mypy
 
 # Only this needs the site's packages: `make fuzz` on a fresh machine does not wait for them.

@@ -1,6 +1,4 @@
-"""Maps folders to installed packages and compiles the hot modules on request; all other metadata is in pyproject.toml.
-
-Setuptools' declarative discovery cannot combine `find` with this mapping, and a hand-written package list goes stale.
+"""Compiles the hot modules on request; everything else is in pyproject.toml.
 
 `HYBRIDFUZZ_COMPILE=1 pip install .` compiles the hot modules with mypyc. An editable installation is refused: there the
 extension would shadow the source beside it, and edits would have no effect. A hot module must not define a struct that
@@ -11,9 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from setuptools import Extension, find_packages, setup
+from setuptools import Extension, setup
 
-FOLDERS = ("harness", "reference", "targets", "corpus", "reports")
 HOT = (
     "reference/*.py",
     "harness/oracles/*.py",
@@ -44,12 +41,7 @@ def extensions() -> list[Extension]:
     """Return the hot modules as C extensions under their installed names."""
     from mypyc.build import mypycify  # part of mypy, which only the compiled build needs
 
-    linked = Path("build/types/hybridfuzz")
-    linked.mkdir(parents=True, exist_ok=True)
-    for folder in FOLDERS:
-        if not (linked / folder).is_symlink():
-            (linked / folder).symlink_to(Path("../../..") / folder)
-    files = [str(linked / path) for path in hot_modules()]
+    files = [str("src/hybridfuzz" / path) for path in hot_modules()]
     return mypycify(["--explicit-package-bases", *files], opt_level="1", debug_level="0", target_dir="build/c")
 
 
@@ -57,8 +49,6 @@ if COMPILE and {"develop", "editable_wheel", "--inplace"} & set(sys.argv):
     sys.exit("HYBRIDFUZZ_COMPILE=1 builds wheels only: compiled modules would shadow the sources that are edited")
 building = COMPILE and bool({"build", "build_ext", "bdist_wheel"} & set(sys.argv))
 setup(
-    package_dir={f"hybridfuzz.{folder}": folder for folder in FOLDERS},
-    packages=[f"hybridfuzz.{package}" for package in find_packages(include=[f"{folder}*" for folder in FOLDERS])],
     ext_modules=extensions() if building else [],
     setup_requires=NEEDED if COMPILE else (),
 )

@@ -14,6 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import msgspec
+from recorded import Ask, Record
+
 from hybridfuzz.harness.detection.matrix import chosen_mutants
 from hybridfuzz.harness.detection.statistics import Detection, ratio
 from hybridfuzz.harness.generate.choices import RandomChoices
@@ -24,7 +26,6 @@ from hybridfuzz.harness.oracles import ORACLES, Oracle
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Step, Trace
-from recorded import Ask, Record
 
 
 class NoSharing(Grammar):

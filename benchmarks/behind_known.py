@@ -34,6 +34,9 @@ from typing import TypeVar
 
 import msgspec
 from breaks import Break, edited
+from identity import UNSORTED, grouped, load_evidence, load_truth
+from vllm_breaks import BREAKS, DRILL
+
 from hybridfuzz.harness.campaign.campaign import Campaign
 from hybridfuzz.harness.campaign.state import Settings
 from hybridfuzz.harness.cli import build_parser
@@ -47,8 +50,6 @@ from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import prepare
-from identity import UNSORTED, grouped, load_evidence, load_truth
-from vllm_breaks import BREAKS, DRILL
 
 RELEASE = "0.33.0"
 SLUGS = (

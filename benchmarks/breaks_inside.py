@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the engine's environment sets 
 
 import msgspec
 from breaks import TRACE_SECONDS, Break, Drill, Result, edited
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.violation import Violation

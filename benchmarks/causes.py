@@ -22,13 +22,14 @@ from statistics import median
 from typing import NamedTuple
 
 import msgspec
+from vllm_campaign import fixes_of
+
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
-from vllm_campaign import fixes_of
 
 STEPS_MAX = 20_000
 STEPS_SOON = 2_500

@@ -27,6 +27,8 @@ from pathlib import Path
 from queue import Empty
 from typing import NamedTuple
 
+from msgspec import structs
+
 from hybridfuzz.harness.campaign.state import CampaignState, Claim, Settings
 from hybridfuzz.harness.cluster.messages import Call, Report, Setup, pack, unpack_answer
 from hybridfuzz.harness.cluster.node_worker import NodeWorker, Tally
@@ -35,7 +37,6 @@ from hybridfuzz.harness.events import TracesDone
 from hybridfuzz.harness.workers.losses import Counts, Ran
 from hybridfuzz.harness.workers.messages import Fuzz, Ready
 from hybridfuzz.targets.base.registry import load_factory, prepare
-from msgspec import structs
 
 MUTANTS = (
     "null-as-state-slot", "hit-before-commit", "align-starvation", "accepted-count-zero", "admission-undercount",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+
 from hybridfuzz.harness.coverage.report import JSON_FILE, ModuleCoverage, Report
 
 Reports = Mapping[str, Report]

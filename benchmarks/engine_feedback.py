@@ -23,6 +23,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sources import Entry, Feedback, Source, Workload
+from vllm_campaign import fixes_of
+
 from hybridfuzz.harness.coverage.source import files_of
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.files import load_trace, save_trace
@@ -34,8 +37,6 @@ from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import coverage_scope, load_factory, prepare
 from hybridfuzz.targets.base.trace import Trace
-from sources import Entry, Feedback, Source, Workload
-from vllm_campaign import fixes_of
 
 if TYPE_CHECKING:
     from coverage import Coverage

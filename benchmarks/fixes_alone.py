@@ -36,6 +36,10 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+from identity import cpu_seconds
+from msgspec import Struct, structs
+from vllm_campaign import fixes_of
+
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.reduce import until
 from hybridfuzz.harness.traces.violation import Violation
@@ -46,9 +50,6 @@ from hybridfuzz.targets.base.overlay import in_tree, patched
 from hybridfuzz.targets.base.patches import Change, FilePatch, Hunk, Patch, PatchError, located
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
-from identity import cpu_seconds
-from msgspec import Struct, structs
-from vllm_campaign import fixes_of
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -24,13 +24,14 @@ import msgspec
 import sglang_breaks
 import vllm_breaks
 from checkouts import changes, make_checkout
+from msgspec import Struct, structs
+from trees import Edit
+
 from hybridfuzz.harness.findings.fixes import KNOWN_FILE
 from hybridfuzz.harness.findings.known import append_entry
 from hybridfuzz.harness.gate.packaged_bugs import packaged_fixes
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import parse, prepare
-from msgspec import Struct, structs
-from trees import Edit
 
 BEGIN, END = "<!-- gate_drill.py: begin -->", "<!-- gate_drill.py: end -->"
 BREAKS = {

@@ -38,8 +38,9 @@ def tree_of(options: argparse.Namespace) -> Path | None:
     """The tree to import vLLM from; None for the one that is installed."""
     tree: Path | None = options.tree
     if tree and options.fixes:
-        from hybridfuzz.targets.base.overlay import make_overlay
         from vllm_campaign import fixes_of
+
+        from hybridfuzz.targets.base.overlay import make_overlay
 
         fixes = fixes_of("0.33.0")
         names = list(fixes) if options.fixes == "all" else options.fixes.split(",")

@@ -12,6 +12,7 @@ import time
 from itertools import product
 
 import torch
+
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step
 

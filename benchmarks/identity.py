@@ -28,6 +28,9 @@ from pathlib import Path
 from unittest import mock
 
 import msgspec
+from msgspec import Struct
+from vllm_campaign import fixes_of, overrides_of
+
 from hybridfuzz.harness.identity import compare
 from hybridfuzz.harness.identity.compare import can_start_finding, joined, same_cause
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
@@ -41,8 +44,6 @@ from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import parse, prepare
 from hybridfuzz.targets.base.trace import Trace
-from msgspec import Struct
-from vllm_campaign import fixes_of, overrides_of
 
 UNSORTED = "unsorted"
 """Traces whose evidence was cut off by the time limit and that are like no finding."""

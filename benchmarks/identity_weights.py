@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridfuzz.harness.identity.compare import _cosine, _needs_what_is_absent, _needs_what_is_unneeded, _now, _overlap
-from hybridfuzz.harness.identity.evidence import Evidence
 from identity import load_evidence, load_truth
 from msgspec import Struct
+
+from hybridfuzz.harness.identity.compare import _cosine, _needs_what_is_absent, _needs_what_is_unneeded, _now, _overlap
+from hybridfuzz.harness.identity.evidence import Evidence
 
 STEPS, RATE, PENALTY = 120, 0.03, 1e-3
 START = {"votes": 5.2, "without": 1.2, "switches": 2.0, "symptom": 0.9, "absent": -1.5, "unneeded": -0.5}

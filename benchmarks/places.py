@@ -17,6 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from identity import Sorted, cpu_seconds, load_evidence, load_truth
+from vllm_campaign import fixes_of
+
 from hybridfuzz.harness.findings.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.identity.evidence import FindingEvidence
 from hybridfuzz.harness.identity.investigate import Investigation
@@ -24,8 +27,6 @@ from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.patches import FilePatch, Patch
 from hybridfuzz.targets.base.registry import prepare
-from identity import Sorted, cpu_seconds, load_evidence, load_truth
-from vllm_campaign import fixes_of
 
 MORE_MAX = 8
 SHOWN = 5

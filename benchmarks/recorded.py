@@ -12,6 +12,7 @@ from concurrent.futures import Executor, as_completed
 from pathlib import Path
 
 import msgspec
+
 from hybridfuzz.harness.detection.statistics import Detection
 
 

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+from vllm_campaign import fixes_of
+
 from hybridfuzz.harness.reproduce.script import ScriptVerdict, failure_of, run_script
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
@@ -23,8 +26,6 @@ from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
-from msgspec.structs import replace
-from vllm_campaign import fixes_of
 
 ROOT = Path(__file__).parents[1]
 ROOM = 8

@@ -15,11 +15,12 @@ import time
 import unittest
 from pathlib import Path
 
+from hypothesis import settings
+
 from hybridfuzz.harness import machine
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory
-from hypothesis import settings
 
 
 def additions() -> float:

@@ -20,6 +20,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import hypothesis
+from recorded import Ask, Record
+from sources import Feedback, Source, Uniform, Workload
+
 from hybridfuzz.harness import machine
 from hybridfuzz.harness.detection.matrix import chosen_mutants
 from hybridfuzz.harness.detection.statistics import Detection, ratio, summarise
@@ -28,8 +31,6 @@ from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
-from recorded import Ask, Record
-from sources import Feedback, Source, Uniform, Workload
 
 SOURCES: dict[str, Callable[[TargetFactory, int], Source]] = {
     "workload": Workload,

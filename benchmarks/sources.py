@@ -13,6 +13,7 @@ from itertools import accumulate, combinations
 from typing import Any, Protocol
 
 import msgspec
+
 from hybridfuzz.harness.generate.choices import RandomChoices
 from hybridfuzz.harness.generate.configurations import draw_config
 from hybridfuzz.harness.generate.grammar import ENDING_MAX, EVENTS_MAX, Grammar, draw_trace

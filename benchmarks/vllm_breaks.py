@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from breaks import Break, Drill, main
+from vllm_campaign import fixes_of
+
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import prepare
-from vllm_campaign import fixes_of
 
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}
 ALIGN, ASYNC, EAGLE = {"mamba_cache_mode": "align"}, {"async_depth": "1"}, {"eagle_block_drop": "true"}

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import triton
+
 from hybridfuzz.targets.hybrid.device.implementations import implementation
 from hybridfuzz.targets.hybrid.device.metadata import ZeroPlan
 from hybridfuzz.targets.hybrid.device.staging import Staging

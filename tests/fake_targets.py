@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec import structs
+
 from hybridfuzz.targets.base.observe import Effect
 from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetError
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Config, Event, Step
-from msgspec import structs
 
 GOOD = load_factory("hybrid")
 AT_STEP = 3

@@ -32,7 +32,7 @@ def broken(corpus: Path) -> dict[str, object]:
         signature = outcome.violation.signature if outcome.violation else ""
         message = outcome.violation.message if outcome.violation else ""
         # A crash names its file, which a compiled module knows by where it was compiled.
-        observed[path.stem] = [signature, message.replace(" build/types/", " "), outcome.digest]
+        observed[path.stem] = [signature, message.replace(" src/", " "), outcome.digest]
     return observed
 
 

@@ -9,6 +9,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
+from hypothesis import strategies as st
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.outcome import Outcome
@@ -21,7 +23,6 @@ from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Event, Group
 from hybridfuzz.targets.hybrid.factory import HybridFactory
 from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager, Hit
 from hybridfuzz.targets.hybrid.mutants.build import mutant
-from hypothesis import strategies as st
 
 CLEAN: TargetFactory = load_factory("hybrid")
 MAMBA, ATTENTION = Group("mamba", 8), Group("attention", 8)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+
 from hybridfuzz.targets.base.registry import engines
 
 ROOT = Path(__file__).parents[1]
@@ -82,8 +83,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 @cache
 def graph() -> grimp.ImportGraph:
     """The imports of the whole project."""
-    roots = [f"hybridfuzz.{package}" for package in PACKAGES]
-    return grimp.build_graph(*roots, cache_dir=None)
+    return grimp.build_graph("hybridfuzz", cache_dir=None)
 
 
 def modules() -> list[str]:
@@ -188,7 +188,7 @@ def test_a_package_lists_its_modules(package: Path) -> None:
 
 def test_modules_that_are_imported_exist() -> None:
     """Also in targets, where mypy does not report a missing module, since engines are missing here."""
-    there = {"hybridfuzz", *modules()}
+    there = set(modules())
     missing = []
     for path in sorted((ROOT / "targets").rglob("*.py")):
         package = ["hybridfuzz", *path.parent.relative_to(ROOT).parts]

@@ -6,6 +6,7 @@ MUTANT--SIGNATURE.json; corpus/vllm is for tests/targets/vllm/test_release.py.
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.files import encode_trace, load_trace
 from hybridfuzz.targets.base.registry import load_factory

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import pytest
+
 from hybridfuzz.harness import exit_status
 from hybridfuzz.harness.cli import COMMANDS
 from hybridfuzz.harness.events import CampaignEvent, TracesDone, WorkerState

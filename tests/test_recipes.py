@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+
 from hybridfuzz.harness.cli import COMMANDS, build_parser
 from hybridfuzz.harness.gate import plugin
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.lockstep.state_catalogue import missing_states, required_oracles

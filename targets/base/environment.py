@@ -22,8 +22,8 @@ from zipfile import BadZipFile, ZipFile
 from .pip import NO_SPACE, Progress, pip, run
 from .protocol import TargetError
 
-OURS = Path(__file__).resolve().parents[2]
-FOLDERS = ("harness", "reference", "targets", "corpus", "reports")
+OURS = Path(__file__).absolute().parents[2]
+"""The package: in a checkout it consists of links, which must not be resolved."""
 STAMP = ".complete"
 
 
@@ -158,10 +158,8 @@ def _unpack(wheel: Path, folder: Path, unwanted: re.Pattern[str]) -> None:
 def importable() -> Path:
     """Return a folder that makes `hybridfuzz`, and nothing else, importable in another interpreter."""
     folder = cache_folder() / "importable" / sha256(str(OURS).encode()).hexdigest()[:12]
-    package = folder / "hybridfuzz"
-    package.mkdir(parents=True, exist_ok=True)
-    for name in FOLDERS:
-        _link(package / name, OURS / name)
+    folder.mkdir(parents=True, exist_ok=True)
+    _link(folder / OURS.name, OURS)
     for library in OURS.parent.glob("*__mypyc.*"):  # shared by compiled modules, in a compiled installation
         _link(folder / library.name, library)
     return folder

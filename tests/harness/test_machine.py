@@ -9,14 +9,15 @@ import unittest
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from support import CLEAN
+
 from hybridfuzz.harness.generate.serving_rules import ServingRules
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.machine import PROFILE_VARIABLE, HybridCacheMachine, ViolationError, profile
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Event, Step
-from hypothesis import settings
-from support import CLEAN
 
 FEW = settings(profile("gate"), max_examples=12, stateful_step_count=30)
 MUTANT = "hybrid:zero-list-never-drained"

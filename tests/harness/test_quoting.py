@@ -4,9 +4,10 @@ import tomllib
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
-from hybridfuzz.harness import quoting
 from hypothesis import given
 from support import TEXTS
+
+from hybridfuzz.harness import quoting
 
 CONTROLS = {*map(chr, range(32)), *map(chr, range(0x7F, 0xA0))}
 

@@ -1,6 +1,7 @@
 """Rows of a batch: which request is where, and whose tokens it has."""
 
 import pytest
+
 from hybridfuzz.reference.batch import NAME_MAX, choice, copy_name, reordered, repeated, selected
 from hybridfuzz.reference.request import Life
 from hybridfuzz.reference.tokens import VOCABULARY

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from hybridfuzz.reference.layout import (
     Group,
     Layout,

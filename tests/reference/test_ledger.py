@@ -1,6 +1,7 @@
 """The owner of each block, and what was written since it was allocated."""
 
 import pytest
+
 from hybridfuzz.reference.ledger import Ledger
 
 

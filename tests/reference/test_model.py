@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.model import Reference
 from hybridfuzz.reference.prefix_cache import Key

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hybridfuzz.reference import numeric
 from hybridfuzz.reference.numeric import BFLOAT16, FLOAT16, FLOAT32, FP8_E4M3, Bounded, Format
 

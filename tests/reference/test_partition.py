@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pytest
+
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.partition import Fault, count_owners, is_partition, partition_faults
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
+
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import (
     Key,

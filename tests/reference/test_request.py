@@ -1,6 +1,7 @@
 """The life of one request: how many tokens are settled, and what a step has to sample."""
 
 import pytest
+
 from hybridfuzz.reference.request import Life
 from hybridfuzz.reference.tokens import Truth, other_token
 

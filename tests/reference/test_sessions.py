@@ -3,6 +3,7 @@
 from copy import copy
 
 import pytest
+
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.model import Reference
 from hybridfuzz.reference.prefix_cache import Key

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from hybridfuzz.reference.tokens import (
     CONTINUATION,
     EMPTY,

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+
 from hybridfuzz.harness.detection.statistics import Detection, summarise
 from hybridfuzz.harness.events import CampaignEnded, Canary, Finding, Node, Summary, Tick
 from hybridfuzz.harness.explain.history import History

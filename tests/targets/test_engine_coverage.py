@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.coverage.reached_lines import SavedLines
 from hybridfuzz.harness.coverage.report import write_report
 from hybridfuzz.harness.workers.client import WorkerClient

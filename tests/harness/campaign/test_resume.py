@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
+
 from hybridfuzz.harness.campaign import campaign, corpus, resume
 from hybridfuzz.harness.campaign.resume import exclusive
 from hybridfuzz.harness.cluster import merge

@@ -1,11 +1,12 @@
 """Every trace number is counted once, and the state file stays small."""
 
-from hybridfuzz.harness.campaign.trace_counts import Progress, Ranges
-from hybridfuzz.harness.events import Summary
-from hybridfuzz.harness.workers.losses import Counts
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+
+from hybridfuzz.harness.campaign.trace_counts import Progress, Ranges
+from hybridfuzz.harness.events import Summary
+from hybridfuzz.harness.workers.losses import Counts
 
 
 def summary(progress: Progress) -> Summary:

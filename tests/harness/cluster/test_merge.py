@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from cli_process import MUTANT, Cli
+from msgspec import structs
+
 from hybridfuzz.harness.campaign.trace_counts import Progress
 from hybridfuzz.harness.cluster.merge import merge_folders
 from hybridfuzz.harness.events import Finding, KnownBug, Summary
@@ -18,7 +20,6 @@ from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.traces.files import load_trace, save_trace
 from hybridfuzz.harness.units import Shard, shard
 from hybridfuzz.targets.base.trace import Step, TraceError
-from msgspec import structs
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "1", "--reduce", "1s", "--no-canary", "--json"]
 COUNTED = ("traces", "steps", "exercised", "reached", "never_exercised", "never_reached", "exit_reason")

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 
 import pytest
+
 from hybridfuzz.harness.campaign.campaign import Campaign
 from hybridfuzz.harness.campaign.state import Settings
 from hybridfuzz.harness.cluster.messages import COMPRESS_BYTES, Refused, Setup, pack, unpack_answer

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cli_process import MUTANT, Cli, command, wait_for
+
 from hybridfuzz.harness.cluster import storage
 from hybridfuzz.harness.cluster.storage import Mirror, fetched, is_url, local_path, mirrored
 from hybridfuzz.harness.findings.store import OutputError

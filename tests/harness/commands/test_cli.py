@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli, command, wait_for
+from support import arrive, make_trace
+
 from hybridfuzz.harness import units
 from hybridfuzz.harness.commands.against import Pair
 from hybridfuzz.harness.commands.bisect import attempt
@@ -19,7 +21,6 @@ from hybridfuzz.harness.workers.messages import Ready
 from hybridfuzz.harness.workers.process import memory_share
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import TargetError
-from support import arrive, make_trace
 
 MUTANT = "hybrid:null-as-state-slot"
 LAUNCH = Launch(sys.executable, {})

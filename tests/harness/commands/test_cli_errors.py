@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli, command
+
 from hybridfuzz.harness import cli
 from hybridfuzz.harness.cli import COMMANDS
 from hybridfuzz.harness.commands.targets import listing

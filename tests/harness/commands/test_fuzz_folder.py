@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from hybridfuzz.harness.campaign.resume import exclusive
 from hybridfuzz.harness.campaign.state import Settings
 from hybridfuzz.harness.cli import build_parser

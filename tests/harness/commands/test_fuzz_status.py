@@ -1,6 +1,7 @@
 """The exit status tells faults of an adapter from those of its engine."""
 
 import pytest
+
 from hybridfuzz.harness.commands.fuzz import status
 from hybridfuzz.harness.events import Finding, Summary
 from hybridfuzz.harness.exit_status import ADAPTER, CLEAN, VIOLATION

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli, command
+
 from hybridfuzz.harness.commands.mutants import status
 from hybridfuzz.harness.detection.matrix import Matrix, MatrixSettings, chosen_mutants, mutants_of
 from hybridfuzz.harness.exit_status import CLEAN, INTERNAL, INTERRUPTED, VIOLATION

@@ -6,13 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec import structs
+
 from hybridfuzz.harness.cli import main
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.lockstep.state_catalogue import missing_states, required_oracles
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.registry import load_factory
-from msgspec import structs
 
 
 def test_the_skeleton_runs_clean_and_is_not_vacuous(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from hybridfuzz.harness.coverage.reached_lines import SavedLines
 from hybridfuzz.harness.coverage.report import ModuleCoverage, Report, ReportError, write_report
 from hybridfuzz.harness.coverage.terminal import report_text

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.coverage.reached_lines import ReachedLines, lines_file, load_lines
 from hybridfuzz.targets.base.trace import TraceError
 

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.coverage.recorder import LineRecorder
 
 ENGINE = Path(__file__).parent / "toy_cache" / "engine.py"

@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import coverage
+
 from hybridfuzz.harness.coverage.source import files_of, functions, is_kernel, statement_of
 
 ROOT = Path(__file__).parents[3]

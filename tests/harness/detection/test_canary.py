@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from cli_process import Cli
+from support import CLEAN
+
 from hybridfuzz.harness.campaign.campaign import Campaign, Settings
 from hybridfuzz.harness.commands import fuzz
 from hybridfuzz.harness.detection import canary
@@ -16,7 +18,6 @@ from hybridfuzz.harness.events import CampaignEnded, Canary, CanaryDone, Summary
 from hybridfuzz.harness.outputs.console import canary_line, verdict
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
-from support import CLEAN
 
 LAUNCH = prepare("hybrid", print)
 QUICK = "hybrid:null-as-state-slot"

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from hybridfuzz.harness.detection.statistics import Detection, compare, overall, ratio, spread, summarise
 from hybridfuzz.harness.detection.tables import change_lines, markdown, number, plain_line
 

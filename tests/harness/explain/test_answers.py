@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
+from support import CLEAN, arrive, make_trace, steps
+
 from hybridfuzz.harness.explain.answers import Answer, Answers, _answers, collect_answers
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Abort, Arrive, Fork, Resume, Trace
-from msgspec import structs
-from support import CLEAN, arrive, make_trace, steps
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from hybridfuzz.harness.explain.clauses import Blocks, Status, clause, step_clause
 from hybridfuzz.harness.explain.explain import FIRST_SHOWN, LAST_SHOWN, SUBJECTS_MAX, explain, subject_blocks
 from hybridfuzz.harness.explain.history import History, Mark, Moment, RequestStep, What

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from hybridfuzz.harness.explain.executed import RETURN, Executed, LineTracer
 
 ENGINE = """

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from msgspec import structs
+from support import CLEAN, arrive, drawn, make_trace, steps
+
 from hybridfuzz.harness.explain.explain import FIRST_SHOWN, LAST_SHOWN, contract, explain, subject_blocks
 from hybridfuzz.harness.explain.history import History, Mark, Moment, RequestStep
 from hybridfuzz.harness.explain.recorder import record_history
@@ -16,8 +19,6 @@ from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Group
-from msgspec import structs
-from support import CLEAN, arrive, drawn, make_trace, steps
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 FILES = sorted(path.name for path in CORPUS.glob("*.json"))

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support import CLEAN, arrive, drawn, make_trace, steps, watch
+
 from hybridfuzz.harness.explain.clauses import Blocks
 from hybridfuzz.harness.explain.explain import explain
 from hybridfuzz.harness.explain.history import History
@@ -14,7 +16,6 @@ from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.reference.tokens import NO_INPUT, Truth
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Abort, DummyRun, Preempt
-from support import CLEAN, arrive, drawn, make_trace, steps, watch
 
 SEEDS = range(12)
 CORPUS = Path(__file__).parents[3] / "corpus" / "numeric"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+
 from hybridfuzz.harness.explain.kinds import ELEMENTS, NUMBERS, kind, number, relations
 
 

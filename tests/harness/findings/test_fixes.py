@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from cli_process import Cli, Ran, command
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.events import Finding, KnownBug, Summary
 from hybridfuzz.harness.findings.fixes import Fixes, apply_fixes, fixes_in, once, read_fixes, verdict_on
 from hybridfuzz.harness.findings.known import Known, fitting, load_known
@@ -27,7 +29,6 @@ from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.base.trace import Trace, TraceError
-from support import arrive, make_trace, steps
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 FIRST, SECOND = "null-as-state-slot", "padding-skipped-at-batch-1"

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.events import Finding, Summary
 from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.findings import store as module
@@ -15,7 +17,6 @@ from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.trace import Trace, TraceError
-from support import arrive, make_trace, steps
 
 VIOLATION = Violation("M4", "dead-write", "M4: wrong (step 1)", event_kind="step", group_kind="mamba")
 SIGNATURE = VIOLATION.signature

@@ -6,6 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from cli_process import Cli
+from msgspec import structs
+from support import arrive, make_trace
+
 from hybridfuzz.harness.events import Finding, Summary
 from hybridfuzz.harness.findings.known import Known, append_entry, load_known
 from hybridfuzz.harness.findings.retest import retest
@@ -26,8 +29,6 @@ from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import Trace, TraceError
-from msgspec import structs
-from support import arrive, make_trace
 
 MUTANT = "hybrid:null-as-state-slot"
 KNOWN = [Known(signature="S3-*", reason="vLLM #1", target="vllm@*")]

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.findings.fixes import Fixes
 from hybridfuzz.harness.findings.known import Known
 from hybridfuzz.harness.gate import judge

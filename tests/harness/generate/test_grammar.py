@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from support import CLEAN, drawn, watch
+
 from hybridfuzz.harness.generate import configurations
 from hybridfuzz.harness.generate.choices import RandomChoices
 from hybridfuzz.harness.generate.configurations import SEATS_IN_POOL_MAX, draw_config, draw_valid_config
@@ -30,7 +32,6 @@ from hybridfuzz.targets.base.trace import (
     check_config,
     fits,
 )
-from support import CLEAN, drawn, watch
 
 TRACES = range(150)
 POOR = Capabilities(

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import CLEAN
+
 from hybridfuzz.harness.generate import hypothesis_traces
 from hybridfuzz.harness.generate.avoid import Circumstances
 from hybridfuzz.harness.generate.hypothesis_traces import HypothesisTraces
 from hybridfuzz.targets.base.trace import Config, Trace, TraceError, check_config
-from support import CLEAN
 
 ROUND = 12
 SMALL = {"ROUND": ROUND, "EXAMPLES": 16, "RULES_MAX": 12}

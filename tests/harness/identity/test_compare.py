@@ -1,6 +1,8 @@
 """Failures with one cause are like each other, whatever invariant broke first."""
 
 import pytest
+from msgspec import structs
+
 from hybridfuzz.harness.identity.compare import (
     EVIDENCE_MAX,
     SUBJECTS,
@@ -14,7 +16,6 @@ from hybridfuzz.harness.identity.compare import (
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.identity.weights import SAME, SAME_RELATED
 from hybridfuzz.harness.oracles import titles
-from msgspec import structs
 
 PADDED = Evidence(
     "S3-step-mamba-temporal",

@@ -1,6 +1,8 @@
 """The evidence of planted bugs: what is necessary, where runs part, and that a reduction keeps to its cause."""
 
 import pytest
+from msgspec import structs
+
 from hybridfuzz.harness.explain.activity import Observation, record_activity
 from hybridfuzz.harness.explain.history import History
 from hybridfuzz.harness.explain.recorder import record_history
@@ -17,7 +19,6 @@ from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Trace
-from msgspec import structs
 
 
 class InProcess:

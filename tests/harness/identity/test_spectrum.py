@@ -1,9 +1,10 @@
 """The suspicious function is the one in which failing and passing runs part."""
 
+from msgspec import structs
+
 from hybridfuzz.harness.explain.executed import RETURN, Executed
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence, Place
 from hybridfuzz.harness.identity.spectrum import PLACES, VOTES, Spectrum
-from msgspec import structs
 
 FAILING = (
     Executed("engine/sched.py", "schedule", ((0, 10, 1), (10, 11, 2), (11, 12, 3))),

@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from support import CLEAN, arrive, make_trace, steps
+
 from hybridfuzz.harness.lockstep.differential import difference, run_summarized
 from hybridfuzz.targets.base.observe import Delivered, Effect, Planned
 from hybridfuzz.targets.base.registry import load_factory
-from support import CLEAN, arrive, make_trace, steps
 
 TRACE = make_trace(arrive("r0", 20, new=4), *steps(3), arrive("r1", 20, new=4), *steps(8))
 NAMES = ("one", "other")

@@ -7,6 +7,9 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace
+from support import CLEAN, Tampered, arrive, broken, change_view, check_sentence, drawn, make_trace, steps, watch
+
 from hybridfuzz.harness.explain.activity import record_activity
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.lockstep.engines import RefusedError
@@ -36,8 +39,6 @@ from hybridfuzz.targets.base.trace import (
 from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
 from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
-from msgspec.structs import replace
-from support import CLEAN, Tampered, arrive, broken, change_view, check_sentence, drawn, make_trace, steps, watch
 
 
 def outcome_of(events: Sequence[AnyEvent], trace: Trace) -> Any:

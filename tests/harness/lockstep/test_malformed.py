@@ -7,6 +7,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
+
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.lockstep.malformed import Fault, fault_in_view
 from hybridfuzz.harness.lockstep.run import run_trace
@@ -21,8 +24,6 @@ from hybridfuzz.targets.base.observe import (
 from hybridfuzz.targets.base.protocol import Target
 from hybridfuzz.targets.base.proxy import FactoryProxy, TargetProxy
 from hybridfuzz.targets.base.trace import Config, Event
-from msgspec.structs import replace
-from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
 
 TRACE = make_trace(arrive("r0", 12), *steps(3), groups=(MAMBA, ATTENTION))
 

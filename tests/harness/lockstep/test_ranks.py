@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from support import CLEAN, arrive, drawn, make_trace, steps
+
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.lockstep.lockstep import Lockstep
 from hybridfuzz.harness.lockstep.ranks import Ranks, home, on_ranks, run_ranks
@@ -14,7 +16,6 @@ from hybridfuzz.harness.traces.reduce import reduce_trace
 from hybridfuzz.targets.base.observe import Delivered, Effect, Forward
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Event, TraceError
-from support import CLEAN, arrive, drawn, make_trace, steps
 
 
 def named(rank: int, ranks: int = 2) -> str:

@@ -6,6 +6,8 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
+
 from hybridfuzz.harness.lockstep.reached_states import ReachedStates
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.lockstep.state_catalogue import (
@@ -41,7 +43,6 @@ from hybridfuzz.targets.base.trace import (
     Truncate,
     Wake,
 )
-from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
 
 WINDOW, DRAFT = Group("attention", 8, window=6), Group("attention", 4, draft=True)
 FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.lockstep.target_exception import crash_violation, importable
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import pytest
+
 from hybridfuzz.harness.oracles.base import Context
 from hybridfuzz.harness.oracles.batch import Rows
 from hybridfuzz.reference.layout import Group, Layout

@@ -5,11 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hybridfuzz.reference.prefix_cache import Key
-from hybridfuzz.targets.base.trace import Evict, Step
-from hybridfuzz.targets.hybrid.host.block_pool import BlockPool
-from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup, MambaGroup
-from hybridfuzz.targets.hybrid.worker.tag_kernels import TagKernels
 from support import (
     Case,
     HitsOneUnitLess,
@@ -21,6 +16,12 @@ from support import (
     make_trace,
     steps,
 )
+
+from hybridfuzz.reference.prefix_cache import Key
+from hybridfuzz.targets.base.trace import Evict, Step
+from hybridfuzz.targets.hybrid.host.block_pool import BlockPool
+from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup, MambaGroup
+from hybridfuzz.targets.hybrid.worker.tag_kernels import TagKernels
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
 AGAIN = (arrive("r0", 20, new=3), *steps(6), arrive("r1", 20, new=3), *steps(6))

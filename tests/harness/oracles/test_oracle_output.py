@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+from support import CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Delivered, Record
 from hybridfuzz.targets.base.trace import Abort
 from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
-from support import CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ENDS = make_trace(arrive("r0", 6, new=2), arrive("r1", ("e", 6), new=9), *steps(12))
 

@@ -4,6 +4,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from support import ATTENTION, Case, arrive, broken, change_view, check_case, make_trace, steps
+
 from hybridfuzz.targets.base.trace import Abort, Preempt
 from hybridfuzz.targets.hybrid.host.block_pool import BlockPool
 from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup
@@ -11,7 +13,6 @@ from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager
 from hybridfuzz.targets.hybrid.layout import NULL_BLOCK
 from hybridfuzz.targets.hybrid.worker.input_batch import InputBatch
 from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
-from support import ATTENTION, Case, arrive, broken, change_view, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 12, new=3), *steps(6))
 TWICE = make_trace(arrive("r0", 20, new=3), *steps(6), arrive("r1", 20, new=3), *steps(6))

@@ -5,13 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybridfuzz.harness.lockstep.run import run_trace
-from hybridfuzz.reference.tokens import other_token
-from hybridfuzz.targets.base.observe import Copied, Forward, Record, Zeroed
-from hybridfuzz.targets.base.trace import Abort, Preempt, Step
-from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
-from hybridfuzz.targets.hybrid.target import HybridTarget
-from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from support import (
     CLEAN,
     Case,
@@ -23,6 +16,14 @@ from support import (
     make_trace,
     steps,
 )
+
+from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.reference.tokens import other_token
+from hybridfuzz.targets.base.observe import Copied, Forward, Record, Zeroed
+from hybridfuzz.targets.base.trace import Abort, Preempt, Step
+from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
+from hybridfuzz.targets.hybrid.target import HybridTarget
+from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 
 ONE = make_trace(arrive("r0", 20, new=4), *steps(6))
 CHUNKS = make_trace(arrive("r0", 20, new=3), *steps(8), max_num_batched_tokens=9)

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from support import ATTENTION, MAMBA, Case, Tampered, arrive, broken, check_case, make_trace, steps
+
 from hybridfuzz.targets.base.observe import Forward, Record, SlotRead, StateRead
 from hybridfuzz.targets.base.shadow import POISON, POISON_TOKEN
 from hybridfuzz.targets.base.trace import Evict, Group, Preempt
@@ -14,7 +16,6 @@ from hybridfuzz.targets.hybrid.target import HybridTarget
 from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
 from hybridfuzz.targets.hybrid.worker.tag_kernels import TagKernels
-from support import ATTENTION, MAMBA, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
 CHUNKS = make_trace(arrive("r0", 7, new=3), *steps(8), max_num_batched_tokens=5)

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from support import ATTENTION, CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import (
     Copied,
@@ -24,7 +26,6 @@ from hybridfuzz.targets.hybrid.worker.input_batch import NULL_INDICES, InputBatc
 from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
 from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
 from hybridfuzz.targets.hybrid.worker.tag_kernels import TagKernels
-from support import ATTENTION, CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 ONE = make_trace(arrive("r0", 20, new=3), *steps(6))
 TWO = make_trace(arrive("r0", 20, new=6), arrive("r1", ("e", 20), new=6), *steps(10))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from handmade import context_of, enter, life_of, plan, view_of
+
 from hybridfuzz.harness.oracles.cache import Commit, Hash, HitValidity
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from handmade import context_of, life_of
+
 from hybridfuzz.harness.oracles.base import Context
 from hybridfuzz.harness.oracles.memory import Poison, Taint
 from hybridfuzz.reference.layout import Group, Layout

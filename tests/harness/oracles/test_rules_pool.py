@@ -2,6 +2,7 @@
 
 import pytest
 from handmade import context_of, enter, life_of, plan, view_of
+
 from hybridfuzz.harness.oracles.pool import Capacity, Leak, Partition
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from handmade import context_of, life_of, plan, view_of
+
 from hybridfuzz.harness.oracles.device_order import Order
 from hybridfuzz.harness.oracles.liveness import STALL_STEPS_MAX, Liveness
 from hybridfuzz.harness.oracles.output import Output

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from handmade import context_of, enter, life_of, plan, view_of
+from support import CLEAN, arrive, broken, make_trace, steps
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.oracles.base import Context
 from hybridfuzz.harness.oracles.liveness import Publication
@@ -17,7 +19,6 @@ from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.observe import Delivered, ForwardRow, Planned, PlannedRow, Table
 from hybridfuzz.targets.hybrid.host.block_tables import Span
 from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager
-from support import CLEAN, arrive, broken, make_trace, steps
 
 ALIGN = Layout((Group("mamba", 8), Group("attention", 4)), 20, 4, "align", True)
 ALL = replace(ALIGN, mode="all")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from handmade import context_of, enter, life_of, plan
+
 from hybridfuzz.harness.oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context
 from hybridfuzz.harness.oracles.tables import DeadRows, TableMirror, Writer
 from hybridfuzz.reference.layout import Group, Layout

@@ -8,9 +8,10 @@ import test_oracle_pool
 import test_oracle_progress
 import test_oracle_state
 import test_oracle_tables
+from support import CLEAN, ORACLE_IDS, drawn
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.oracles import ORACLES, Oracle, applicable
-from support import CLEAN, ORACLE_IDS, drawn
 
 SEED = 20261120
 PARTS, TRACES_PER_PART = 6, 25

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support import ATTENTION, CLEAN, HitsOneUnitLess, NeverHits, arrive, broken, make_trace, steps
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.trace import Config, Evict, ExternalLoad, Step
 from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup, MambaGroup
 from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager
 from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from support import ATTENTION, CLEAN, HitsOneUnitLess, NeverHits, arrive, broken, make_trace, steps
 
 AGAIN = (arrive("r0", 40, new=3), *steps(6), arrive("r1", 40, new=3), *steps(6))
 

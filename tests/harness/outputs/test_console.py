@@ -4,12 +4,13 @@ import io
 import re
 
 import pytest
-from hybridfuzz.harness.events import CampaignStarted, Finding, Improved, Node, NodeLeft, Summary, Tick
-from hybridfuzz.harness.outputs.console import NODES_SHOWN, Dashboard, Terminal, counts
-from hybridfuzz.harness.outputs.console import Console as Plain
 from msgspec import structs
 from rich.console import Console
 from rich.text import Text
+
+from hybridfuzz.harness.events import CampaignStarted, Finding, Improved, Node, NodeLeft, Summary, Tick
+from hybridfuzz.harness.outputs.console import NODES_SHOWN, Dashboard, Terminal, counts
+from hybridfuzz.harness.outputs.console import Console as Plain
 
 
 @pytest.mark.parametrize("width", [30, 40, 80, 200])

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.findings.store import OutputError
 from hybridfuzz.harness.outputs.final_file import FinalFile
 from hybridfuzz.harness.outputs.handler import CampaignInfo

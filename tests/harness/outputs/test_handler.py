@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hybridfuzz.harness.events import CampaignEnded, CampaignEvent, Notice, Summary, TraceDone
 from hybridfuzz.harness.findings.store import OutputError
 from hybridfuzz.harness.outputs import handler

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.events import Notice
 from hybridfuzz.harness.findings.store import OutputError
 from hybridfuzz.harness.outputs.handler import CampaignInfo

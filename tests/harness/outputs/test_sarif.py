@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+
 from hybridfuzz.harness.events import CampaignEnded, Finding, Summary
 from hybridfuzz.harness.findings.store import OutputError
 from hybridfuzz.harness.outputs.final_file import FinalFile

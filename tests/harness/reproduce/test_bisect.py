@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from support import arrive, make_trace
+
 from hybridfuzz.harness.commands.bisect import conclusions, named_by, signature_of_finding
 from hybridfuzz.harness.events import Summary
 from hybridfuzz.harness.findings.store import FindingStore
@@ -13,7 +15,6 @@ from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.pip import versions_between
 from hybridfuzz.targets.base.protocol import TargetError
-from support import arrive, make_trace
 
 RELEASES = [f"0.{number}" for number in range(9)]
 

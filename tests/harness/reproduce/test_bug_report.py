@@ -8,6 +8,11 @@ from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from msgspec import structs
+from support import CLEAN, HOSTILE, arrive, make_trace, steps
+
 from hybridfuzz.harness.explain.answers import Answer, Answers, collect_answers
 from hybridfuzz.harness.explain.history import History, Moment, RequestStep
 from hybridfuzz.harness.explain.recorder import record_history
@@ -27,10 +32,6 @@ from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Step
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-from msgspec import structs
-from support import CLEAN, HOSTILE, arrive, make_trace, steps
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})

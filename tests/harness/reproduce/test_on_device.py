@@ -1,6 +1,7 @@
 """What `confirm` shows of a real model's numbers, on rows as a GPU gives them."""
 
 import numpy as np
+
 from hybridfuzz.harness.reproduce.on_device import affected, distance, greedy, paragraphs
 from hybridfuzz.targets.base.confirmation import ALONE, Shown
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from msgspec import structs
+
 from hybridfuzz.harness.reproduce.related import public_reports, related
 from hybridfuzz.harness.traces.files import load_trace
-from msgspec import structs
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "vllm"
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from cli_process import Cli
+from msgspec import structs
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence, Place
 from hybridfuzz.harness.reproduce.folder import write_folder
@@ -17,8 +20,6 @@ from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import describe, load_factory, write_scripts
 from hybridfuzz.targets.base.repro import Script
-from msgspec import structs
-from support import arrive, make_trace, steps
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})

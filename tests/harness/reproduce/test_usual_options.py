@@ -1,13 +1,14 @@
 """A report names the options that a failure needs, and no others."""
 
+from msgspec import structs
+from support import arrive, make_trace
+
 from hybridfuzz.harness.reproduce.usual_options import changes, plainest
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import Trace
 from hybridfuzz.targets.hybrid.factory import CAPABILITIES
-from msgspec import structs
-from support import arrive, make_trace
 
 OPTIONS = {"runner": ("v1", "v2"), "tap": ("off", "off", "on"), "cache": ("big", "big", "small"), "kernel": ("a", "b")}
 TARGET = structs.replace(CAPABILITIES, options=OPTIONS)

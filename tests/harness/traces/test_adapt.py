@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from hybridfuzz.harness.generate.overrides import check_overrides
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.adapt import port, refusal

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import arrive, drawn, make_trace, steps
+
 from hybridfuzz.harness.traces import files
 from hybridfuzz.harness.traces.files import decode_trace, encode_trace, load_trace, save_trace
 from hybridfuzz.targets.base.trace import (
@@ -32,7 +34,6 @@ from hybridfuzz.targets.base.trace import (
     Truncate,
     Wake,
 )
-from support import arrive, drawn, make_trace, steps
 
 EVERY_EVENT = (
     arrive("r0", ("a", 3), ("~", 2), new=4, priority=2),

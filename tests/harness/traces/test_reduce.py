@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from support import CLEAN, arrive, broken, drawn, make_trace, steps
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.reduce import reduce_trace, simpler_events, smaller_numbers
@@ -32,7 +34,6 @@ from hybridfuzz.targets.base.trace import (
 )
 from hybridfuzz.targets.hybrid.mutants import MUTANTS
 from hybridfuzz.targets.hybrid.worker.model_runner import ModelRunner
-from support import CLEAN, arrive, broken, drawn, make_trace, steps
 
 FIRST_MUTANTS = (
     "null-as-state-slot",

@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.traces.reduce import Reducer, renamed, simpler_configurations, simpler_events
 from hybridfuzz.harness.traces.violation import Violation
@@ -19,7 +21,6 @@ from hybridfuzz.targets.base.trace import (
     TraceError,
     Truncate,
 )
-from support import arrive, make_trace, steps
 
 FAILS = Violation("M1", "free", "M1: block 1 is lost", event=2)
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from cli_process import MUTANT, Cli, Ran, children, command, ended, wait_for
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.traces.files import encode_trace, load_trace
 from hybridfuzz.harness.workers.client import InternalError, WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.trace import DummyRun
-from support import arrive, make_trace, steps
 
 
 def fuzz(hybridfuzz: Cli, name: str, *more: str, **env: str) -> Ran:

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness import cli
 from hybridfuzz.harness.traces.files import encode_trace, load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
-from support import arrive, make_trace, steps
 
 TRACE = make_trace(arrive("r0", 3), *steps(3))
 CLEAN, FAILING = "hybrid", "hybrid:null-as-state-slot"

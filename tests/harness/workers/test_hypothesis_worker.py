@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.generate import hypothesis_traces
 from hybridfuzz.harness.generate.hypothesis_traces import HypothesisTraces
 from hybridfuzz.harness.workers.client import Stopped

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.traces.files import encode_trace
 from hybridfuzz.harness.workers.isolation import (
     YOUNG_SECONDS,
@@ -22,7 +24,6 @@ from hybridfuzz.harness.workers.isolation import (
 )
 from hybridfuzz.harness.workers.process import Process
 from hybridfuzz.targets.base.launch import Launch
-from support import arrive, make_trace, steps
 
 SECRETS = """
     GITHUB_TOKEN AWS_SECRET_ACCESS_KEY AWS_PROFILE HF_TOKEN OPENAI_API_KEY VLLM_API_KEY DB_PASSWORD SSH_AUTH_SOCK

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.targets.base import releases
 from hybridfuzz.targets.base.checkout import UNBUILT, make_view
 from hybridfuzz.targets.base.launch import Launch

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.targets.base.coverage_scope import Exclusion, Scope, read_scope
 from hybridfuzz.targets.base.registry import coverage_scope, engines
 from hybridfuzz.targets.base.trace import TraceError

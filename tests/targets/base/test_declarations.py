@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from support import make_trace
+
 from hybridfuzz.targets.base.declarations import EVENTS, check_capabilities, fault
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import engines, load_factory
-from msgspec.structs import replace
-from support import make_trace
 
 GOOD = load_factory("hybrid").capabilities
 PLAIN = replace(

@@ -5,6 +5,9 @@ import os
 import subprocess
 
 import pytest
+from msgspec import structs
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.registry import describe, prepare
@@ -13,8 +16,6 @@ from hybridfuzz.targets.sglang.factory import SglangFactory
 from hybridfuzz.targets.vllm.deployment import MODELS
 from hybridfuzz.targets.vllm.factory import VllmFactory
 from hybridfuzz.targets.vllm.release import Release
-from msgspec import structs
-from support import arrive, make_trace, steps
 
 COUNT = 24
 PARSE = {

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.tokens import Truth

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.overlay import misfits, patched
 from hybridfuzz.targets.base.patches import Patch, PatchError, parse_patch

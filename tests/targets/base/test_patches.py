@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.targets.base.patches import PATCH_BYTES_MAX, Patch, PatchError, merged, parse_patch
 
 BASE = "".join(f"line {number}\n" for number in range(1, 41))

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from unittest.mock import Mock, sentinel
 
 import pytest
+from support import CLEAN, Tampered, make_trace
+
 from hybridfuzz.targets.base.protocol import NumericTarget, Target, TargetFactory
 from hybridfuzz.targets.base.proxy import FactoryProxy, TargetProxy
-from support import CLEAN, Tampered, make_trace
 
 
 def members(protocol: type) -> dict[str, int]:

@@ -5,11 +5,12 @@ import tokenize
 from io import BytesIO
 
 import pytest
+from hypothesis import given
+from support import HOSTILE, TEXTS
+
 from hybridfuzz.targets.base.registry import write_scripts
 from hybridfuzz.targets.base.repro import Failure, python_comment, python_format
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
-from hypothesis import given
-from support import HOSTILE, TEXTS
 
 
 @given(TEXTS)

@@ -1,11 +1,12 @@
 """A version of an engine that seems to have less than its newest tested release is pointed out."""
 
 import pytest
+from msgspec import structs
+
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.base.tested import narrower, newest_tested, words
-from msgspec import structs
 
 TESTED = [
     (engine, variant)

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
+from support import ATTENTION, MAMBA, arrive, broken, make_trace, steps, watch
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import Forward, Planned, SlotRead, SlotWrite
 from hybridfuzz.targets.base.trace import DummyRun, Group, Trace, TraceError, check_config
 from hybridfuzz.targets.hybrid.host.block_tables import WindowGroup
-from support import ATTENTION, MAMBA, arrive, broken, make_trace, steps, watch
 
 WINDOW = Group("attention", 8, window=6)
 DRAFT = Group("attention", 4, draft=True)

@@ -4,6 +4,7 @@ import re
 from inspect import isfunction
 
 import pytest
+
 from hybridfuzz.targets.hybrid.mutants import MUTANTS, PARTS, titles
 
 

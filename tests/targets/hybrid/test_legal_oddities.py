@@ -6,11 +6,12 @@ One test for each entry of the list. Each proves first that the situation really
 from itertools import pairwise
 from typing import Any
 
+from support import ATTENTION, MAMBA, Watching, arrive, make_trace, steps, watch
+
 from hybridfuzz.reference.prefix_cache import is_valid_hit
 from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.observe import Copied, Forward, Planned, StateContent, StateWrite, Zeroed
 from hybridfuzz.targets.base.trace import Group, Step, Trace
-from support import ATTENTION, MAMBA, Watching, arrive, make_trace, steps, watch
 
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
 

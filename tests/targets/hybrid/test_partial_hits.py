@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
+from support import ATTENTION, MAMBA, Watching, arrive, broken, make_trace, steps, watch
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import Copied, Planned
 from hybridfuzz.targets.base.trace import AnyEvent, Group, Preempt
 from hybridfuzz.targets.hybrid.host.partial_hits import PartialHits
 from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
-from support import ATTENTION, MAMBA, Watching, arrive, broken, make_trace, steps, watch
 
 FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}
 RESEND = (arrive("r0", 13, new=9), *steps(3), arrive("r1", 13), *steps(4))

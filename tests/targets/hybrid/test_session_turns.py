@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from support import ATTENTION, Watching, arrive, broken, make_trace, steps, watch
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Delivered, Planned, PlannedRow
 from hybridfuzz.targets.base.trace import (
@@ -25,7 +27,6 @@ from hybridfuzz.targets.hybrid.host.block_tables import AttentionGroup
 from hybridfuzz.targets.hybrid.plan import Request
 from hybridfuzz.targets.hybrid.session_events import SessionEvents
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from support import ATTENTION, Watching, arrive, broken, make_trace, steps, watch
 
 FORK = Fork("r1", "r0")
 MORE = Resume("r0", (("b", 7),), 3)

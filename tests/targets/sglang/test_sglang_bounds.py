@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from hybridfuzz.targets.base.observe import OutOfRange
 from hybridfuzz.targets.sglang import kernels
 from hybridfuzz.targets.sglang.bounds import Bounds

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.traces.adapt import refusal
 from hybridfuzz.targets.base.trace import Config, Group, Trace

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from hybridfuzz.targets.sglang import kernels
 
 NONE = -1

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.traces.outcome import Outcome

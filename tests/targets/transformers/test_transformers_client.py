@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step
 from hybridfuzz.targets.transformers import operations as do

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from hybridfuzz.targets.base.repro import Failure
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Reorder, Step, Trace
 from hybridfuzz.targets.transformers.environment import NEWER, OLDER, requirements_of

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient

@@ -1,6 +1,7 @@
 """Graphs fit into the engine's buffers. Runs in the engine's environment."""
 
 import pytest
+
 from hybridfuzz.targets.base.trace import Config, Group
 
 pytestmark = pytest.mark.engine

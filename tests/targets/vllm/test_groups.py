@@ -5,6 +5,7 @@ import os
 from collections import Counter
 
 import pytest
+
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 

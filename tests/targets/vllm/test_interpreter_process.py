@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.targets.base.registry import prepare
 
 FOLDER = Path(__file__).parent

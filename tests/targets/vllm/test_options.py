@@ -1,6 +1,7 @@
 """A trace's options are parsed in one place, without vLLM."""
 
 import pytest
+
 from hybridfuzz.targets.base.trace import Config, Group, TraceError
 from hybridfuzz.targets.vllm.factory import VllmFactory
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory

@@ -4,6 +4,7 @@ Each runs random traces, which must be silent with the fixes of all known causes
 from collections import Counter
 
 import pytest
+
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Preempt, ResetPrefixCache, Step, Trace

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from hybridfuzz.targets.base.protocol import EngineStalled
 from hybridfuzz.targets.base.trace import Step
 

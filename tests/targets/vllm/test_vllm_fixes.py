@@ -7,6 +7,7 @@ import datetime
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.findings.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient

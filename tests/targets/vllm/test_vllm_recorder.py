@@ -4,6 +4,7 @@ Runs in the engine's environment (test_interpreter_process): the recorder import
 """
 
 import pytest
+
 from hybridfuzz.reference.layout import Group as LayoutGroup
 from hybridfuzz.reference.layout import Layout
 from hybridfuzz.targets.base.observe import Copied, Record

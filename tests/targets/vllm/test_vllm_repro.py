@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from hybridfuzz.harness.findings.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.reproduce.script import failure_of, run_script
 from hybridfuzz.harness.traces.files import load_trace

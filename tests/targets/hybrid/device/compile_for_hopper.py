@@ -9,11 +9,12 @@ import types
 from typing import Any
 
 import torch
-from hybridfuzz.targets.hybrid.device import triton_kernels as ops
-from hybridfuzz.targets.hybrid.device.metadata import Regions, Rows, Stops, ZeroPlan
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
+
+from hybridfuzz.targets.hybrid.device import triton_kernels as ops
+from hybridfuzz.targets.hybrid.device.metadata import Regions, Rows, Stops, ZeroPlan
 
 COMPILED: list[str] = []
 

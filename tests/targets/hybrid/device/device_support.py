@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+
 from hybridfuzz.reference import numeric
 
 torch = pytest.importorskip("torch")

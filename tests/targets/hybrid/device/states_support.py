@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from device_support import FORMATS, Arena, assert_within, exact, normal, torch
+
 from hybridfuzz.reference import numeric
 
 STATE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)

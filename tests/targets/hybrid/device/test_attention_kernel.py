@@ -19,6 +19,7 @@ from device_support import (
     strided,
     torch,
 )  # fmt: skip
+
 from hybridfuzz.reference import numeric
 from hybridfuzz.targets.hybrid.device.metadata import Rows
 from hybridfuzz.targets.hybrid.device.ops import Masking

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from device_support import HAS_GPU, ints, normal, torch
+
 from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.device.implementations import implementation
 from hybridfuzz.targets.hybrid.device.metadata import Rows, Stops

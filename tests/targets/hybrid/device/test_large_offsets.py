@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from device_support import HAS_GPU, Arena, ints, normal, torch
+
 from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.device.implementations import implementation
 from hybridfuzz.targets.hybrid.device.metadata import Regions, Rows, Stops, ZeroPlan

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from device_support import FORMATS, Arena, Backend, moved, normal, pad, same_bits, strided, torch
+
 from hybridfuzz.targets.hybrid.device.metadata import Regions, ZeroPlan
 from hybridfuzz.targets.hybrid.device.torch_reference import copy_regions, write_kv
 

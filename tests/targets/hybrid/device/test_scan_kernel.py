@@ -16,9 +16,10 @@ from device_support import (
     strided,
     torch,
 )  # fmt: skip
+from states_support import Row, States
+
 from hybridfuzz.reference import numeric
 from hybridfuzz.targets.hybrid.device.metadata import Rows, Stops
-from states_support import Row, States
 
 KINDS = (torch.float32, torch.bfloat16)
 

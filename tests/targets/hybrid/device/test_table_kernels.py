@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from device_support import Backend, ints, torch
+
 from hybridfuzz.reference.layout import cdiv
 from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.device.metadata import NO_SLOT, Rows

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import arrive, make_trace
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import DummyRun, Group, Sleep, Step, Trace, Wake
-from support import arrive, make_trace
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 CUDA = pytest.param("cuda", marks=GPU)

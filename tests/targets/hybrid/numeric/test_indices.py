@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import ATTENTION, MAMBA, arrive, make_trace, steps
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.files import load_trace
@@ -21,7 +23,6 @@ from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.device.metadata import Rows
 from hybridfuzz.targets.hybrid.numeric import device_state, forward
 from hybridfuzz.targets.hybrid.numeric.indices import IndexArrays, differing, slot_rule, state_rule, stop_rule
-from support import ATTENTION, MAMBA, arrive, make_trace, steps
 
 MODES = ("align", "all", "none")
 

@@ -2,12 +2,13 @@
 
 import msgspec
 import pytest
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Step, Trace
 from hybridfuzz.targets.hybrid.numeric import mixers
-from support import arrive, make_trace, steps
 
 DELTA = {"mixer": "gated_delta_net"}
 

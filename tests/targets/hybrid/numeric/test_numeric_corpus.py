@@ -6,6 +6,7 @@ MUTANT--SIGNATURE.json, as in the corpus of the symbolic run.
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.harness.traces.files import encode_trace, load_trace
 from hybridfuzz.targets.base.registry import load_factory

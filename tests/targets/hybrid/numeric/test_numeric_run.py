@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from hybridfuzz.reference.layout import Group
 from hybridfuzz.reference.numeric_run import NumericTruth, StateTrack
 from hybridfuzz.reference.tiny_model import (

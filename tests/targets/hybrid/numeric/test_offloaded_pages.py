@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.protocol import TargetFactory
@@ -13,7 +15,6 @@ from hybridfuzz.targets.hybrid.factory import NumericFactory
 from hybridfuzz.targets.hybrid.mutants.build import mutant
 from hybridfuzz.targets.hybrid.numeric.moves import Arrival, Moves
 from hybridfuzz.targets.hybrid.offload.external_store import ExternalStore
-from support import arrive, make_trace, steps
 
 CUDA = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]

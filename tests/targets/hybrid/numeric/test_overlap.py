@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
@@ -22,7 +24,6 @@ from hybridfuzz.targets.hybrid.numeric.moves import Moves
 from hybridfuzz.targets.hybrid.numeric.pool import pack_dead_blocks
 from hybridfuzz.targets.hybrid.numeric.prefetch import Prefetch
 from hybridfuzz.targets.hybrid.target import HybridTarget
-from support import arrive, make_trace, steps
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 CUDA = pytest.param("cuda", marks=GPU)

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.reference.layout import Group, Layout
@@ -17,7 +19,6 @@ from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.numeric import device_state
 from hybridfuzz.targets.hybrid.numeric.paging import PageLayout, Paging, group_bytes
 from hybridfuzz.targets.hybrid.numeric.pool import BytePool, parts_of
-from support import arrive, make_trace, steps
 
 CUDA = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.tiny_model import TinyModel
 from hybridfuzz.targets.hybrid.numeric.paging import PageLayout

@@ -4,6 +4,8 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from support import arrive, make_trace, steps
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.lockstep.run import run_trace
 from hybridfuzz.targets.base import trace as events
@@ -14,7 +16,6 @@ from hybridfuzz.targets.hybrid.mutants.build import mutant
 from hybridfuzz.targets.hybrid.session_events import SessionEvents
 from hybridfuzz.targets.hybrid.target import HybridTarget
 from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
-from support import arrive, make_trace, steps
 
 MODES = pytest.mark.parametrize("mode", ["align", "all", "none"])
 

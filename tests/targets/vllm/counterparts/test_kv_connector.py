@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.findings.fixes import Fixes
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient

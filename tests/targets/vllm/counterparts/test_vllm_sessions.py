@@ -4,6 +4,7 @@ accepted drafts. The clients are ours (`targets/vllm/sessions.py`), everything t
 from collections import Counter
 
 import pytest
+
 from hybridfuzz.harness.traces.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+
 from hybridfuzz.targets.vllm.gpu.comparison import ROUNDINGS, Comparison
 from hybridfuzz.targets.vllm.gpu.plans import Floats
 

@@ -1,6 +1,7 @@
 """What real models are not driven with is refused: a trace that asks for it must not run as if it had not."""
 
 import pytest
+
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare

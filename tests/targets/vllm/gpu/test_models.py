@@ -3,6 +3,7 @@
 from itertools import product
 
 import pytest
+
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
 from hybridfuzz.targets.vllm.gpu.models import KEY_VALUE, has_layers, layer_kinds, model_fields

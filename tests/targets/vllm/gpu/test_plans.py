@@ -1,6 +1,7 @@
 """Plans of requests: which steps can be repeated alone, and what a prefix hit inherits."""
 
 import pytest
+
 from hybridfuzz.targets.vllm.gpu.plans import Plan, Plans, Segment, runnable
 
 TOKENS = list(range(100, 200))

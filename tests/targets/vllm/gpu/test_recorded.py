@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hybridfuzz.harness.oracles.base import Context
 from hybridfuzz.harness.oracles.real_model import RealNumbers
 from hybridfuzz.harness.traces.violation import Violation

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from hybridfuzz.harness.generate.grammar import draw_trace
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.protocol import TargetError

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybridfuzz.targets.base.translated_lines import TRANSLATED
 from test_interpreter_support import both, launch, ours, torch
+
+from hybridfuzz.targets.base.translated_lines import TRANSLATED
 
 triton: Any = pytest.importorskip("triton")
 tl: Any = pytest.importorskip("triton.language")

@@ -13,8 +13,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from hybridfuzz.targets.vllm.interpreter import launch  # noqa: E402
 from triton.runtime.interpreter import InterpretedFunction  # noqa: E402
+
+from hybridfuzz.targets.vllm.interpreter import launch  # noqa: E402
 
 
 def ours(jitted: Any, grid: Any, *args: Any, **kwargs: Any) -> bool:

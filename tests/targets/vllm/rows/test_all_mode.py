@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from hybridfuzz.targets.vllm.rows.all_mode import RULES, all_rows
 from hybridfuzz.targets.vllm.rows.bounds import Bounds
 from hybridfuzz.targets.vllm.rows.metadata import Columns

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+
 from hybridfuzz.targets.vllm.rows.bounds import Bounds
 from hybridfuzz.targets.vllm.rows.linear_attention import linear_rows
 from hybridfuzz.targets.vllm.rows.metadata import Columns

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
 from hybridfuzz.targets.base.observe import OutOfRange
 from hybridfuzz.targets.vllm.rows.bounds import Bounds
 from hybridfuzz.targets.vllm.rows.layer_rows import SlotRow

@@ -3,6 +3,7 @@
 import datetime
 
 import pytest
+
 from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
