@@ -34,8 +34,8 @@ def _folders(pattern: str) -> Iterator[tuple[Path, str]]:
         spec = find_spec(".".join(parts[:depth]))
         if spec is None:
             return
-        folders = [Path(place) for place in spec.submodule_search_locations or () if Path(place).is_dir()]
-        if folders:  # a namespace package of an editable installation has none
+        folders = [Path(place).resolve() for place in spec.submodule_search_locations or () if Path(place).is_dir()]
+        if folders:
             yield from ((folder, "/".join(parts[depth:])) for folder in folders)
             return
 
