@@ -7,6 +7,7 @@ schedule      hands out the work that is left
 nodes         totals of each node of a cluster
 trace_counts  which traces are counted
 refusals      traces that the target refused when it was opened
+faults        traces that could not run for want of memory or a device
 resume        whether a folder holds a campaign to continue
 corpus        traces that reach rare states, kept for the next campaign
 confirm       runs a new finding again, reduces and explains it

@@ -105,7 +105,7 @@ class Campaign:
             yield from self._run_traces()
             state.reason = state.reason or "traces"
             if state.reason not in ("interrupted", "error"):
-                state.check_refusals()
+                state.check_ran()
                 yield from self._retest()
         except Exception as raised:
             state.reason, error = "error", raised

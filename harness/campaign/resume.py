@@ -31,7 +31,12 @@ def unfinished(
     source: str = "seeded",
 ) -> bool:
     """Return True if a campaign did not end and is the one that is asked for. `seed` is None if any will do."""
-    if state is None or state.exit_reason not in (None, "interrupted", "error") or not state.traces or state.merged:
+    if (
+        state is None
+        or state.exit_reason not in (None, "interrupted", "error")
+        or not (state.traces or state.unopened)
+        or state.merged
+    ):
         return False
     ours = (state.target, state.version, dict(state.overrides), state.shard, state.source)
     same = ours == (target, version, dict(overrides), shard, source)

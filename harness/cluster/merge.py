@@ -521,6 +521,8 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         never_reached=_all_lack([part.never_reached for part in parts]),
         lost_workers=sum(part.lost_workers for part in parts),
         refused=sum(part.refused for part in parts),
+        not_run=_ordered(sum((Counter(part.not_run) for part in parts), Counter()), [part.not_run for part in parts]),
+        given_up=sum(part.given_up for part in parts),
         canary=_canary(parts),
         nodes=[
             Node(run_name(part), 0, part.traces, part.steps, part.lost_workers, part.seconds, "up") for part in parts

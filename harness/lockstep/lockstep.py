@@ -42,6 +42,7 @@ from ...targets.base.trace import (
 from ..oracles import IMPLEMENTED_HOOKS, ORACLES
 from ..oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
 from ..oracles.liveness import Liveness
+from ..traces.environment import FaultyEnvironment, fault_of
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
 from .client_events import announce, confirm, confirm_batch
@@ -100,12 +101,15 @@ class Lockstep:
         return self.violation
 
     def _guarded(self, judge: Callable[[], Violation | None]) -> Violation | None:
-        """Return the violation that `judge` returns, or the one for what it raises."""
+        """Return the violation that `judge` returns, or the one for what it raises. A fault of the environment is none:
+        FaultyEnvironment."""
         try:
             return judge()
         except TraceError:  # an event that the target does not have
             raise
         except Exception as error:  # whatever a target raises is a finding, not the end of the campaign
+            if fault := fault_of(error):
+                raise FaultyEnvironment(fault) from error
             return self._raised(error)
 
     def _raised(self, error: Exception) -> Violation:

@@ -31,10 +31,12 @@ from ..events import (
     Node,
     NodeLeft,
     Notice,
+    NotRun,
     Retested,
     Summary,
     Tick,
     TraceDone,
+    WorkerGivenUp,
     WorkerLost,
     WorkerState,
 )
@@ -122,6 +124,12 @@ class Console:
             case WorkerLost():
                 where = f" on {event.node}" if event.node else ""
                 self.line(f"warning: worker {event.worker}{where}, trace {event.index}: {event.reason}", "yellow")
+            case NotRun():
+                where = f" on {event.node}" if event.node else ""
+                what = f"trace {event.index}{where} was not run: {event.kind}, also alone: {event.message}"
+                self.line(f"warning: {what}", "yellow")
+            case WorkerGivenUp():
+                self.line(f"warning: {given_up_line(event)}", "yellow")
             case NodeLeft():
                 self.line(f"warning: node {event.node} {event.state}: {event.reason}", "yellow")
             case Notice(text):
@@ -269,6 +277,7 @@ def progress(tick: Tick) -> str:
     parts = [
         spell(summary.seconds) + (f" ({spell(tick.left)} left)" if tick.left is not None else ""),
         f"{summary.traces:,} traces ({summary.traces / summary.seconds:,.1f}/s)",
+        *([f"{summary.unopened:,} not opened"] if summary.unopened else []),
         f"{summary.steps:,} steps ({summary.steps_per_second:,.0f}/s)",
         plural(len(summary.findings), "finding"),
         f"{len(summary.reached) - len(summary.never_reached)} of {len(summary.reached)} states",
@@ -344,6 +353,14 @@ def canary_line(canary: Canary) -> str:
             return f"self-test: interrupted before the planted bug was detected{silent}"
 
 
+def given_up_line(event: WorkerGivenUp) -> str:
+    """Return in one line why a worker was given up."""
+    why = f"trace {event.index} ran alone" if event.index >= 0 else "it could not start"
+    where = f" on {event.node}" if event.node else ""
+    left = f"the campaign goes on with {plural(event.left, 'worker')}{where}"
+    return f"worker {event.worker} ended, {event.kind} beside the others ({why}): {left}: {event.message}"
+
+
 def known_line(bug: KnownBug) -> str:
     """Return the verdict on a known bug in one line."""
     return f"known bug {bug.name}: {bug.verdict}: {bug.detail}"
@@ -351,9 +368,11 @@ def known_line(bug: KnownBug) -> str:
 
 def verdict(summary: Summary) -> Text:
     """Return the last line of the report."""
-    refused = f" ({summary.refused:,} more refused)" if summary.refused else ""
+    others = [f"{summary.refused:,} more refused"] if summary.refused else []
+    others += [f"{count:,} more not run: {kind}" for kind, count in summary.not_run.items()]
+    unopened = f" ({'; '.join(others)})" if others else ""
     done = (
-        f"{plural(summary.traces - summary.refused, 'trace')}{refused}, {plural(summary.steps, 'step')} in "
+        f"{plural(summary.traces, 'trace')}{unopened}, {plural(summary.steps, 'step')} in "
         f"{spell(summary.seconds)} "
         f"({summary.steps_per_second:,.0f} steps/s), seed {summary.seed}, "
         f"{END_WORDS[summary.exit_reason or 'error']}"
@@ -374,6 +393,8 @@ def verdict(summary: Summary) -> Text:
 
 def notes(summary: Summary) -> Iterator[str]:
     """Yield what follows the report: which findings are known or flaky, and whether any is new."""
+    if summary.given_up:
+        yield f"{plural(summary.given_up, 'worker')} given up, as memory or the device did not carry all of them"
     verdicts = Counter(bug.verdict for bug in summary.known_bugs)
     if fixed := sum(bug.patched for bug in summary.known_bugs):
         yield f"ran with {plural(fixed, 'known bug')} fixed, in a copy of the engine"

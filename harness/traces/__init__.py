@@ -6,4 +6,5 @@ reduce     cuts a failing trace down
 adapt      changes a trace of one engine so that another takes it
 outcome    the result of a run
 violation  a broken invariant
+environment  what is no bug of an engine: no memory left, a device that is gone
 """

@@ -23,8 +23,9 @@ from ..explain.history import History
 from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
 from ..lockstep.engines import RefusedError
+from ..traces.environment import FaultyEnvironment
 from ..traces.outcome import Outcome
-from .losses import Ran, judge_loss, lost_outcome, unrepeated, was_killed
+from .losses import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
 from .messages import (
     Done,
     Draw,
@@ -150,11 +151,19 @@ class WorkerClient:
         try:
             reply = self._receive(self._limit(START_SECONDS))
         except Lost as lost:
+            if lost.fault:
+                raise FaultyEnvironment(lost.fault) from lost
             last = lost.last_words.splitlines()[-1:] or ["it printed nothing"]
             raise TargetError(f"target {self.spec!r}: its worker {lost.what} while starting: {last[0]}") from lost
         assert isinstance(reply, Ready)
         self._is_lost = False
         return reply
+
+    def pause(self) -> None:
+        """End the process, so that all its memory is free. The next request starts a new one."""
+        if self._process:
+            self._process.close()
+        self._is_lost, self._is_ahead = True, False
 
     def stop(self) -> None:
         """Kill the process now."""
@@ -182,9 +191,14 @@ class WorkerClient:
     def _answer(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool = False) -> Kind | Outcome:
         """Return the reply to a request that runs one trace; if the process is lost, the outcome of that.
 
-        A process that something else killed shows nothing about the trace: that one runs once more, if it can.
+        A process that something else killed shows nothing about the trace: that one runs once more, if it can. So does
+        a trace for which there was no memory or no device, in a new process; FaultyEnvironment if there is none again.
         """
-        answer = self._try(request, trace, kind, twice=twice)
+        try:
+            answer = self._try(request, trace, kind, twice=twice)
+        except FaultyEnvironment:
+            self.pause()
+            return self._try(request, trace, kind, twice=twice)
         if isinstance(answer, Outcome) and was_killed(answer):
             with suppress(TargetError, TraceError):  # the loss is all that is known; a next request raises it again
                 answer = self._try(request, trace, kind, twice=twice)
@@ -202,6 +216,8 @@ class WorkerClient:
                 elif isinstance(reply, kind):
                     return reply
         except Lost as lost:
+            if lost.fault:
+                raise FaultyEnvironment(lost.fault) from lost
             return lost_outcome(lost, trace, event)
 
     def serve(self, trace: Trace, request: str = "") -> Answers:
@@ -215,7 +231,8 @@ class WorkerClient:
         return (reply.outcome, reply.summaries) if isinstance(reply, Summarized) else (reply, [])
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
-        """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise.
+        """Draw and run many traces. After a violation, and after a fault of the environment, the process waits, and the
+        worker may be used otherwise.
 
         After any other trace but the last the process runs ahead: a caller that stops reading there must call `start`
         before it uses the worker again.
@@ -234,13 +251,16 @@ class WorkerClient:
                     twice = bool(request.twice_every) and first % request.twice_every == 0
                     reply = self._receive(self._trace_limit(twice=twice))
                     if isinstance(reply, Done):
-                        self._is_ahead = first + stride < end and reply.outcome.violation is None
+                        is_waiting = bool(reply.outcome.violation or reply.outcome.fault)
+                        self._is_ahead = first + stride < end and not is_waiting
                         yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds, lines=reply.lines)
                         first += stride
-                        if reply.outcome.violation:
+                        if is_waiting:
                             break
             except Lost as lost:
-                ran = self._again(request, first, trace, lost)
+                ran = unopened(first, trace, lost.fault) if lost.fault else self._again(request, first, trace, lost)
+                if ran.outcome.fault and not request.takes_unopened:
+                    raise FaultyEnvironment(ran.outcome.fault) from lost
                 yield structs.replace(ran, seconds=time.monotonic() - waiting)
                 first += stride
 
@@ -280,6 +300,8 @@ class WorkerClient:
         try:
             again = self.run(trace)
         except (TargetError, TraceError) as error:
+            if isinstance(error, FaultyEnvironment) and lost.field in (*FROM_OUTSIDE, MEMORY_LIMIT):
+                return unopened(index, trace, error.fault)  # the loss may have had the same reason
             return unrepeated(lost, index, trace, str(error))
         return judge_loss(lost, index, trace, again)
 
@@ -312,8 +334,15 @@ class WorkerClient:
             self._is_lost, self._is_ahead = True, False
             raise
         if isinstance(reply, Failed):
-            if reply.kind == "internal":
-                raise InternalError(reply.message, reply.details)
-            errors = {"target": TargetError, "trace": TraceError, "refused": RefusedError}
-            raise errors[reply.kind](reply.message)
+            raise error_of(reply)
         return reply
+
+
+def error_of(failed: Failed) -> Exception:
+    """Return the error that a worker reported."""
+    if failed.fault:
+        return FaultyEnvironment(failed.fault)
+    if failed.kind == "internal":
+        return InternalError(failed.message, failed.details)
+    errors = {"trace": TraceError, "refused": RefusedError}
+    return errors.get(failed.kind, TargetError)(failed.message)

@@ -1,7 +1,8 @@
 """What the loss of a worker process means: it crashed, hung, took too much memory, or something killed it.
 
-The trace at which it was lost runs again alone, in a new process. If that fails, the failure is an ordinary finding. If
-it cannot run, as no new process starts, the loss is the result of the trace (`unrepeated`).
+A process that was lost for want of memory or a device (`Lost.fault`) says nothing about the engine: its trace did not
+run. For any other loss, the trace at which it was lost runs again alone, in a new process. If that fails, the failure
+is an ordinary finding. If it cannot run, as no new process starts, the loss is the result of the trace (`unrepeated`).
 If it runs clean, the loss is one of three things (`judge_loss`):
 
     a memory limit              a warning: many traces reach it together, and the process is replaced by design
@@ -17,6 +18,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from ...targets.base.trace import Step, Trace
+from ..traces.environment import EnvironmentFault
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation
 from .process import Lost
@@ -74,6 +76,11 @@ def judge_loss(lost: Lost, index: int, trace: Trace, again: Outcome) -> Ran:
     if lost.field in FROM_OUTSIDE:
         return Ran(index, again, trace, lost=what, flaky=violation)
     return Ran(index, Outcome(violation, again.steps, again.events, {}, {}, 0), trace)
+
+
+def unopened(index: int, trace: Trace | None, fault: EnvironmentFault) -> Ran:
+    """Return the result of a trace that could not run for want of memory or a device."""
+    return Ran(index, Outcome(None, 0, 0, {}, {}, 0, fault=fault), trace)
 
 
 def unrepeated(lost: Lost, index: int, trace: Trace, reason: str) -> Ran:

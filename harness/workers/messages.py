@@ -20,6 +20,7 @@ from ..explain.answers import Answers
 from ..explain.history import History
 from ..generate.avoid import Circumstances
 from ..lockstep.differential import EventSummary
+from ..traces.environment import EnvironmentFault
 from ..traces.outcome import Outcome
 
 Overrides = dict[str, object]
@@ -88,7 +89,8 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     back with its result. Most traces to which circumstances in `avoid` apply are drawn again. Lines of `modules`
     (`Scope.modules`) that a trace reaches come with its result; none are recorded without any. With `traces`, these are
     run, in this order, and none is drawn. A trace that the target refuses when it is opened ends the request with an
-    error, unless it `takes_refusals`: then the refusal is the result, and the next trace runs.
+    error, unless it `takes_unopened`: then the refusal is the result, and the next trace runs. Likewise for a trace
+    that cannot run for want of memory or a device, but then the request ends with that result, as with a violation.
     """
 
     seed: int
@@ -101,7 +103,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     avoid: Sequence[Circumstances] = ()
     modules: Sequence[str] = ()
     traces: Sequence[Trace] = ()
-    takes_refusals: bool = False
+    takes_unopened: bool = False
 
     @property
     def indexes(self) -> range:
@@ -123,7 +125,7 @@ class EventStarted(Struct, frozen=True, tag="began"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """A trace has ended. `trace` comes with a violation, with a refusal, or if it is wanted.
+    """A trace has ended. `trace` comes with a violation, if it was not opened, or if it is wanted.
 
     `seconds` is the worker's CPU time for drawing and running it. `lines` are those, by module, that no earlier trace
     of this process has reached.
@@ -176,11 +178,12 @@ class Summarized(Struct, frozen=True, tag="testified"):
 
 class Failed(Struct, frozen=True, tag="failed"):
     """The request cannot be served. "internal" is an error of hybridfuzz and has a traceback; "refused" is that of a
-    trace whose configuration the target refused when it was opened."""
+    trace whose configuration the target refused when it was opened; "environment" has a `fault`."""
 
-    kind: Literal["target", "trace", "refused", "internal"]
+    kind: Literal["target", "trace", "refused", "environment", "internal"]
     message: str
     details: str = ""
+    fault: EnvironmentFault | None = None
 
 
 Request = Draw | Supports | Port | Run | Explain | Serve | Summarize | Observe | Fuzz

@@ -54,6 +54,9 @@ class Worker(Protocol):
     def start(self) -> Ready:
         """Start, or start again. Return the target's capabilities."""
 
+    def pause(self) -> None:
+        """Give up all memory until the next call."""
+
     def stop(self) -> None:
         """End the current call soon, and refuse further ones."""
 

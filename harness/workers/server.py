@@ -34,6 +34,7 @@ from ..lockstep.run import run_trace
 from ..lockstep.target_exception import text_of
 from ..quoting import DETAILS_MAX, clean
 from ..traces.adapt import port
+from ..traces.environment import FaultyEnvironment, fault_of
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation, cleaned
 from .isolation import remove_home
@@ -148,23 +149,27 @@ def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRe
                 send(Drawn(trace))  # without it a crash would have no trace if the target cannot be started again
             twice = bool(request.twice_every) and index % request.twice_every == 0
             with recorder.recording(request.modules):
-                outcome = _run_or_refused(factory, trace, request, twice=twice)
+                outcome = _run_drawn(factory, trace, request, twice=twice)
             lines = recorder.new()
             seconds = time.process_time() - began
-            back = outcome.violation or outcome.refused or not outcome.reached.keys().isdisjoint(request.wanted)
+            back = outcome.violation or not outcome.opened or not outcome.reached.keys().isdisjoint(request.wanted)
             send(Done(outcome, trace if back else None, seconds, lines))
-            if outcome.violation:
+            if outcome.violation or outcome.fault:
                 return
 
 
-def _run_or_refused(factory: TargetFactory, trace: Trace, request: Fuzz, *, twice: bool) -> Outcome:
-    """Run a drawn trace. One that only the opened engine refuses is an outcome if the request takes that."""
+def _run_drawn(factory: TargetFactory, trace: Trace, request: Fuzz, *, twice: bool) -> Outcome:
+    """Run a drawn trace. One that is not opened is an outcome if the request takes that."""
     try:
         return run(factory, trace, twice=twice)
     except RefusedError as error:
-        if not request.takes_refusals:
+        if not request.takes_unopened:
             raise TargetError(text_of(error)) from error
         return Outcome(None, 0, 0, {}, {}, 0, refused=clean(text_of(error)))
+    except FaultyEnvironment as error:
+        if not request.takes_unopened:
+            raise
+        return Outcome(None, 0, 0, {}, {}, 0, fault=error.fault)
 
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
@@ -173,6 +178,8 @@ def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
 
 def failure(error: Exception) -> Failed:
     """Return an error as a reply; its text may be a target's."""
+    if fault := fault_of(error):
+        return Failed("environment", str(fault), fault=fault)
     if isinstance(error, TargetError):
         return Failed("target", clean(text_of(error)))
     if isinstance(error, TraceError):

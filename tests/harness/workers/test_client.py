@@ -1,6 +1,7 @@
 """A client never takes the reply to one request for the reply to another, and loses none with its process."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,7 +60,7 @@ SHORT, LONG = make_trace(arrive("r0", 3, new=1), *steps(1)), make_trace(arrive("
 @pytest.fixture
 def wedged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A target that does not start again after its crash; removing the file heals it."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(tmp_path / "flag"))
     monkeypatch.setattr("hybridfuzz.harness.workers.client.RESTART_WAITS", (0.0,))
     return tmp_path / "flag"
@@ -121,6 +122,6 @@ def test_a_refusal_ends_only_a_request_that_does_not_take_it(wedged: Path, start
     with pytest.raises(TargetError, match="need a licence"):
         for _ in started.fuzz(Fuzz(0, 0, 20, {"num_blocks": 61})):
             pass
-    ran = [*started.fuzz(Fuzz(0, 0, 3, {"num_blocks": 61}, takes_refusals=True))]
+    ran = [*started.fuzz(Fuzz(0, 0, 3, {"num_blocks": 61}, takes_unopened=True))]
     assert [one.outcome.refused for one in ran] == ["pools of an odd size need a licence"] * 3
     assert all(one.trace and not one.outcome.steps for one in ran)
