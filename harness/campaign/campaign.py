@@ -18,6 +18,9 @@ from queue import Empty
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
+from ...targets.base.launch import WORKERS
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import TraceError
 from ..detection.canary import CanaryRun, share
@@ -83,15 +86,16 @@ class Campaign:
         return HypothesisTraces(settings.seed, settings.overrides, settings.out / HYPOTHESIS_FOLDER, self._state.avoid)
 
     def _open_here(self, _: object) -> WorkerClient:
-        """Return a worker process on this machine."""
+        """Return a worker process on this machine. It is told how many share the machine and its devices."""
         settings = self.settings
+        launch = structs.replace(settings.launch, env={**settings.launch.env, WORKERS: str(settings.jobs)})
         if self._traces:
             from ..workers.hypothesis_worker import HypothesisWorker
 
             return HypothesisWorker(
-                self._traces, settings.target, settings.launch, settings.trace_seconds, settings.memory_limit
+                self._traces, settings.target, launch, settings.trace_seconds, settings.memory_limit
             )
-        return WorkerClient(settings.target, settings.launch, settings.trace_seconds, settings.memory_limit)
+        return WorkerClient(settings.target, launch, settings.trace_seconds, settings.memory_limit)
 
     def run(self) -> Generator[CampaignEvent]:
         """Yield all events.

@@ -189,6 +189,17 @@ class RealEngine:
             caching = self.config.enable_prefix_caching
             self.hasher = compat.block_hasher(config, plan.hash_block_size) if caching else None
 
+    def close(self) -> None:
+        """Let go of model, graphs, caches and snapshot. Their parts refer to each other: the garbage collector takes
+        them, once nothing of this process refers to them (`engines`)."""
+        if not self.is_interpreted:
+            torch.accelerator.synchronize()
+        hooks.activate(None)
+        memories.activate(None)
+        self.real.close()
+        self.recorder.worker = None
+        vars(self).clear()
+
     def _build_model(self) -> Any:
         from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
         from vllm.utils.torch_utils import set_default_torch_dtype

@@ -105,14 +105,9 @@ class GpuFactory:
         reason = self.supports(config)
         if reason:
             raise TargetError(f"{self.name}: {reason}; change the configuration")
-        from .comparison import Comparison, tolerance
-        from .same_steps import has_exact_reference, same_steps
-        from .same_tokens import same_tokens
         from .target import RealTarget
 
-        exact = same_steps(config, self.device) if has_exact_reference(config) else None
-        comparison = Comparison(same_tokens(config, self.device), tolerance(config, self.device))
-        return RealTarget(config, self.device, self.fills, comparison, exact)  # type: ignore[arg-type]
+        return RealTarget(config, self.device, self.fills)  # type: ignore[arg-type]
 
 
 def make_factory(name: str, device: str) -> GpuFactory:

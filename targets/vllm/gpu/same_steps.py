@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
-from msgspec.json import decode, encode
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
@@ -51,6 +49,10 @@ class SameSteps:
         self._start = 0
         self._drafts: Sequence[int] = ()
         self._runs = 0
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
 
     def _choose(self, indices: Sequence[int]) -> Sequence[int]:
         """Return the request's own token after each token of the step; 0 after its last one."""
@@ -120,23 +122,17 @@ class SameSteps:
         ]
 
 
-@cache
-def _same_steps(config: bytes, device: str) -> SameSteps:
-    return SameSteps(decode(config, type=Config), device)
-
-
-def same_steps(config: Config, device: str) -> SameSteps:
-    """The exact reference for a configuration, kept in this process."""
+def plain(config: Config) -> Config:
+    """The configuration with only what `SameSteps` depends on."""
     groups = tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups)
     options = {name: value for name, value in config.options.items() if name in ("mixer", "dtype")}
-    plain = Config(
+    return Config(
         num_blocks=64,
         groups=groups,
         conv_width=config.conv_width,
         num_speculative_tokens=config.num_speculative_tokens,
         options=options,
     )
-    return _same_steps(encode(plain), device)
 
 
-__all__ = ["SameSteps", "has_exact_reference", "same_steps"]
+__all__ = ["SameSteps", "has_exact_reference", "plain"]

@@ -7,7 +7,6 @@ counts only if two fills of unused memory give the same bits here; the second on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -62,6 +61,10 @@ class SameTokens:
         self._is_sound: dict[tuple[int, ...], bool] = {}
         self._rounding: dict[tuple[int, ...], Floats] = {}
         self._runs = 0
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
 
     def expected(self, tokens: Sequence[int]) -> Floats:
         """[tokens, vocabulary]."""
@@ -123,21 +126,12 @@ class SameTokens:
         return logprobs(engine.real.logits(hidden))
 
 
-@cache
-def _same_tokens(
-    groups: tuple[tuple[str, int, int], ...], mixer: str, dtype: str, conv_width: int, device: str
-) -> SameTokens:
-    config = Config(
-        num_blocks=64,
-        groups=tuple(Group(kind, size, layers) for kind, size, layers in groups),  # type: ignore[arg-type]
-        conv_width=conv_width,
-        options={"mixer": mixer, "dtype": dtype},
-    )
-    return SameTokens(config, device)
-
-
-def same_tokens(config: Config, device: str) -> SameTokens:
-    """The reference for a configuration, kept in this process."""
-    groups = tuple((group.kind, group.block_size, group.layers) for group in config.groups)
+def plain(config: Config) -> Config:
+    """The configuration with only what `SameTokens` depends on."""
     options = options_of(config)
-    return _same_tokens(groups, options.mixer, options.dtype, config.conv_width, device)
+    return Config(
+        num_blocks=64,
+        groups=tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups),
+        conv_width=config.conv_width,
+        options={"mixer": options.mixer, "dtype": options.dtype},
+    )

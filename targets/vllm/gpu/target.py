@@ -9,10 +9,11 @@ all that follows a step which another kernel computes alone than in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from msgspec.json import encode
 
 from ....reference.layout import Layout
 from ....reference.tokens import Truth
@@ -32,15 +33,17 @@ from ...base.observe import (
 from ...base.trace import Arrive, Config, Event
 from ..shadow import hooks
 from ..target import VllmTarget
-from . import memories
-from .comparison import Comparison
+from . import memories, same_steps, same_tokens
+from .comparison import Comparison, tolerance
 from .engine import Fill, RealEngine, fill_bytes
-from .engines import ENGINES
+from .engines import kept
+from .kept import Closable, Kind
 from .lives import Lives
 from .memories import Memories
 from .plans import Floats, Segment
 from .real_model import Read
-from .same_steps import SameSteps
+from .same_steps import SameSteps, has_exact_reference
+from .same_tokens import SameTokens
 
 
 class Computed(NamedTuple):
@@ -93,6 +96,12 @@ class Lane(VllmTarget):
         """Queue a request, and keep its maximum length."""
         self.lengths.setdefault(event.name, sum(length for _, length in event.prompt) + event.max_new_tokens)
         return super().arrive(event)
+
+    def close(self) -> None:
+        """Stop recording, and let go of the other memories."""
+        super().close()
+        self.memories = Memories((), 0)
+        self._pages, self._states = [], {}
 
     def _collect(self, records: Sequence[Record]) -> None:
         reads = self.real_engine.real.reads
@@ -202,10 +211,14 @@ def first_difference(wanted: Sequence[int], seen: Sequence[int]) -> int:
 class RealTarget:
     """An engine for one trace."""
 
-    def __init__(
-        self, config: Config, device: str, fills: Sequence[Fill], comparison: Comparison, exact: SameSteps | None = None
-    ) -> None:
-        self._engine = ENGINES.take(config, device)
+    def __init__(self, config: Config, device: str, fills: Sequence[Fill]) -> None:
+        self._lent: list[Closable] = []
+        exact = (
+            self._lend("steps", same_steps.plain(config), device, SameSteps) if has_exact_reference(config) else None
+        )
+        reference = self._lend("tokens", same_tokens.plain(config), device, SameTokens)
+        comparison = Comparison(reference, tolerance(config, device))
+        self._engine = self._lend("engine", config, device, RealEngine)
         self.fills = fills
         self.lane = Lane(self._engine, fills)
         self._sound = False
@@ -213,6 +226,12 @@ class RealTarget:
         self.layout: Layout = self.lane.layout
         block_size = max(group.block_size for group in config.groups if group.kind == "mamba")
         self.lives = Lives(block_size, exact) if exact else None
+
+    def _lend(self, kind: str, config: Config, device: str, build: Callable[[Config, str], Kind]) -> Kind:
+        """Take an engine, or a reference, that is given back when this target is closed."""
+        lent: Kind = kept().take((kind, encode(config), device), lambda: build(config, device))
+        self._lent.append(lent)
+        return lent
 
     def apply(self, event: Event) -> Effect:
         """Apply an event, and add what the real model computed to its records."""
@@ -275,8 +294,12 @@ class RealTarget:
         return self.lane.read(group, layer, block)
 
     def close(self) -> None:
-        """Give the engine back, unless an event raised an exception."""
+        """Give the engine and its references back; close them if an event raised an exception."""
         self.lane.close()
         memories.activate(None)
-        if self._sound:
-            ENGINES.give_back(self._engine)
+        for lent in self._lent:
+            if self._sound:
+                kept().give_back(lent)
+            else:
+                kept().discard(lent)
+        self._lent.clear()
