@@ -99,6 +99,19 @@ class Late(Fake):
         return super().open(config)
 
 
+class Talkative(Fake):
+    """Says what it does before it opens an engine."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self.say: Callable[[str], None] = lambda what: None
+
+    def open(self, config: Config) -> Target:
+        self.say("compiling kernel 1, copy")
+        self.say("opening an engine\n(large)")
+        return super().open(config)
+
+
 class SmallDevice(Fake):
     """Its device, a folder, has room for the engines of two processes, or of HYBRIDFUZZ_TEST_ROOM. A process keeps its
     engine until it ends.
@@ -280,3 +293,4 @@ LATE = Late(raise_error)
 LATE_CLEAN = Late(lambda: None)
 SMALL_DEVICE = SmallDevice(lambda: None)
 NO_MEMORY = Fake(raise_out_of_memory)
+TALKATIVE = Talkative()

@@ -62,6 +62,8 @@ class WorkerLoop:
         self.number = number
         self.worker = worker
         self.busy = False
+        self._doing = ""
+        worker.on_busy = self._waits
         self._state = state
         self._schedule = schedule
         self._has_given_up = False
@@ -122,6 +124,10 @@ class WorkerLoop:
             schedule.leave(joined, is_member=not self._has_given_up)
         state.node_left(joined)
         return True
+
+    def _waits(self, what: str) -> None:
+        """Show what the worker waits for; "" shows again what it does."""
+        self._state.emit(WorkerState(self.number, what or self._doing, self.worker.node))
 
     def _rest(self) -> None:
         """End the process, since another worker wants its node for itself."""
@@ -325,4 +331,5 @@ class WorkerLoop:
         self._announce("fuzzing")
 
     def _announce(self, words: str) -> None:
+        self._doing = words
         self._state.emit(WorkerState(self.number, words, self.worker.node))

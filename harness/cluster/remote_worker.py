@@ -48,6 +48,7 @@ class RemoteWorker:
 
     def __init__(self, seat: Seat, trace_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.trace_seconds = trace_seconds
+        self.on_busy: Callable[[str], None] = lambda what: None
         self._seat = seat
         self._clock = clock
         self._node = ""

@@ -49,6 +49,7 @@ from .handler import CampaignInfo
 PLAIN_SECONDS = 10.0
 """Seconds between two lines of progress where the output is no terminal."""
 FINDINGS_SHOWN = 8
+OTHERS_SHOWN = 3
 NODES_SHOWN = 12
 """Lost and slow ones first."""
 END_WORDS = {
@@ -92,6 +93,8 @@ class Console:
         self._started = False
         self._self_tested = False
         self._shown = time.monotonic()
+        self._workers: dict[int, str] = {}
+        """What each worker does."""
         self._lengths: dict[str, int] = {}
         """Number of events last printed for each finding, 0 for a flaky one."""
 
@@ -121,6 +124,8 @@ class Console:
                 self.line(f"trace {index}: {plural(sum(map(len, lines.values())), 'new line')} in {where}", "dim")
             case Merged(name, finding):
                 self.line(f"  {name}: the same cause as {finding.id}")
+            case WorkerState(worker, doing):
+                self._workers[worker] = doing
             case WorkerLost():
                 where = f" on {event.node}" if event.node else ""
                 self.line(f"warning: worker {event.worker}{where}, trace {event.index}: {event.reason}", "yellow")
@@ -180,10 +185,10 @@ class Console:
             self.line(f"  {finding.id}: flaky, its trace ran clean when it ran alone", "yellow")
 
     def tick(self, tick: Tick) -> None:
-        """Print a line of progress now and then."""
-        if time.monotonic() - self._shown >= PLAIN_SECONDS and tick.summary.seconds:
+        """Print a line of progress now and then, with what workers do that run no traces."""
+        if time.monotonic() - self._shown >= PLAIN_SECONDS and (tick.summary.seconds or self._workers):
             self._shown = time.monotonic()
-            self.line(progress(tick))
+            self.line(" · ".join([progress(tick), *others(self._workers.values())]))
 
     def ended(self, summary: Summary) -> None:
         """Print the report; the result of the self-test only if it comes from an earlier part of the campaign."""
@@ -199,7 +204,6 @@ class Dashboard(Console):
     def __init__(self, rich: RichConsole) -> None:
         super().__init__(rich)
         self._live = Live(console=rich, refresh_per_second=4, transient=True)
-        self._workers: dict[int, str] = {}
         self._traces: dict[int, int] = {}
 
     def start(self, campaign: CampaignInfo) -> None:
@@ -213,9 +217,7 @@ class Dashboard(Console):
 
     def handle_event(self, event: CampaignEvent) -> None:
         """Also show what each worker does; on a cluster, what each node does."""
-        if isinstance(event, WorkerState):
-            self._workers[event.worker] = event.state
-        elif isinstance(event, TraceDone):
+        if isinstance(event, TraceDone):
             self._traces[event.worker] = self._traces.get(event.worker, 0) + 1
         elif isinstance(event, CampaignEnded):
             self._live.update(Text(""), refresh=True)
@@ -284,6 +286,12 @@ def progress(tick: Tick) -> str:
     ]
     parts += [plural(summary.lines, "line")] if summary.lines is not None else []
     return " · ".join(parts)
+
+
+def others(doing: Iterable[str]) -> list[str]:
+    """Return what workers do that run no traces, the most common first."""
+    counted = Counter(each for each in doing if each not in ("fuzzing", "ended"))
+    return [f"{plural(count, 'worker')} {each}" for each, count in counted.most_common(OTHERS_SHOWN)]
 
 
 def report(summary: Summary, width: int, *, self_test: bool = True) -> list[RenderableType]:

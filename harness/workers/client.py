@@ -7,7 +7,7 @@ for the request after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Event
 from typing import NamedTuple, TypeVar
@@ -27,6 +27,7 @@ from ..traces.environment import FaultyEnvironment
 from ..traces.outcome import Outcome
 from .losses import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
 from .messages import (
+    Busy,
     Done,
     Draw,
     Drawn,
@@ -94,6 +95,7 @@ class WorkerClient:
         self.launch = launch
         self.trace_seconds = trace_seconds
         self.memory_limit = memory_share() if memory_limit is None else memory_limit
+        self.on_busy: Callable[[str], None] = lambda what: None
         self._process: Process | None = None
         self._stopped = Event()
         self._has_started = False
@@ -327,12 +329,18 @@ class WorkerClient:
             self._process.kill()
             raise Stopped
         try:
-            reply = self._process.receive(limit.deadline, limit.seconds)
+            reply, was_busy = self._process.receive(limit.deadline, limit.seconds), False
+            while isinstance(reply, Busy):
+                was_busy = True
+                self.on_busy(reply.what)
+                reply = self._process.receive(limit.deadline, limit.seconds)
         except Lost:
             if self._stopped.is_set():
                 raise Stopped from None
             self._is_lost, self._is_ahead = True, False
             raise
+        if was_busy:
+            self.on_busy("")
         if isinstance(reply, Failed):
             raise error_of(reply)
         return reply

@@ -1,7 +1,7 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
 coordinator  draw · supports · port · run · explain · serve · testify · observe · fuzz
-worker       ready (once, unasked) · began · done · drawn · supported · ported · explained · served · testified ·
+worker       ready (once, unasked) · began · busy · done · drawn · supported · ported · explained · served · testified ·
              observed · failed
 """
 
@@ -124,6 +124,12 @@ class EventStarted(Struct, frozen=True, tag="began"):
     event: int
 
 
+class Busy(Struct, frozen=True, tag="busy"):
+    """What the worker waits for before the trace goes on, in a few words; until the next reply of another kind."""
+
+    what: str
+
+
 class Done(Struct, frozen=True, tag="done"):
     """A trace has ended. `trace` comes with a violation, if it was not opened, or if it is wanted.
 
@@ -188,7 +194,18 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 Request = Draw | Supports | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
 Reply = (
-    Ready | EventStarted | Done | Drawn | Supported | Ported | Explained | Served | Summarized | Observation | Failed
+    Ready
+    | EventStarted
+    | Busy
+    | Done
+    | Drawn
+    | Supported
+    | Ported
+    | Explained
+    | Served
+    | Summarized
+    | Observation
+    | Failed
 )
 
 encode = msgspec.json.Encoder().encode

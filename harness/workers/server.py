@@ -13,13 +13,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import BinaryIO
 
 import msgspec
 from msgspec import structs
 
-from ...targets.base.protocol import TargetError, TargetFactory
+from ...targets.base.protocol import Narrator, TargetError, TargetFactory
 from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
 from ..coverage.recorder import LineRecorder
@@ -32,13 +32,14 @@ from ..lockstep.engines import RefusedError
 from ..lockstep.lockstep import unobserved
 from ..lockstep.run import run_trace
 from ..lockstep.target_exception import text_of
-from ..quoting import DETAILS_MAX, clean
+from ..quoting import DETAILS_MAX, clean, one_line
 from ..traces.adapt import port
 from ..traces.environment import FaultyEnvironment, fault_of
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation, cleaned
 from .isolation import remove_home
 from .messages import (
+    Busy,
     Done,
     Draw,
     Drawn,
@@ -64,6 +65,8 @@ from .messages import (
     encode,
 )
 
+BUSY_MAX = 80
+"""Characters of what a target says that it waits for."""
 Send = Callable[[Reply], None]
 
 
@@ -222,12 +225,17 @@ def main() -> int:
     inbox, outbox = claim_streams()
     requests = listen(inbox)
 
+    sending = Lock()  # a compiler may speak from a thread of its own
+
     def send(reply: Reply) -> None:
-        outbox.write(encoded(reply))
-        outbox.flush()
+        with sending:
+            outbox.write(encoded(reply))
+            outbox.flush()
 
     try:
         factory = load(sys.argv[1])
+        if isinstance(factory, Narrator):
+            factory.say = lambda what: send(Busy(one_line(what, BUSY_MAX)))
         send(Ready(factory.name, factory.capabilities))
     except Exception as error:
         send(failure(error))

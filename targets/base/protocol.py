@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -189,6 +189,16 @@ class NumericTarget(Target, Protocol):
     def read_stored(self, key: Key, layer: int) -> Bytes | None:
         """Return the content stored outside the pool under a key as numbers; None if this layer is not stored."""
         ...
+
+
+@runtime_checkable
+class Narrator(Protocol):
+    """A factory that may take long before a trace runs, and says for what. The worker sets `say` before it opens one.
+
+    It is given a few words, such as "opening an engine", whenever what is waited for changes.
+    """
+
+    say: Callable[[str], None]
 
 
 class TargetFactory(Protocol):

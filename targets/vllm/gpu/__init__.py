@@ -13,6 +13,7 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     replay     the same for captured CUDA graphs
     engine     runner, caches, graphs, scheduler; reset between traces
     kept       what waits for its next trace, within a budget of device memory; engines: that of this process
+    compiler   says which kernel is compiled
     snapshot   puts back everything that an engine refers to
     memories   several contents of the caches, one for each fill of unused memory
     host_copy  metadata of the device, read with one copy
@@ -27,6 +28,6 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     scaling    a trace for other block sizes
     witness    a script of vLLM's public API for a trace; witness_template is its text
 
-`comparison`, `devices`, `factory`, `kept`, `models`, `plans`, `scaling` and `witness` may be imported where vLLM is not
-installed.
+`comparison`, `compiler`, `devices`, `factory`, `kept`, `models`, `plans`, `scaling` and `witness` may be imported where
+vLLM is not installed.
 """

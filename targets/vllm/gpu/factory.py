@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ...base.protocol import Capabilities, Target, TargetError
@@ -28,6 +28,7 @@ class GpuFactory:
         self.device = device
         self.stood_in = tuple(stood_in)
         self.fills = fills
+        self.say: Callable[[str], None] = lambda what: None
         self.capabilities = Capabilities(
             events=_EVENTS,
             modes=("align", "none"),
@@ -107,7 +108,7 @@ class GpuFactory:
             raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .target import RealTarget
 
-        return RealTarget(config, self.device, self.fills)  # type: ignore[arg-type]
+        return RealTarget(config, self.device, self.fills, self.say)  # type: ignore[arg-type]
 
 
 def make_factory(name: str, device: str) -> GpuFactory:
@@ -118,4 +119,11 @@ def make_factory(name: str, device: str) -> GpuFactory:
     from .engine import prepare_process
 
     prepare_process(device)
-    return GpuFactory(name, device, stood_in)
+    factory = GpuFactory(name, device, stood_in)
+    if device == "cuda":
+        from triton import knobs
+
+        from .compiler import watch_compiler
+
+        watch_compiler(knobs.runtime, lambda what: factory.say(what))  # noqa: PLW0108 - the worker sets `say` later
+    return factory

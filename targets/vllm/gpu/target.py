@@ -40,6 +40,7 @@ from .engines import kept
 from .kept import Closable, Kind
 from .lives import Lives
 from .memories import Memories
+from .models import mixer
 from .plans import Floats, Segment
 from .real_model import Read
 from .same_steps import SameSteps, has_exact_reference
@@ -211,8 +212,12 @@ def first_difference(wanted: Sequence[int], seen: Sequence[int]) -> int:
 class RealTarget:
     """An engine for one trace."""
 
-    def __init__(self, config: Config, device: str, fills: Sequence[Fill]) -> None:
+    def __init__(
+        self, config: Config, device: str, fills: Sequence[Fill], say: Callable[[str], None] = lambda what: None
+    ) -> None:
+        """`say` is told what is built."""
         self._lent: list[Closable] = []
+        self._say = say
         exact = (
             self._lend("steps", same_steps.plain(config), device, SameSteps) if has_exact_reference(config) else None
         )
@@ -229,7 +234,12 @@ class RealTarget:
 
     def _lend(self, kind: str, config: Config, device: str, build: Callable[[Config, str], Kind]) -> Kind:
         """Take an engine, or a reference, that is given back when this target is closed."""
-        lent: Kind = kept().take((kind, encode(config), device), lambda: build(config, device))
+
+        def built() -> Kind:
+            self._say(f"opening an engine ({build.__name__}, {mixer(config)})")
+            return build(config, device)
+
+        lent: Kind = kept().take((kind, encode(config), device), built)
         self._lent.append(lent)
         return lent
 
