@@ -11,6 +11,7 @@ The outermost frame outside of hybridfuzz belongs to the adapter; the engine's p
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -25,6 +26,10 @@ from .malformed import Fault
 
 FIRST_LINE_MAX = 1_000
 """Characters that a finding's message keeps of an exception's first line."""
+KERNEL_MAX = 200
+"""Characters that it keeps of the name of a kernel."""
+_KERNEL = re.compile(r"^ *(?:Name of kernel launched that led to failure|Kernel name) *[=:] *(.+)$", re.MULTILINE)
+"""A device's fault is reported behind its first line: PyTorch with device-side assertions, core dumps."""
 ADAPTER_ORACLES = frozenset({"ADAPTER", "RECORD"})
 """Findings about a target's adapter, not about its engine."""
 _PACKAGE = __name__.partition(".")[0]
@@ -85,6 +90,8 @@ def crash_violation(
     # An exception without a message, such as most assertions, says nothing; its source line does.
     first_line = (text.splitlines() or [""])[0] or (frame.line or "" if frame else "")
     what = one_line(first_line, FIRST_LINE_MAX)
+    if kernel := _KERNEL.search(text.removeprefix(first_line)):
+        what += f" (kernel {one_line(kernel[1], KERNEL_MAX)})"
     field = f"{type(error).__name__}-{function}".strip("-<>")
     message = f"{oracle}: the {name} raised {type(error).__name__}: {what} at {where} ({_when(context, outside)})"
     stalled = isinstance(error, EngineStalled)
