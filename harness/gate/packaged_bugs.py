@@ -17,8 +17,8 @@ from collections.abc import Collection
 
 from ...targets.base.launch import Launch
 from ...targets.base.registry import parse
-from ..findings.fixes import BUILTIN, KNOWN_FILE, Fixes, apply_fixes, read_fixes
-from ..findings.known import Known, load_known
+from ..group.fixes import BUILTIN, KNOWN_FILE, Fixes, apply_fixes, read_fixes
+from ..group.known import Known, load_known
 from .settings import PACKAGED_CORPUS, GateSettings
 
 
