@@ -1,6 +1,6 @@
 """Events of a campaign: plain data, imported by everything that produces or consumes them.
 
-Producers are the campaign and its workers; consumers implement `outputs.handler.EventHandler`.
+Producers are the campaign and its workers; consumers implement `face.outputs.handler.EventHandler`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Node(Struct, frozen=True):
 
 
 Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not fixed by its patch", "not tested"]
-"""The state of a known bug (`findings.fixes`)."""
+"""The state of a known bug (`group.fixes`)."""
 
 
 class KnownBug(Struct, frozen=True):

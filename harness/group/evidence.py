@@ -43,7 +43,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
 
     switches  configuration switch -> the values under which the failure was seen; only switches that are necessary
     facts     facts of the run (`facts`) that every failing trace has in common and that passing variants lack
-    traits    the same, of what can be read from a trace without running it (`generate.avoid`)
+    traits    the same, of what can be read from a trace without running it (`draw.avoid`)
     """
 
     switches: Mapping[str, Sequence[str]] = {}

@@ -1,6 +1,6 @@
 """Facts about the steps up to a violation, as short phrases: the vocabulary of conditions.
 
-They are read from the recorded steps (`explain.activity`) and the trace alone, and mean the same for every engine. Each
+They are read from the recorded steps (`record.activity`) and the trace alone, and mean the same for every engine. Each
 is about the request that the violation names (`own`; if it names none, the rows of the step as a whole), about the
 other rows, or about the step, either in the violating step (`now`) or in the one in which the request ran before
 (`before`; if the violation names none, the last one that ran any request, and the last one of each request). None is

@@ -5,7 +5,7 @@ name = "published-then-preempted"             # for tables; by default the patch
 reason = "vLLM #57580"                        # required
 target = "vllm*"                              # optional; * and ? as in a shell
 releases = ["0.33.0"]                         # optional; on a checkout: entries of the newest release in the file
-patch = "fixes/published.patch"               # the target runs with this patch (`findings.fixes`)
+patch = "fixes/published.patch"               # the target runs with this patch (`group.fixes`)
 traces = ["traces/published.json"]            # they fail as long as the target has the bug
 condition = { facts = ["..."] }               # circumstances under which it shows; needs traces
 signature = "M2-step-mamba-key"               # or a list; * and ? as in a shell

@@ -8,7 +8,7 @@ Everything is computed from the parts, in an order that depends on their content
 steps, or twice gives the same files. If ALL is the result of an earlier merge, its parts count, too. A campaign that
 comes again replaces what it reported before.
 
-Findings of different parts are one if the evidence says that they have one cause (`identity.compare`); without
+Findings of different parts are one if the evidence says that they have one cause (`group.compare`); without
 evidence, if they have one signature. They are taken in the order of their first traces, as one campaign meets them.
 """
 

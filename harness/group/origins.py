@@ -1,6 +1,6 @@
 """Facts about where a wrong value came from: the data flow behind a violation, beside the facts of its steps.
 
-Read from the recorded history (`explain.history`) and steps alone, so they mean the same for every engine. Three
+Read from the recorded history (`record.history`) and steps alone, so they mean the same for every engine. Three
 questions have an answer, as far as the violation names a block or a state:
 
     stores, resumes  the accesses of the violating request's row in the violating step

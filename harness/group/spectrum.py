@@ -14,7 +14,7 @@ lines that the failing run executed in it. Its place is the line at which most v
 several.
 
 Values: data may be wrong on a path that passing runs take, too. A function is suspicious if it holds values of a kind,
-or two numbers in an order, that it holds in no passing neighbour (`explain.executed`): predicates of statistical
+or two numbers in an order, that it holds in no passing neighbour (`record.executed`): predicates of statistical
 debugging (Liblit et al. 2005) that are true in the failing run alone. These functions share one vote, also by their
 size. A function that no neighbour calls is one of them. The place of a function without a decision is its first
 executed line.

@@ -3,8 +3,8 @@
     OUT/campaign.json          the summary so far
     OUT/findings/NAME.json     the shortest trace so far
     OUT/findings/NAME.txt      what it breaks, why, and how to replay it
-    OUT/findings/NAME.history  the lives of its blocks (`explain.history`), for reports; JSON, but not a trace
-    OUT/findings/NAME.evidence what is known about its cause (`identity.evidence`); JSON, but not a trace
+    OUT/findings/NAME.history  the lives of its blocks (`record.history`), for reports; JSON, but not a trace
+    OUT/findings/NAME.evidence what is known about its cause (`group.evidence`); JSON, but not a trace
     OUT/findings/NAME.also-1.json   a further trace of the same cause, up to four of them
     OUT/findings/NAME.unreduced.json   a longer trace of this campaign, until it is decided whether the shorter one of
                                an earlier campaign still fails

@@ -56,7 +56,7 @@ def bisect(
     """Yield each release as it is tried, `first` at the beginning; all of them if `everything`.
 
     Without a signature the first failure is the one that is looked for. One that is the name of a file may have
-    characters replaced (`findings.store.file_name`).
+    characters replaced (`group.store.file_name`).
     """
     tried: dict[str, Tried] = {}
     while (release := _next(releases, tried, first, everything)) is not None:

@@ -36,7 +36,7 @@ ENTRY_POINTS = "hybridfuzz.handlers"
 
 
 class Output(NamedTuple):
-    """A module that makes a handler of a campaign's events (`outputs.handler`), and the option that asks for it.
+    """A module that makes a handler of a campaign's events (`face.outputs.handler`), and the option that asks for it.
 
     An option takes a file, or nothing (`is_switch`). A module without one handles every campaign.
     """

@@ -1,4 +1,4 @@
-"""Keeps the bug history of the output folder (`findings.triage`) up to date while a campaign runs.
+"""Keeps the bug history of the output folder (`group.bug_history`) up to date while a campaign runs.
 
 It is written within a second of each new finding, so that the history of a killed campaign is as good as that of one
 that ended. Merging is idempotent, so a resumed campaign may repeat what it reported before.

@@ -1,4 +1,4 @@
-"""A campaign on many machines, and several campaigns as one.
+"""Workers on other machines: Ray places them, and a campaign uses them like those that it starts itself.
 
 ray_workers    workers that Ray places on the nodes of a cluster
 remote_worker  a worker on another node, as the campaign sees it
