@@ -13,7 +13,7 @@ from support import arrive, make_trace
 
 from hybridfuzz.harness import units
 from hybridfuzz.harness.draw.files import encode_trace, load_trace
-from hybridfuzz.harness.face.commands.against import Pair
+from hybridfuzz.harness.face.commands.against import pair_of
 from hybridfuzz.harness.face.commands.bisect import attempt
 from hybridfuzz.harness.face.commands.common import trace_files
 from hybridfuzz.harness.workers.client import WorkerClient
@@ -213,7 +213,7 @@ def test_workers_share_the_memory_of_the_machine_unless_a_limit_is_given(monkeyp
     assert WorkerClient("hybrid", LAUNCH, memory_limit=0).memory_limit == 0
     for given, each in ((None, whole // 2), (0, 0), (1 << 30, 1 << 30)):
         options = Namespace(target="hybrid", against=MUTANT, timeout=1.0, memory=given)
-        assert [worker.memory_limit for worker in Pair(options).workers] == [each, each]
+        assert [worker.memory_limit for worker in pair_of(options).workers] == [each, each]
     limits: list[int] = []
 
     class Started(WorkerClient):
