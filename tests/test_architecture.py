@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         " | ".join(f"targets.{engine}" for engine in engines()),
         "targets.base",
         "corpus",
-        "reference",
+        "reference | targets.triton_interpreter",
     ),
     "harness": (
         "cli",
@@ -75,9 +75,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "rows",
         "views",
         "versions",
-        "options | cache_events | interpreter | repro_engine",
+        "options | cache_events | kernels | repro_engine",
     ),
 }
+
+WALLS: dict[str, tuple[str, ...]] = {
+    "targets.triton_interpreter": ("targets.vllm.kernels",),
+}
+"""What not every reader needs: package -> the modules outside of it that may import it, a package for its `__init__`."""
+ALONE = {"reference": {"numpy"}, "targets/triton_interpreter": {"numpy", "torch", "triton"}}
+"""Packages that import nothing of ours outside of themselves -> what they import besides the standard library."""
 
 
 @cache
@@ -136,14 +143,29 @@ def test_harness_knows_targets_only_by_protocol_and_registry() -> None:
     assert not concrete
 
 
-def test_reference_needs_only_numpy() -> None:
-    allowed = {"numpy", "__future__", *sys.stdlib_module_names}
-    for file in sorted((ROOT / "reference").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names.append(node.module or "")
-            assert {name.partition(".")[0] for name in names} <= allowed, file
+@pytest.mark.parametrize("package", WALLS)
+def test_a_wall_has_few_doors(package: str) -> None:
+    doors = {importer for importer, imported in imports() if within(imported, package) and not within(importer, package)}
+    assert doors == {f"hybridfuzz.{door}" for door in WALLS[package]}
+
+
+def absolute_imports(file: Path) -> set[str]:
+    """The top-level packages that a file imports by name."""
+    names = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names.append(node.module or "")
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("package", ALONE)
+def test_a_package_of_its_own_imports_nothing_of_ours(package: str) -> None:
+    allowed = ALONE[package] | {"__future__", *sys.stdlib_module_names}
+    name = package.replace("/", ".")
+    assert [pair for pair in imports() if within(pair[0], name) and not within(pair[1], name)] == []
+    for file in sorted((ROOT / package).rglob("*.py")):
+        assert absolute_imports(file) <= allowed, file
 
 
 def docstrings() -> Iterator[tuple[Path, str]]:
@@ -205,7 +227,7 @@ def test_every_module_can_be_imported_alone() -> None:
     """No module relies on another one having been imported first. Engines' own modules need their engine."""
     outside = [f"targets.{engine}" for engine in engines() if (ROOT / "targets" / engine / "environment.py").exists()]
     if not all(map(find_spec, ("torch", "triton"))):
-        outside += ["targets.hybrid.device", "targets.hybrid.numeric"]
+        outside += ["targets.hybrid.device", "targets.hybrid.numeric", "targets.triton_interpreter"]
     alone = [module for module in modules() if not any(within(module, one) for one in outside)]
     code = """
 import importlib, sys
