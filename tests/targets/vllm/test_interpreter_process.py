@@ -1,4 +1,4 @@
-"""Runs tests that import vLLM in its environment, where Triton interprets (triton_interpreter/interpreter_support.py)."""
+"""Runs tests that import vLLM in its environment, where Triton interprets (interpreter_support.py)."""
 
 import os
 import subprocess
@@ -27,7 +27,8 @@ def test_in_a_process_that_interprets(name: str) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("this process interprets: the tests run here")
     launch = prepare("vllm@0.33.0", print)
-    command = [str(launch.python), "-m", "pytest", "-q", "-m", "engine or interpreter", "--noconftest", str(FOLDER / name)]
+    options = ["-q", "-m", "engine or interpreter", "--noconftest"]
+    command = [str(launch.python), "-m", "pytest", *options, str(FOLDER / name)]
     done = subprocess.run(
         command, env=os.environ | launch.env, capture_output=True, text=True, check=False, timeout=900
     )
