@@ -26,8 +26,12 @@ from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
 from ..events import Canary, Finding, KnownBug, Node, Summary
-from ..findings.known import Known, reason_for
-from ..findings.store import (
+from ..identity.compare import joined, same_cause
+from ..identity.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
+from ..traces.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
+from ..units import shard as parse_shard
+from .known import Known, reason_for
+from .store import (
     EXTRA_SUFFIX,
     FINDINGS_FOLDER,
     HISTORY_SUFFIX,
@@ -42,7 +46,7 @@ from ..findings.store import (
     read_state,
     replay_command,
 )
-from ..findings.triage import (
+from .triage import (
     BUG_HISTORY_FILE,
     Bug,
     BugHistory,
@@ -52,11 +56,7 @@ from ..findings.triage import (
     run_name,
     save_bug_history,
 )
-from ..findings.triage import merge as merge_history
-from ..identity.compare import joined, same_cause
-from ..identity.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
-from ..traces.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
-from ..units import shard as parse_shard
+from .triage import merge as merge_history
 
 PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"
