@@ -7,8 +7,8 @@ campaign/     many traces on several workers for a budget
 reproduce/    from a failing trace to something that fails elsewhere
 outputs/      what becomes of a campaign's events: terminal, NDJSON, JUnit
 detection/    whether known bugs are found, and how fast
-cluster/      workers on other nodes, through Ray
-findings/     findings on disk, what is known about them, several campaigns as one
+cluster/      many machines, and several campaigns as one
+findings/     findings on disk, and what is known about them
 identity/     which failing traces have one cause
 workers/      processes that run traces
 explain/      how a trace breaks an invariant

@@ -80,7 +80,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
 }
 
 WALLS: dict[str, tuple[str, ...]] = {
-    "harness.cluster": ("harness.commands.where",),
     "harness.oracles.numeric": ("harness.oracles",),
     "reference.numeric": ("harness.oracles.numeric.*", "targets.hybrid.numeric.*"),
     "targets.hybrid.numeric": ("targets.hybrid.factory",),
@@ -163,11 +162,6 @@ def absolute_imports(file: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and not node.level:
             names.append(node.module or "")
     return {name.partition(".")[0] for name in names}
-
-
-def test_only_one_module_imports_ray() -> None:
-    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
-    assert [file for file in files if "ray" in absolute_imports(file)] == [ROOT / "harness/cluster/ray_workers.py"]
 
 
 @pytest.mark.parametrize("package", ALONE)

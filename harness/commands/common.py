@@ -153,8 +153,8 @@ def trace_files(paths: list[str]) -> list[Path]:
 def _is_kept_beside(file: Path, root: Path) -> bool:
     """Return True if a file below `root` is what a campaign keeps beside its traces: its state, measured lines, or the
     campaigns that it was merged from, whose traces it has."""
+    from ..cluster.merge import PARTS_FOLDER
     from ..coverage.reached_lines import COVERAGE_FOLDER
-    from ..findings.merge import PARTS_FOLDER
     from ..findings.store import STATE_FILE
 
     if file.name in NO_TRACES:

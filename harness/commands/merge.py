@@ -38,10 +38,10 @@ def run(options: argparse.Namespace) -> int:
 
     from ...reports import handler as page
     from ..campaign.resume import exclusive
+    from ..cluster.merge import merge_folders
+    from ..cluster.storage import fetched, is_url, local_path
     from ..events import CampaignEnded
     from ..exit_status import CLEAN, INTERRUPTED, VACUOUS
-    from ..findings.merge import merge_folders
-    from ..findings.mirror import fetched, is_url, local_path
     from ..outputs import console, junit, sarif
     from ..outputs import summary as last_line
     from ..outputs.handler import CampaignInfo, Dispatcher

@@ -7,7 +7,5 @@ conditions  known bugs without a patch, recognized by the evidence of their trac
 verification  does a patch fix a finding
 watch   known bugs in the course of a campaign
 triage  triage.json: the history of each bug over campaigns
-merge   unites the folders of independent campaigns
-mirror  an output folder at a URL, and its copy here
 retest  old bugs that a campaign did not meet are run again
 """

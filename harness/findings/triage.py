@@ -84,7 +84,7 @@ def bug_key(target: str, name: str) -> str:
 def run_name(summary: Summary) -> str:
     """Return the name of a campaign in `Bug.counts`: the same seed on the same target is the same run.
 
-    A shard of it is a run of its own until it is merged with the others (`findings.merge`). So are the traces that
+    A shard of it is a run of its own until it is merged with the others (`cluster.merge`). So are the traces that
     Hypothesis draws from the seed.
     """
     source = "" if summary.source == "seeded" else f":{summary.source}"

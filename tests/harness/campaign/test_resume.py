@@ -8,8 +8,8 @@ from cli_process import Cli
 
 from hybridfuzz.harness.campaign import campaign, corpus, resume
 from hybridfuzz.harness.campaign.resume import exclusive
+from hybridfuzz.harness.cluster import merge
 from hybridfuzz.harness.coverage.reached_lines import COVERAGE_FOLDER
-from hybridfuzz.harness.findings import merge
 from hybridfuzz.harness.findings.store import FINDINGS_FOLDER, OWN_FOLDERS, OutputError
 
 

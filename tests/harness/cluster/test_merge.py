@@ -13,8 +13,8 @@ from cli_process import MUTANT, Cli
 from msgspec import structs
 
 from hybridfuzz.harness.campaign.trace_counts import Progress
+from hybridfuzz.harness.cluster.merge import merge_folders
 from hybridfuzz.harness.events import Finding, KnownBug, Summary
-from hybridfuzz.harness.findings.merge import merge_folders
 from hybridfuzz.harness.findings.triage import load_bug_history
 from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.traces.files import load_trace, save_trace

@@ -26,12 +26,8 @@ from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
 from ..events import Canary, Finding, KnownBug, Node, Summary
-from ..identity.compare import joined, same_cause
-from ..identity.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
-from ..traces.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
-from ..units import shard as parse_shard
-from .known import Known, reason_for
-from .store import (
+from ..findings.known import Known, reason_for
+from ..findings.store import (
     EXTRA_SUFFIX,
     FINDINGS_FOLDER,
     HISTORY_SUFFIX,
@@ -46,7 +42,7 @@ from .store import (
     read_state,
     replay_command,
 )
-from .triage import (
+from ..findings.triage import (
     BUG_HISTORY_FILE,
     Bug,
     BugHistory,
@@ -56,7 +52,11 @@ from .triage import (
     run_name,
     save_bug_history,
 )
-from .triage import merge as merge_history
+from ..findings.triage import merge as merge_history
+from ..identity.compare import joined, same_cause
+from ..identity.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
+from ..traces.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
+from ..units import shard as parse_shard
 
 PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"

@@ -26,8 +26,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ...targets.base.environment import cache_folder
+from ..findings.store import STATE_FILE, OutputError
 from ..quoting import one_line
-from .store import STATE_FILE, OutputError
 
 LOCK_NAME = ".lock"
 RENEW_SECONDS = 20.0
