@@ -53,7 +53,7 @@ test-wheel: $(STAMP) ## the installed wheel in an empty environment, from an emp
 	$(PY) -m pytest -m wheel tests/test_packaging.py
 
 # A wheel in an environment of its own: an extension beside a source that is edited would win over it.
-$(COMPILED)/.stamp: $(STAMP) $(wildcard *.py reference/*.py harness/*.py harness/*/*.py targets/*.py targets/*/*.py targets/*/*/*.py)
+$(COMPILED)/.stamp: $(STAMP) $(wildcard *.py) $(shell find harness reference targets -name '*.py')
 	@echo 'Compiling into $(COMPILED): two minutes.'
 	rm -rf build/lib* build/temp* build/wheel $(COMPILED)
 	HYBRIDFUZZ_COMPILE=1 $(PY) $(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel .

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from triton.runtime.interpreter import InterpretedFunction
 
-from ...base.translated_lines import TRANSLATED
 from . import arithmetic, memory
 from .compiler import Compiler
 from .expressions import unwrap
+from .host import Host
 from .optimize import optimize
 from .values import NUMPY, SIZE, Unsupported, Untruncatable, Value, const
 
@@ -43,7 +43,7 @@ class Kernel:
         self.defaults = [unwrap(p.default) for p in parameters.values()]
         self.constant = ["constexpr" in str(p.annotation) for p in parameters.values()]
         self.variants: dict[Any, Any] = {}
-        self.marked = TRANSLATED.wanted
+        self.marked = Host.lines.wanted
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         values = [*args, *self.defaults[len(args) :]]
@@ -108,7 +108,6 @@ NAMESPACE: dict[str, Any] = {
     **{f"scalars_{name}": view for name, view in memory.SCALARS.items()},
     **{name: getattr(memory, name) for name in dir(memory) if name.startswith(("load_", "store_"))},
     "elements": memory.elements,
-    "mark": TRANSLATED.add,
     "load_slow": memory.load,
     "store_slow": memory.store,
     "PAGE": memory.PAGE,
@@ -119,7 +118,7 @@ NAMESPACE: dict[str, Any] = {
 
 
 def load(name: str, source: str) -> Any:
-    scope = dict(NAMESPACE)
+    scope = NAMESPACE | {"mark": Host.lines.add}
     for indices, type_, n in set(re.findall(r"\b(arange_(\w+?)_(\d+))\b", source)):
         scope[indices] = np.arange(int(n), dtype=type_)
     exec(compile(source, f"<kernel {name}>", "exec"), scope)
@@ -131,12 +130,17 @@ _kernels: dict[Any, Kernel] = {}
 _original = InterpretedFunction.run
 
 
+def forget_kernels() -> None:
+    """Compile every kernel again, since it reports lines to the listener that it was compiled for."""
+    _kernels.clear()
+
+
 def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
     """In place of InterpretedFunction.run."""
     if warmup:
         return None
     kernel = _kernels.get(self)
-    if kernel is None or kernel.marked is not TRANSLATED.wanted:
+    if kernel is None or kernel.marked is not Host.lines.wanted:
         kernel = _kernels[self] = Kernel(self)
     if not self.pre_run_hooks and launch(kernel, args, kwargs, grid):
         native_launches[kernel.name] += 1

@@ -4,7 +4,7 @@ Every layer is fed with the embeddings of the tokens, not with the layer before 
 layer where it happens. Embeddings are multiples of 1/8 of at most 1: exact in fp8 e4m3, fp16, bf16 and fp32, so
 that keys, values and convolution windows are stored without rounding and moves can be compared bit for bit.
 
-It defines the result, not the algorithm: `reference/numeric_run.py` computes it in float64, a target in its own way.
+It defines the result, not the algorithm: `reference/numeric/truth.py` computes it in float64, a target in its own way.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ import pytest
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     # Importing triton decides for the whole process whether kernels are compiled or interpreted:
-    # test_interpreter_process.py runs these tests in a process of their own.
+    # test_in_own_process.py runs these tests in a process of their own.
     pytest.skip("TRITON_INTERPRET=1 is not set", allow_module_level=True)
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from triton.runtime.interpreter import InterpretedFunction  # noqa: E402
 
-from hybridfuzz.targets.vllm.interpreter import launch  # noqa: E402
+from hybridfuzz.targets.triton_interpreter import launch  # noqa: E402
 
 
 def ours(jitted: Any, grid: Any, *args: Any, **kwargs: Any) -> bool:

@@ -21,9 +21,9 @@ from device_support import (
 )  # fmt: skip
 
 from hybridfuzz.reference import numeric
-from hybridfuzz.targets.hybrid.device.metadata import Rows
-from hybridfuzz.targets.hybrid.device.ops import Masking
-from hybridfuzz.targets.hybrid.device.torch_reference.moves import stored_as
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Rows
+from hybridfuzz.targets.hybrid.numeric.kernels.ops import Masking
+from hybridfuzz.targets.hybrid.numeric.kernels.torch_reference.moves import stored_as
 
 
 class Case:

@@ -13,8 +13,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from hybridfuzz.targets.hybrid.device import triton_kernels as ops
-from hybridfuzz.targets.hybrid.device.metadata import Regions, Rows, Stops, ZeroPlan
+from hybridfuzz.targets.hybrid.numeric.kernels import triton_kernels as ops
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Regions, Rows, Stops, ZeroPlan
 
 COMPILED: list[str] = []
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....reference.numeric_run import NumericTruth, StateTrack
-from ....reference.prefix_cache import Key
-from ....reference.request import Life
-from ....reference.tiny_model import TinyModel
-from ....reference.tokens import Truth
-from ....targets.base.numbers import Bytes, LayerOutput, NumericRow
-from ....targets.base.observe import Numeric, StateWrite, View
-from ....targets.base.protocol import NumericTarget
-from ..violation import Violation
-from .base import Context, Oracle
-from .provenance import explain
+from .....reference.numeric.tiny_model import TinyModel
+from .....reference.numeric.truth import NumericTruth, StateTrack
+from .....reference.prefix_cache import Key
+from .....reference.request import Life
+from .....reference.tokens import Truth
+from .....targets.base.numbers import Bytes, LayerOutput, NumericRow
+from .....targets.base.observe import Numeric, StateWrite, View
+from .....targets.base.protocol import NumericTarget
+from ...violation import Violation
+from ..base import Context, Oracle
+from .provenance import explain, model_of
 
 
 class Numbers(Oracle):
@@ -43,7 +43,7 @@ class Numbers(Oracle):
         """Keys stored outside the pool whose bytes were checked."""
 
     def on_numeric(self, context: Context, numeric: Numeric) -> Violation | None:
-        self._model = numeric.model
+        self._model = model_of(numeric)
         self.count("M5")
         self.count("M3", len(numeric.outputs))
         violation = self._guards(context, numeric) or self._moves(context, numeric)

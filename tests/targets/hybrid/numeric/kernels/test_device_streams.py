@@ -5,8 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hybridfuzz.targets.hybrid.device.staging import Downloads, Staging  # noqa: E402
-from hybridfuzz.targets.hybrid.device.streams import DeferredStream  # noqa: E402
+from hybridfuzz.targets.hybrid.numeric.kernels.staging import Downloads, Staging  # noqa: E402
+from hybridfuzz.targets.hybrid.numeric.kernels.streams import DeferredStream  # noqa: E402
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]

@@ -1,7 +1,7 @@
 """The recurrences of the tiny model in float64, token by token, each with a bound for the error of float32.
 
 Both keep `states`, (state, bound) after each number of tokens, and compute the layer's output from the convolution's
-output at a token. Elementary errors, with u = 2**-24: exp as in `numeric.formats`; a store loses one unit of the
+output at a token. Elementary errors, with u = 2**-24: exp as in `formats`; a store loses one unit of the
 state's data type, at worst after every token.
 
     selective scan   errors decay as the state does; a chunked scan adds at most CHUNK + STATE_DIM terms in one sum
@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .numeric.formats import exp_error, gamma
+from .formats import exp_error, gamma
 from .tiny_model import (
     HEAD_DIM,
     HEADS,

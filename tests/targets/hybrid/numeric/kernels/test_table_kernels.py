@@ -7,9 +7,9 @@ import pytest
 from device_support import Backend, ints, torch
 
 from hybridfuzz.reference.layout import cdiv
-from hybridfuzz.targets.hybrid.device import torch_reference
-from hybridfuzz.targets.hybrid.device.metadata import NO_SLOT, Rows
-from hybridfuzz.targets.hybrid.device.ops import CacheMode
+from hybridfuzz.targets.hybrid.numeric.kernels import torch_reference
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import NO_SLOT, Rows
+from hybridfuzz.targets.hybrid.numeric.kernels.ops import CacheMode
 
 
 class Case:

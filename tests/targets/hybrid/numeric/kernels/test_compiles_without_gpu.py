@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-SOURCES = FOLDER.parents[3] / "targets" / "hybrid" / "device"
+SOURCES = FOLDER.parents[4] / "targets" / "hybrid" / "numeric" / "kernels"
 
 
 def launched() -> set[str]:

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hybridfuzz.targets.hybrid.device.metadata import Regions, Rows, Stops, ZeroPlan, write_hazards  # noqa: E402
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Regions, Rows, Stops, ZeroPlan, write_hazards  # noqa: E402
 
 
 def test_rows_are_cumulative() -> None:

@@ -12,8 +12,8 @@ from hybridfuzz.reference import numeric
 
 torch = pytest.importorskip("torch")
 
-from hybridfuzz.targets.hybrid.device.implementations import implementation  # noqa: E402
-from hybridfuzz.targets.hybrid.device.ops import Ops  # noqa: E402
+from hybridfuzz.targets.hybrid.numeric.kernels.implementations import implementation  # noqa: E402
+from hybridfuzz.targets.hybrid.numeric.kernels.ops import Ops  # noqa: E402
 
 FORMATS = {
     torch.float32: numeric.FLOAT32,

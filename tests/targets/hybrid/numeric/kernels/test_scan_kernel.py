@@ -19,7 +19,7 @@ from device_support import (
 from states_support import Row, States
 
 from hybridfuzz.reference import numeric
-from hybridfuzz.targets.hybrid.device.metadata import Rows, Stops
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Rows, Stops
 
 KINDS = (torch.float32, torch.bfloat16)
 

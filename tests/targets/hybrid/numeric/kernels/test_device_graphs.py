@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from device_support import HAS_GPU, ints, normal, torch
 
-from hybridfuzz.targets.hybrid.device import torch_reference
-from hybridfuzz.targets.hybrid.device.implementations import implementation
-from hybridfuzz.targets.hybrid.device.metadata import Rows, Stops
-from hybridfuzz.targets.hybrid.device.ops import Ops
+from hybridfuzz.targets.hybrid.numeric.kernels import torch_reference
+from hybridfuzz.targets.hybrid.numeric.kernels.implementations import implementation
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Rows, Stops
+from hybridfuzz.targets.hybrid.numeric.kernels.ops import Ops
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="no GPU here")]
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from hybridfuzz.reference.layout import Group
-from hybridfuzz.reference.numeric_run import NumericTruth, StateTrack
-from hybridfuzz.reference.tiny_model import (
+from hybridfuzz.reference.numeric.tiny_model import (
     HEAD_DIM,
     HEADS,
     DeltaWeights,
@@ -17,6 +16,7 @@ from hybridfuzz.reference.tiny_model import (
     state_shape,
     state_weights,
 )
+from hybridfuzz.reference.numeric.truth import NumericTruth, StateTrack
 from hybridfuzz.reference.tokens import Truth
 
 GROUPS = (Group("mamba", 8), Group("attention", 4), Group("attention", 4, window=5))

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.protocol import EngineError
+from .host import Host
 from .values import NUMPY, SIZE
 
 PAGE = 4096
@@ -35,10 +35,6 @@ SCALARS: dict[str, Any] = {
 FEW = 50  # so many that Python's own min and max are faster than numpy's
 
 
-class OutOfBounds(EngineError):
-    """A kernel touches memory that it was not given."""
-
-
 class Launch:
     """The arguments of the launch in progress, for messages and for the slow part of the checks."""
 
@@ -56,7 +52,7 @@ def check(address: int, size: int, low: int) -> None:
             begin = storage.data_ptr()
             if begin <= address and address + size <= begin + storage.nbytes():
                 return
-    raise OutOfBounds(
+    raise Host.error(
         f"kernel {Launch.kernel}: {size} bytes at address {address:#x} are outside "
         + ("of every tensor of the launch" if low != PAGE else "of memory")
     )
@@ -98,7 +94,7 @@ def _places(name: str, base: int, offsets: NDArray[Any], low: int, high: int) ->
     """Indices into the view, from offsets in elements; checked."""
     size = SIZE[name]
     if base % size:
-        raise OutOfBounds(f"kernel {Launch.kernel}: scattered access at odd address {base:#x}")
+        raise Host.error(f"kernel {Launch.kernel}: scattered access at odd address {base:#x}")
     if len(offsets) < FEW:
         each = offsets.tolist()
         first, last = base + min(each) * size, base + max(each) * size
@@ -125,7 +121,7 @@ def elements(name: str, addresses: NDArray[Any]) -> NDArray[Any]:
     """Addresses in bytes as offsets in elements from 0."""
     size = SIZE[name]
     if size > 1 and (addresses % size).any():
-        raise OutOfBounds(f"kernel {Launch.kernel}: scattered access at an odd address")
+        raise Host.error(f"kernel {Launch.kernel}: scattered access at an odd address")
     return addresses // size
 
 

@@ -5,15 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_interpreter_support import both, launch, ours, torch
+from interpreter_support import both, launch, ours, torch
 
-from hybridfuzz.targets.base.translated_lines import TRANSLATED
+from hybridfuzz.targets import triton_interpreter
+from hybridfuzz.targets.triton_interpreter.host import Host
 
 triton: Any = pytest.importorskip("triton")
 tl: Any = pytest.importorskip("triton.language")
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.interpreter
 
 SEEDS = range(4)
+since_3_9 = pytest.mark.skipif(
+    tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9),
+    reason="the rules for these numbers are those of Triton 3.9",
+)
 
 
 def ints(rng: Any, n: int, low: int, high: int, dtype: Any) -> Any:
@@ -64,6 +69,7 @@ def scalar_arithmetic(x, y, out, n):
 INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64")
 
 
+@since_3_9
 @pytest.mark.parametrize(
     ("left", "right"),  # Triton refuses to divide numbers of different signedness
     [(a, b) for a in INTEGERS for b in INTEGERS if a[0] == b[0]],
@@ -110,6 +116,7 @@ def floats(x, y, out, best, n, B: tl.constexpr):
     tl.store(best + 10, tl.where(s > t, s, 2.0))
 
 
+@since_3_9
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("n", [0, 1, 5, 16])
 def test_floats_round_alike(n: int, seed: int) -> None:
@@ -301,19 +308,17 @@ def test_what_is_not_exact_is_left_to_triton() -> None:
 
 
 def test_fallbacks_run_and_are_reported() -> None:
-    from hybridfuzz.targets.vllm import interpreter
-
-    interpreter.install()
+    triton_interpreter.install()
     try:
         x = torch.zeros(1, dtype=torch.int32)
         atomics[(3,)](x)
         assert x.item() == 3
-        assert "atomic_add" in interpreter.fallbacks()["atomics"]
+        assert "atomic_add" in triton_interpreter.fallbacks()["atomics"]
         copy[(1,)](x, x)
-        native, slow = interpreter.counts()
+        native, slow = triton_interpreter.counts()
         assert native["copy"] >= 1 and slow["atomics"] == 1 and "copy" not in slow
     finally:
-        interpreter.uninstall()
+        triton_interpreter.uninstall()
         launch.fallbacks.pop("atomics", None)
 
 
@@ -363,17 +368,28 @@ def marked_kernel(x, out, n, FLAG: tl.constexpr):
         tl.store(out, 3)
 
 
+class Heard:
+    """Keeps the lines that it hears of."""
+
+    def __init__(self) -> None:
+        self.wanted = True
+        self.reached: set[tuple[str, int]] = set()
+
+    def add(self, line: tuple[str, int], /) -> None:
+        self.reached.add(line)
+
+
 def test_lines_that_a_kernel_executes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Branches that are not taken are not, decided by a constant or by data; those of inlined functions are."""
     source = Path(__file__).read_text(encoding="utf-8").splitlines()
     out, x = torch.zeros(8, dtype=torch.int32), torch.arange(8, dtype=torch.int32)
+    heard = Heard()
+    monkeypatch.setattr(Host, "lines", heard)
 
     def texts() -> set[str]:
-        assert {file for file, _ in TRANSLATED.reached} == {__file__}
-        return {source[line - 1].strip() for _, line in TRANSLATED.reached}
+        assert {file for file, _ in heard.reached} == {__file__}
+        return {source[line - 1].strip() for _, line in heard.reached}
 
-    monkeypatch.setattr(TRANSLATED, "wanted", True)
-    TRANSLATED.reached.clear()
     assert ours(marked_kernel, (1,), x, out, 2, FLAG=True)
     body = {
         "if FLAG:",
@@ -387,8 +403,28 @@ def test_lines_that_a_kernel_executes_are_reported(monkeypatch: pytest.MonkeyPat
     assert texts() == body | {
         "if value > 2:", "return value", "return value * 2", "tl.store(out, 2)", "tl.store(out, 3)",
     }  # fmt: skip
-    monkeypatch.setattr(TRANSLATED, "wanted", False)
-    TRANSLATED.reached.clear()
+    heard.wanted = False
+    heard.reached.clear()
     assert ours(marked_kernel, (1,), x, out, 6, FLAG=False)
-    assert not TRANSLATED.reached
+    assert not heard.reached
     both(marked_kernel, (1,), x, out, 6, FLAG=True)
+
+
+class WrongAccess(Exception):
+    """The exception of a program that installs the interpreter."""
+
+
+def test_the_host_chooses_the_exception_of_a_wrong_access_and_hears_of_lines() -> None:
+    """Also of kernels that ran before it listened."""
+    x, heard = torch.zeros(8, dtype=torch.int32), Heard()
+    triton_interpreter.install()
+    try:
+        copy[(1,)](x, x)
+        triton_interpreter.install(WrongAccess, heard)
+        copy[(1,)](x, x)
+        assert {file for file, _ in heard.reached} == {__file__}
+        with pytest.raises(WrongAccess, match="kernel reaches"):
+            reaches[(1,)](x, torch.tensor([x.data_ptr()]), 100, B=2)
+    finally:
+        triton_interpreter.install()
+        triton_interpreter.uninstall()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from device_support import FORMATS, Arena, Backend, moved, normal, pad, same_bits, strided, torch
 
-from hybridfuzz.targets.hybrid.device.metadata import Regions, ZeroPlan
-from hybridfuzz.targets.hybrid.device.torch_reference import copy_regions, write_kv
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Regions, ZeroPlan
+from hybridfuzz.targets.hybrid.numeric.kernels.torch_reference import copy_regions, write_kv
 
 
 def test_zeroing_clears_the_listed_blocks_and_nothing_else(backend: Backend, seed: int) -> None:

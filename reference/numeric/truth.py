@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .layout import Group
+from ..layout import Group
+from ..tokens import Truth
 from .recurrences import STORE_UNIT, U, recurrence
 from .tiny_model import (
     ATTENTION_DIM,
@@ -32,7 +33,6 @@ from .tiny_model import (
     read_out,
     recurrent_weights,
 )
-from .tokens import Truth
 
 
 class Expected(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from device_support import HAS_GPU, Arena, ints, normal, torch
 
-from hybridfuzz.targets.hybrid.device import torch_reference
-from hybridfuzz.targets.hybrid.device.implementations import implementation
-from hybridfuzz.targets.hybrid.device.metadata import Regions, Rows, Stops, ZeroPlan
-from hybridfuzz.targets.hybrid.device.ops import Ops
+from hybridfuzz.targets.hybrid.numeric.kernels import torch_reference
+from hybridfuzz.targets.hybrid.numeric.kernels.implementations import implementation
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Regions, Rows, Stops, ZeroPlan
+from hybridfuzz.targets.hybrid.numeric.kernels.ops import Ops
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("large"), pytest.mark.skipif(not HAS_GPU, reason="no GPU here")]
 BLOCKS, PAGE, PITCH = 9000, 4096, 1 << 20  # 2.4 * 2**30 elements of 4 bytes

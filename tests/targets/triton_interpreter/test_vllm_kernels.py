@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_interpreter_support import both, torch
+from interpreter_support import both, torch
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.engine

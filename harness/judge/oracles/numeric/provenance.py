@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ....reference.request import Life
-from ....reference.tiny_model import ATTENTION_DIM, ITEM_BYTES, KV_HEADS, TinyModel
-from ....targets.base.numbers import LayerOutput
-from ....targets.base.observe import Access, Numeric, SlotRead, SlotWrite, StateRead
-from .base import Context, first_difference, name_tag
+from .....reference.numeric.tiny_model import ATTENTION_DIM, ITEM_BYTES, KV_HEADS, TinyModel
+from .....reference.request import Life
+from .....targets.base.numbers import LayerOutput
+from .....targets.base.observe import Access, Numeric, SlotRead, SlotWrite, StateRead
+from ..base import Context, first_difference, name_tag
+
+
+def model_of(numeric: Numeric) -> TinyModel:
+    """Return the model that a numeric target executes. Raises TypeError for one without a float64 reference."""
+    if not isinstance(numeric.model, TinyModel):
+        raise TypeError(f"Numeric.model is a {type(numeric.model).__name__}, expected a TinyModel")
+    return numeric.model
 
 
 def explain(context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> tuple[str, int]:
@@ -47,7 +54,7 @@ def _of_slots(context: Context, numeric: Numeric, read: SlotRead, life: Life) ->
             continue
         stale = size - (cell.slots | now.get(block, 0)).bit_count()
         if stale:
-            yield _stale_bytes(context, numeric.model, block, stale), block
+            yield _stale_bytes(context, model_of(numeric), block, stale), block
     first = read.first_column * size
     wanted = life.truth.slots(first, first + len(read.tags))
     if list(read.tags) != wanted:
