@@ -73,9 +73,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "shadow",
         "configuration",
         "rows",
-        "views",
+        "views | cache_events",
         "versions",
-        "options | cache_events | interpreter | repro_engine",
+        "options | interpreter | repro_engine",
     ),
 }
 

@@ -23,7 +23,6 @@ class RunnerAdapter:
     def __init__(self, runner: Any, recorder: Recorder) -> None:
         self.runner = runner
         self.recorder = recorder
-        self.manager: Any = None
         self.is_dummy = False
         self.ranks: Ranks = Padding()
         self.inputs: Any = None

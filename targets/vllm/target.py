@@ -37,7 +37,8 @@ from .counterparts.sampling import parameters
 from .options import options_of, reports_all
 from .shadow import hooks
 from .versions import compat, features
-from .views import Admissions, Host, KeyBook, free_labelled
+from .versions.pool import Admissions
+from .views import Host, KeyBook
 
 STEPS_PER_TOKEN = 3
 """Steps allowed inside one event, per token that the requests may have: as for draining, a request may be preempted."""
@@ -69,7 +70,7 @@ class VllmTarget:
         self.keys = KeyBook(engine.hash_block_size, engine.drafter.truths)
         self.hasher = self.keys.recording(engine.hasher) if engine.hasher else None
         self.host = Host(engine.scheduler, engine.worker, self.keys)
-        self.admissions = Admissions(engine.scheduler.kv_cache_manager)
+        self.admissions = Admissions(engine.scheduler)
         self.store = engine.store
         self.inputs = getattr(engine, "inputs", None)
         if self.store:
@@ -355,8 +356,7 @@ class VllmTarget:
 
     def evict(self, event: Evict) -> list[Record]:
         """Evict free blocks that have keys."""
-        pool = self.host.pool
-        pool.evict_blocks(free_labelled(pool, event.blocks))
+        self.host.pool.evict_oldest(event.blocks)
         return []
 
     def view(self) -> View:

@@ -41,6 +41,7 @@ from ...base.observe import Content, Loaded, PlannedRow, SlotContent
 from ...base.trace import Config, ExternalLoad
 from ..options import SYNC_LOAD_TOKENS, options_of
 from ..shadow.hooks import Recorder
+from ..versions.pool import Pool, is_unlabelled
 
 Work = TypeVar("Work")
 SEND_STEPS = 2
@@ -197,7 +198,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.store: Store = vllm_config.kv_transfer_config.kv_connector_extra_config["store"]
-        self.manager: Any = None
+        self.pool: Pool
         self.next = Transfers()
         """What the next metadata tell the worker."""
         self.requests: dict[str, Any] = {}
@@ -224,9 +225,9 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     # The scheduler's side.
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
-        """Keep the manager: it knows which blocks are published."""
+        """Keep the manager's pool: it knows which blocks are published."""
         super().bind_kv_cache_manager(kv_cache_manager)
-        self.manager = kv_cache_manager
+        self.pool = Pool(kv_cache_manager)
 
     def on_new_request(self, request: Any) -> None:
         """Keep a request."""
@@ -266,7 +267,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
             for index, group in enumerate(store.layout.groups)
             for key in keys_to_load(store.layout, index, self._tags(request), local, total)
             for column in [key.depth // group.block_size - 1]
-            if is_sync or blocks.blocks[index][column].block_hash is None  # blocks of a synchronous load have keys
+            if is_sync or is_unlabelled(blocks, index, column)  # blocks of a synchronous load have keys
         ]
         delay, breaks_off = store.delay(name), name in store.breaking
         load = Load(name, store.step, tuple(pages), delay, breaks_off, is_sync)
@@ -325,13 +326,13 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         for index, group in enumerate(self.store.layout.groups):
             if group.kind != "attention":
                 continue
-            for column, block in enumerate(self.manager.coordinator.single_type_managers[index].req_to_blocks[name]):
+            for column, block, covered in self.pool.labelled(index, name):
                 depth = (column + 1) * group.block_size
-                if block.block_hash_num_tokens != depth or block.is_null or depth > request.num_prompt_tokens:
+                if covered != depth or depth > request.num_prompt_tokens:
                     continue
                 key = Key(index, depth, tags[depth])
                 if key not in self.store.pages:
-                    found.append(Save(key, block.block_id))
+                    found.append(Save(key, block))
         return found
 
     def _states(self, name: str, offers: Sequence[tuple[int, int, int]]) -> list[Save]:

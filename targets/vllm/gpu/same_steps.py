@@ -23,6 +23,7 @@ from vllm.v1.request import Request, RequestStatus
 from ...base.trace import Config, Group
 from ..shadow import hooks
 from ..versions import compat
+from ..versions.pool import pool_of
 from .devices import BATCH_INVARIANT
 from .engine import Fill, RealEngine
 from .models import mixer
@@ -113,7 +114,7 @@ class SameSteps:
 
     def _states(self, name: str, segment: Segment) -> Sequence[tuple[Place, torch.Tensor]]:
         """Bits of the temporal states after the segment; a decode step with drafts leaves one for each token."""
-        blocks = self._engine.scheduler.kv_cache_manager.get_block_ids(name)
+        blocks = pool_of(self._engine.scheduler).tables()[name]
         column = 0 if segment.prefill or not self._engine.config.num_speculative_tokens else segment.kept - 1
         return [
             (place, self._engine.temporal(*place)[blocks[place[0]][column]].flatten().clone()) for place in self._places

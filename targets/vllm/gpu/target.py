@@ -153,8 +153,7 @@ class Lane(VllmTarget):
         """Fill blocks that were freed and have no key; nothing may read them once no step is under way."""
         if self.in_flight:
             return
-        pool = self.host.pool
-        unused = {one.block_id for one in pool.free_block_queue.get_all_free_blocks() if one.block_hash is None}
+        unused = self.host.pool.free_unlabelled()
         if fresh := unused - self._clean:
             where = torch.tensor(sorted(fresh), device=self.real_engine.device)
             for fill, all_pages in self._pages:
