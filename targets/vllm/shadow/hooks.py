@@ -185,8 +185,9 @@ class Recorder:
         """Insert the record of the forward at the place where the model ran, now that the step's results are known."""
         batch = self._batch
         if dummy:
-            rows = [ForwardRow(None, 0, (), 0, ())] * (len(batch.names) if self._place is not None else 1)
-            self.records.insert(self._place or 0, Forward(self.step, rows, self.log, dummy=True, graph=self.is_graph))
+            place = len(self.records) if self._place is None else self._place
+            rows = [ForwardRow(None, 0, (), 0, ())] * (1 if self._place is None else len(batch.names))
+            self.records.insert(place, Forward(self.step, rows, self.log, dummy=True, graph=self.is_graph))
         elif self._place is not None:
             rows = [
                 ForwardRow(

@@ -7,7 +7,7 @@ import pytest
 
 from hybridfuzz.reference.layout import Group as LayoutGroup
 from hybridfuzz.reference.layout import Layout
-from hybridfuzz.targets.base.observe import Copied, Record
+from hybridfuzz.targets.base.observe import Copied, Forward, ForwardRow, Record, Zeroed
 from hybridfuzz.targets.base.trace import Config, Group
 
 pytestmark = pytest.mark.engine
@@ -52,3 +52,14 @@ def test_nothing_is_recorded_before_the_engine_is_attached() -> None:
 
     metadata = SimpleNamespace(query_start_loc=[0], seq_lens=[])
     assert not Recorder().begin_forward(SimpleNamespace(attn_metadata={"layer": metadata}), ())
+
+
+def test_a_dummy_run_without_metadata_stands_behind_the_steps_before_it() -> None:
+    pytest.importorskip("vllm.v1")
+    from hybridfuzz.targets.vllm.shadow.hooks import Recorder
+
+    recorder = Recorder()
+    records: list[Record] = [Zeroed(6, [1])]
+    recorder.begin_step(7, records)
+    recorder.end_step({}, {}, dummy=True)
+    assert records == [Zeroed(6, [1]), Forward(7, [ForwardRow(None, 0, (), 0, ())], [], dummy=True)]
