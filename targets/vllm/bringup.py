@@ -41,10 +41,10 @@ from .options import (
 )
 from .rows.contracts import contract
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
-from .shadow import hooks
+from .shadow import patches
 from .shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
-from .shadow.hooks import Recorder
 from .shadow.layers import ShadowAttention, ShadowModel
+from .shadow.recorder import Recorder
 from .versions import as_on_gpu, compat, features, old_releases
 from .versions.wrapping import replaced
 
@@ -79,7 +79,7 @@ def prepare_process() -> None:
     torch.set_num_threads(1)
     logging.getLogger("vllm").setLevel(logging.ERROR)
     install_interpreter()
-    hooks.install()
+    patches.install()
     graphs.prepare_process()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.
     as_on_gpu.copy_in_one_tile()

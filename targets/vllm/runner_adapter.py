@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from .graphs import Padding, Ranks, query_length
-from .shadow.hooks import Recorder
+from .shadow.recorder import Recorder
 from .versions import compat
 
 Rows = Sequence[Sequence[int]]

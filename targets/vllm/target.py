@@ -35,7 +35,7 @@ from ..base.trace import (
 )
 from .counterparts.sampling import parameters
 from .options import options_of, reports_all
-from .shadow import hooks
+from .shadow import patches
 from .versions import compat, features
 from .versions.pool import Admissions
 from .views import Host, KeyBook
@@ -100,7 +100,7 @@ class VllmTarget:
             ExternalLoad: self.external_load,
             Resume: self.resume,
         }
-        hooks.activate(engine.recorder)
+        patches.activate(engine.recorder)
 
     def _sessions(self) -> Any:
         """Return None for a release whose streaming sessions are not driven."""
@@ -262,14 +262,14 @@ class VllmTarget:
         """Execute the oldest planned step, pass its results to the scheduler and record the client's outputs."""
         step, plan, sent, pad_to = self.in_flight.popleft()
         recorder = self.engine.recorder
-        recorder.begin_step(step, records)
+        recorder.begin_step(step)
         output = self.engine.worker.execute(sent, pad_to)
         drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
         # Copied: the scheduler truncates these lists at the end of a request.
         sampled: dict[str, Sequence[int]] = {}
         for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True):
             sampled[name] = tuple(tokens)
-        recorder.end_step(drafts, sampled)
+        records += recorder.end_step(drafts, sampled)
         outputs = compat.client_outputs(self.scheduler.update_from_output(plan, output))
         finished = [one.request_id for one in outputs if one.finish_reason is not None and not _failed(one)]
         if self.sessions:
@@ -315,10 +315,10 @@ class VllmTarget:
             return []
         records = self._run_until(self._is_idle, Step(), "the steps before a dummy run")
         recorder = self.engine.recorder
-        recorder.begin_step(self.step, records)
+        recorder.begin_step(self.step)
         self.engine.worker.dummy_run(event.rows)
-        recorder.end_step({}, {}, dummy=True)
         self.step += 1
+        records += recorder.end_dummy_run()
         return records
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
@@ -370,4 +370,4 @@ class VllmTarget:
 
     def close(self) -> None:
         """Stop recording; the rest is garbage-collected."""
-        hooks.activate(None)
+        patches.activate(None)

@@ -25,7 +25,7 @@ inside the hit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,7 +40,7 @@ from ...base.external import computed_elsewhere, keys_to_load, longest_load, who
 from ...base.observe import Content, Loaded, PlannedRow, SlotContent
 from ...base.trace import Config, ExternalLoad
 from ..options import SYNC_LOAD_TOKENS, options_of
-from ..shadow.hooks import Recorder
+from ..shadow.recorder import Recorder
 from ..versions.pool import Pool, is_unlabelled
 
 Work = TypeVar("Work")
@@ -154,29 +154,34 @@ class Store:
     def early(self, records: list[Any]) -> None:
         """Load half of the pages of the loads that were planned just now, before the forwards in flight."""
         for row in self.started:
-            self._write(self.waiting[row.name], 0, records)
+            records += self._write(self.waiting[row.name], 0)
 
     def late(self, load: Load) -> None:
         """Load the other half, unless the load broke off."""
         if not load.breaks_off:
-            self._write(load, 1, self.recorder.records)
+            self._load(load, 1)
         del self._held[load]
 
     def whole(self, load: Load) -> None:
         """Load all pages."""
-        self._write(load, 0, self.recorder.records)
+        self._load(load, 0)
         self.late(load)
 
-    def _write(self, load: Load, first: int, records: list[Any]) -> None:
+    def _load(self, load: Load, first: int) -> None:
+        for record in self._write(load, first):
+            self.recorder.note(record)
+
+    def _write(self, load: Load, first: int) -> Iterator[Loaded]:
+        """Write every second page from `first` on, and yield the record of each layer."""
         pages_of = zip(load.pages, self._held[load], strict=True)
         for (key, column, block), pages in [*pages_of][first::2]:
             for index, content in enumerate(pages):
                 self.layers[key.group, index].write(block, content)
                 where = (load.step, load.name, key.group, index, column, block)
                 if isinstance(content, SlotContent):
-                    records.append(Loaded(*where, slots=len(content.tags)))
+                    yield Loaded(*where, slots=len(content.tags))
                 else:
-                    records.append(Loaded(*where, temporal=content.temporal is not None, conv=bool(content.window)))
+                    yield Loaded(*where, temporal=content.temporal is not None, conv=bool(content.window))
 
     def save(self, save: Save) -> None:
         """Copy a block's pages out of the pool."""

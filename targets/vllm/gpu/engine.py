@@ -29,7 +29,7 @@ from .. import graphs
 from ..layout import layout_of
 from ..options import drafts_on_device, has_graphs, is_v2
 from ..rows.contracts import contract
-from ..shadow import hooks
+from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
 from ..versions import compat
 from ..versions.wrapping import replaced
@@ -61,7 +61,7 @@ def prepare_process(device: str) -> None:
         init_batch_invariance()  # as vLLM's worker does
     _patch_models()
     memories.install()  # before the hooks, which see work once
-    hooks.install()
+    patches.install()
     with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig()):
         init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
         ensure_model_parallel_initialized(1, 1)
@@ -270,7 +270,7 @@ class RealEngine:
                     layer = MirrorMamba(name, self.recorder, storage, window, k, kind, place)
                 else:
                     size = self.layout.groups[group].block_size
-                    layer = MirrorAttention(name, self.recorder, storage, size, place, contexts[name])
+                    layer = MirrorAttention(name, storage, size, place, contexts[name])
                 layers[name] = self.recorder.layers[place] = layer
         in_order = [layers[name] for name in contexts if name in layers]
         self.layers = in_order
