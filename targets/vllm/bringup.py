@@ -27,6 +27,7 @@ from ..base.protocol import TargetError
 from ..base.trace import Config, Group
 from . import graphs
 from .configuration import block_size, configure, head_size, layer_groups
+from .counterparts.no_store import NullStore
 from .layout import layout_of
 from .options import (
     drafts_on_device,
@@ -149,8 +150,7 @@ class Engine:
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
         self.layout = layout_of(config, self.is_v2, plan.worker)
-        if self.store:
-            self.store.attach(self.layout, self.layers)
+        self.store.attach(self.layout, self.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
         self.worker.ranks = ranks
@@ -191,7 +191,7 @@ class Engine:
 
     def _connect(self) -> Any:
         if not features.has_connectors():
-            return None
+            return NullStore()
         return kv_connector().connect(self.vllm_config, self.config, self.recorder, self.drafter.truths)
 
     def _as_one_of_two(self) -> AbstractContextManager[None]:

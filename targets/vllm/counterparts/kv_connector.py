@@ -37,11 +37,12 @@ from ....reference.layout import Layout
 from ....reference.prefix_cache import Key
 from ....reference.tokens import EMPTY, Truth, chain
 from ...base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
-from ...base.observe import Content, Loaded, PlannedRow, SlotContent
+from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
 from ...base.trace import Config, ExternalLoad
 from ..options import SYNC_LOAD_TOKENS, options_of
 from ..shadow.recorder import Recorder
 from ..versions.pool import Pool, is_unlabelled
+from .no_store import NullStore
 
 Work = TypeVar("Work")
 SEND_STEPS = 2
@@ -78,6 +79,8 @@ class Transfers(KVConnectorMetadata):
 
 class Store:
     """The content outside the pool, shared by both sides of the connector, and what the trace specifies about loads."""
+
+    is_connected = True
 
     def __init__(self, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> None:
         self.truths = truths
@@ -151,10 +154,13 @@ class Store:
         """Note that `step` is planned next."""
         self.step, self.started, self.joined = step, [], {}
 
-    def early(self, records: list[Any]) -> None:
+    def early(self) -> Sequence[Record]:
         """Load half of the pages of the loads that were planned just now, before the forwards in flight."""
-        for row in self.started:
-            records += self._write(self.waiting[row.name], 0)
+        return [record for row in self.started for record in self._write(self.waiting[row.name], 0)]
+
+    def ends_wait(self, name: str) -> bool:
+        """Note that a request is computed. Return True if it waited for a load until now."""
+        return self.waiting.pop(name, None) is not None
 
     def late(self, load: Load) -> None:
         """Load the other half, unless the load broke off."""
@@ -397,13 +403,13 @@ def _ended(under_way: list[tuple[int, Work]]) -> list[Work]:
     return ended
 
 
-def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> Store | None:
-    """Add the connector of a trace to vLLM's configuration; return its store, None for a trace without one. `truths`
-    are those of the requests."""
+def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> Store | NullStore:
+    """Add the connector of a trace, if it has one, to vLLM's configuration; return its store. `truths` are those of the
+    requests."""
     from vllm.config import KVTransferConfig
 
     if options_of(config).connector == "none":
-        return None
+        return NullStore()
     store = Store(config, recorder, truths)
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector=TraceConnector.__name__,

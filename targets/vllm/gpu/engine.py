@@ -26,6 +26,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from ...base.trace import Config
 from .. import graphs
+from ..counterparts.no_store import NullStore
 from ..layout import layout_of
 from ..options import drafts_on_device, has_graphs, is_v2
 from ..rows.contracts import contract
@@ -122,7 +123,7 @@ class RealEngine:
 
     scheduler: Any
     hasher: Any
-    store: Any = None
+    store = NullStore()
     """The content of a KV connector: none here."""
 
     def __init__(self, config: Config, device: str) -> None:
