@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support import make_trace
 
-from hybridfuzz.harness.coverage.recorder import LineRecorder
+from hybridfuzz.harness.record.line_recorder import LineRecorder
 from hybridfuzz.harness.workers.messages import Done, Drawn, Fuzz, Reply, Run
 from hybridfuzz.harness.workers.server import serve
 from hybridfuzz.targets.base.protocol import TargetError, TargetFactory, open_supported
