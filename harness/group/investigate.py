@@ -108,16 +108,18 @@ class Investigation:
             raise TraceError("refused")
         return outcome
 
-    def evidence(self, trace: Trace) -> Evidence | None:
-        """Return the evidence of a reduced trace, None if it does not fail."""
+    def evidence(self, trace: Trace, history: History | None = None) -> Evidence | None:
+        """Return the evidence of a reduced trace, None if it does not fail. `history` is that of the trace, None to
+        record it."""
         seen = self._engine.observe(trace, lines=True)
         self.runs += 1
         violation = seen.outcome.violation
         if violation is None:
             return None
         facts = facts_of(trace, seen.steps, violation)
-        _, history = self._engine.explain(trace)
-        self.runs += 1
+        if history is None:
+            _, history = self._engine.explain(trace)
+            self.runs += 1
         passing, needed = self._neighbours(trace, violation, frozenset(facts), seen.applied)
         spectrum = Spectrum(seen.executed, passing)
         return Evidence(

@@ -35,6 +35,7 @@ from ...targets.base.trace import (
     Sleep,
     Step,
     Trace,
+    TraceError,
     Truncate,
     Wake,
     fits,
@@ -101,9 +102,12 @@ def collect_answers(factory: TargetFactory, trace: Trace, request: str = "") -> 
     """Run a trace without oracles, and variations of it as long as every answer is right; `request` is the violation's.
 
     None for a trace with several ranks or with an event of UNSUPPORTED. An exception of the target ends a run.
+    TraceError for a trace that the target refuses.
     """
     if ranks_of(trace.config) > 1 or any(isinstance(event, UNSUPPORTED) for event in trace.events):
         return Answers()
+    if reason := refusal(trace, factory):
+        raise TraceError(reason)
     first = Answers(_answers(factory, trace))
     if not first.is_right:
         return first
