@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from ...targets.base.trace import Arrive, Config, Resume, Step, Trace
+from ...targets.base.alphabet import Trait, changed
+from ...targets.base.trace import Arrive, Config, Step, Trace, Turn, tag_of
 from .overrides import RANKS
 
 AVOID_PERCENT = 80
@@ -60,7 +61,9 @@ def _traits(trace: Trace) -> Iterator[str]:
     k = trace.config.num_speculative_tokens
     arrived = 0
     for event in trace.events:
-        if isinstance(event, Arrive | Resume):
+        for _, trait in changed(event, Trait):
+            yield trait.words
+        if isinstance(event, Turn):
             length = sum(count for _, count in event.prompt)
             arrived += 1
             if length == 1:
@@ -69,16 +72,10 @@ def _traits(trace: Trace) -> Iterator[str]:
                 yield "a prompt as long as a full decode"
             if length > trace.config.max_num_batched_tokens:
                 yield "a prompt of several chunks"
-            if isinstance(event, Arrive) and event.priority:
-                yield "a priority"
             if any(document == "~" for document, _ in event.prompt):
                 yield "a prompt that continues an output"
         if isinstance(event, Step):
-            if event.budget is not None:
-                yield "a step with a smaller budget"
-            if event.chunks:
-                yield "a step with a limit for a request"
-            if event.right or any(right for _, right in event.per_request.values()):
+            if any(right for _, right in event.per_request.values()):
                 yield "accepted drafts"
         elif not isinstance(event, Arrive):
-            yield f"event {event.__struct_config__.tag}"
+            yield f"event {tag_of(event)}"
