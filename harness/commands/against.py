@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ...targets.base.trace import Trace
     from ..events import Reason
+    from ..generate.workload import Workload
     from ..traces.outcome import Outcome
     from ..traces.violation import Violation
     from ..workers.client import WorkerClient
@@ -112,7 +113,7 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
     return VIOLATION if failed else USAGE if refused else CLEAN
 
 
-def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object]) -> int:
+def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object], workload: Workload) -> int:
     """Draw traces for the first target until a limit is met; each difference is reduced and saved once.
 
     A trace that one of the two refuses is counted; raises TargetError if all of them are.
@@ -140,7 +141,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
         start = time.monotonic()
         try:
             while not _over(options, index, steps, seconds - (time.monotonic() - start)):
-                trace = pair.first.draw(seed, index, overrides)
+                trace = pair.first.draw(seed, index, overrides, workload=workload)
                 index += 1
                 try:
                     outcome = pair.run(trace)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..events import Summary
     from ..findings.fixes import Fixes
     from ..findings.known import Known
+    from ..generate.workload import Workload
     from ..outputs.handler import EventHandler
     from ..workers.protocol import OpenWorker
 
@@ -95,10 +96,11 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
     """Add the options for the output folder and what is known there."""
-    from .common import FIXES_HELP, add_config
+    from .common import FIXES_HELP, add_config, add_workload
     from .where import folder
 
     add_config(parser)
+    add_workload(parser)
     parser.add_argument(
         "-o",
         "--out",
@@ -118,6 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from .common import AGAINST_HELP
     from .where import place
 
+    parser.usage = "%(prog)s [option ...]"  # thirty options listed twice would not fit a screen
     add_limits(parser)
     parser.add_argument(
         "--cluster", type=place, metavar="C", help="run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, local:N"
@@ -161,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
             if options.coverage:
                 raise TraceError("--coverage: lines are not recorded with --against")
 
-            return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
+            return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options), workload_of(options))
         check_files(options)
         engine = engine_of(options)
         with exclusive(engine.out):
@@ -270,6 +273,13 @@ def overrides_of(options: argparse.Namespace) -> dict[str, object]:
     return overrides if options.dp == 1 else {**overrides, RANKS: checked(str(options.dp))}
 
 
+def workload_of(options: argparse.Namespace) -> Workload:
+    """Return the table of the workload. TraceError for a name that is not in it, or a value that does not fit."""
+    from ..generate.workload import with_ratios
+
+    return with_ratios({key: value for pairs in options.workload for key, value in pairs.items()})
+
+
 class Engine(NamedTuple):
     """What a campaign tests and where: all of its settings that may take minutes to make.
 
@@ -292,6 +302,7 @@ def check_files(options: argparse.Namespace) -> None:
     if options.shard and options.shard.of > 1 and options.seed is None:
         raise TraceError("--shard needs --seed: all shards draw from one seed")
     overrides_of(options)
+    workload_of(options)
     known_and_fixes(options)
     if folder := folder_of(options):
         read_state(folder)
@@ -334,15 +345,16 @@ def settings_of(options: argparse.Namespace, engine: Engine) -> Settings:
     from ..findings.fixes import fixes_in
     from ..findings.store import read_state
     from ..findings.triage import load_bug_history
+    from ..generate.workload import differences
     from ..units import WHOLE
     from .common import cores, memory_limit
 
     fixes, launch, modules, seed, out = engine
-    overrides, shard = overrides_of(options), options.shard or WHOLE
+    overrides, workload, shard = overrides_of(options), workload_of(options), options.shard or WHOLE
     share = "" if shard.of == 1 else str(shard)
     state, history = read_state(out), load_bug_history(out)
     continued = not options.fresh and unfinished(
-        state, options.target, launch.version, overrides, seed, share, options.source
+        state, options.target, launch.version, overrides, seed, share, options.source, differences(workload)
     )
     if state and continued:
         seed = state.seed
@@ -373,6 +385,7 @@ def settings_of(options: argparse.Namespace, engine: Engine) -> Settings:
         shard=shard,
         modules=modules,
         source=options.source,
+        workload=workload,
     )
 
 

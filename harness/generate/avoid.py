@@ -1,8 +1,8 @@
 """Keeps most drawn traces away from the circumstances of known bugs, so that a campaign reaches what they hide.
 
-Circumstances are what can be read from a trace without running it: values of configuration switches, and traits. A
-drawn trace to which they apply is drawn again in `AVOID_PERCENT` of a hundred cases and kept in the others: what shows
-only under the same circumstances must be found as well.
+Circumstances are what can be read from a trace without running it: values of configuration switches, and traits. Of
+the drawn traces to which they apply, `Workload.avoided` percent are drawn again and the others kept: what shows only
+under the same circumstances must be found as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from ...targets.base.alphabet import Trait, changed
 from ...targets.base.trace import Arrive, Config, Step, Trace, Turn, tag_of
 from .overrides import RANKS
 
-AVOID_PERCENT = 80
 REDRAWS_MAX = 8
 """Draws after which a trace is kept in any case: the overrides may leave nothing else."""
 

@@ -19,6 +19,7 @@ from ..explain.activity import Observation
 from ..explain.answers import Answers
 from ..explain.history import History
 from ..generate.avoid import Circumstances
+from ..generate.workload import DEFAULT, Workload
 from ..lockstep.differential import EventSummary
 from ..traces.outcome import Outcome
 
@@ -33,6 +34,7 @@ class Draw(Struct, frozen=True, tag="draw"):
     index: int
     overrides: Overrides
     avoid: Sequence[Circumstances] = ()
+    workload: Workload = DEFAULT
 
 
 class Supports(Struct, frozen=True, tag="supports"):
@@ -102,6 +104,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     modules: Sequence[str] = ()
     traces: Sequence[Trace] = ()
     takes_refusals: bool = False
+    workload: Workload = DEFAULT
 
     @property
     def indexes(self) -> range:
