@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from support import arrive, make_trace
 
-from hybridfuzz.harness.generate.avoid import traits_of
-from hybridfuzz.harness.identity.variants import neighbours
-from hybridfuzz.harness.reproduce.scenario import sentence
-from hybridfuzz.harness.traces.reduce import renamed, simpler_events
+from hybridfuzz.harness.draw.avoid import traits_of
+from hybridfuzz.harness.group.reduce import renamed, simpler_events
+from hybridfuzz.harness.group.variants import neighbours
+from hybridfuzz.harness.tell.scenario import sentence
 from hybridfuzz.targets.base.alphabet import (
     About,
     AtMost,
