@@ -20,7 +20,7 @@ import msgspec
 from msgspec import structs
 
 from ...targets.base.protocol import Capabilities, TargetError
-from ...targets.base.trace import Trace, TraceError
+from ...targets.base.trace import Trace, TraceError, tag_of
 from ..draw.avoid import switch_values, traits_of
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
@@ -126,7 +126,7 @@ class Investigation:
             signature=violation.signature,
             relation=relation(violation),
             switches=self._necessary(trace),
-            events=tuple(str(event.__struct_config__.tag) for event in trace.events),
+            events=tuple(tag_of(event) for event in trace.events),
             facts=facts,
             origins=origins_of(trace, seen.steps, history, violation),
             needed=tuple(sorted(needed)),

@@ -17,7 +17,7 @@ from msgspec import Struct
 from ...targets.base.observe import Delivered, Effect, Planned, Record
 from ...targets.base.protocol import Target, TargetFactory
 from ...targets.base.proxy import FactoryProxy, TargetProxy
-from ...targets.base.trace import Config, Event, Step, Trace
+from ...targets.base.trace import Config, Event, Step, Trace, tag_of
 from .outcome import Outcome
 from .run import run_trace
 from .violation import Violation
@@ -112,5 +112,5 @@ def _differ(trace: Trace, names: tuple[str, str], index: int, field: str, wanted
         expected=str(wanted),
         observed=str(seen),
         event=index,
-        event_kind=str(event.__struct_config__.tag),
+        event_kind=tag_of(event),
     )

@@ -38,8 +38,9 @@ from ...targets.base.trace import (
     Step,
     TraceError,
     Wake,
+    tag_of,
 )
-from .client_events import announce, confirm, confirm_batch
+from .client_events import announce, confirm
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
 from .malformed import fault_in_effect, fault_in_view
 from .oracles import IMPLEMENTED_HOOKS, ORACLES
@@ -93,7 +94,7 @@ class Lockstep:
         """Let one event happen in target and reference; return the first violation."""
         assert self.violation is None, "a trace ends at its first violation"
         context = self.context
-        context.event_index, context.event_kind = index, str(event.__struct_config__.tag)
+        context.event_index, context.event_kind = index, tag_of(event)
         announce(event, context.reference, self.config, self._names)
         self.asleep = isinstance(event, Sleep) or (self.asleep and not isinstance(event, Wake))
         self.violation = self._guarded(lambda: self._happen(event))
@@ -132,8 +133,7 @@ class Lockstep:
                 return violation
         context.before = before
         view = self.target.view()
-        confirm(event, context.reference, view, effect.refused, self._names)
-        confirm_batch(event, context.reference, context.before, effect.refused, self.config, self._names)
+        confirm(event, context.reference, before, view, effect.refused, self.config, self._names)
         context.refused = effect.refused
         if self._planned_view == view:
             view = self._planned_view  # oracles recognise a view that they have checked by its identity

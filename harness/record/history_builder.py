@@ -28,7 +28,7 @@ from ...targets.base.observe import (
     View,
     Zeroed,
 )
-from ...targets.base.trace import Event, Fork, Resume, Truncate
+from ...targets.base.trace import Event, Fork, Resume, Truncate, tag_of
 from ..judge.violation import Violation
 from .history import Mark, Moment, RequestStep, What
 from .tag_names import Names
@@ -52,7 +52,7 @@ class HistoryBuilder:
 
     def begin(self, event: Event) -> None:
         """Start the moment of an event that is about to happen."""
-        kind = str(event.__struct_config__.tag)
+        kind = tag_of(event)
         name = getattr(event, "name", "")
         self.moments.append(Moment(len(self.moments), kind, f"{kind} {name}".strip()))
         self._resuming = event if isinstance(event, Resume) else None

@@ -176,7 +176,9 @@ def _run_or_refused(factory: TargetFactory, trace: Trace, request: Fuzz, *, twic
 
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
-    return draw_trace(factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid)
+    return draw_trace(
+        factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid, request.workload
+    )
 
 
 def failure(error: Exception) -> Failed:
