@@ -7,15 +7,15 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..harness.detection.statistics import Row, Spread
-from ..harness.events import Canary, Summary
-from ..harness.oracles import titles
-from ..harness.outputs.rates import Sample
+from ..harness.campaign_events import Canary, Summary
+from ..harness.face.outputs.rates import Sample
+from ..harness.judge.oracles import titles
+from ..harness.markup import Markup, Section, join, tag
+from ..harness.measure.detection.statistics import MutantRow, Spread
 from ..harness.units import plural, spell
 from .charts import rate_charts
 from .data import Shown
 from .findings import state_of
-from .markup import Markup, Section, join, tag
 
 SHARD = re.compile(r"\d{1,7}/\d{1,7}")
 
@@ -61,6 +61,8 @@ def overview(summary: Summary) -> Section:
         again += ["--source", summary.source]
     for key, value in summary.overrides.items():
         again += ["--config", f"{key}={value}"]
+    for key, value in summary.workload.items():
+        again += ["--workload", f"{key}={value}"]
     lost = f"{plural(summary.lost_workers, 'worker')} lost, and it did not show again." if summary.lost_workers else ""
     refused = f"{plural(summary.refused, 'trace')} did not run: the target refused them." if summary.refused else ""
     not_run = [f"{plural(count, 'trace')} did not run: {kind}." for kind, count in summary.not_run.items()]
@@ -98,7 +100,7 @@ def _canary(canary: Canary | None) -> Iterator[Markup]:
     yield tag("p", words + (spent if canary.state != "none" else "") + seen + ".", class_=kind)
 
 
-def mutants_section(rows: Sequence[Row]) -> Section | None:
+def mutants_section(rows: Sequence[MutantRow]) -> Section | None:
     """Return the detection matrix."""
     if not rows:
         return None

@@ -10,6 +10,8 @@ refusals      traces that the target refused when it was opened
 faults        traces that could not run for want of memory or a device
 resume        whether a folder holds a campaign to continue
 corpus        traces that reach rare states, kept for the next campaign
-confirm       runs a new finding again, reduces and explains it
+recheck       runs a new finding again, reduces and explains it
+comparison    two targets on the same traces, for `--against`
 sorting       sorts failing traces into findings by cause
+canary        the self-test of every campaign: one planted bug that must be found
 """

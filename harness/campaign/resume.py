@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..events import Summary
-from ..findings.store import OutputError, refuse_links
+from ..campaign_events import Summary
+from ..group.store import OutputError, refuse_links
 
 LOCK_FILE = ".lock"
 
@@ -29,6 +29,7 @@ def unfinished(
     seed: int | None,
     shard: str = "",
     source: str = "seeded",
+    workload: Mapping[str, str] | None = None,
 ) -> bool:
     """Return True if a campaign did not end and is the one that is asked for. `seed` is None if any will do."""
     if (
@@ -38,8 +39,8 @@ def unfinished(
         or state.merged
     ):
         return False
-    ours = (state.target, state.version, dict(state.overrides), state.shard, state.source)
-    same = ours == (target, version, dict(overrides), shard, source)
+    ours = (state.target, state.version, dict(state.overrides), state.shard, state.source, dict(state.workload))
+    same = ours == (target, version, dict(overrides), shard, source, dict(workload or {}))
     return same and seed in (None, state.seed)
 
 

@@ -13,13 +13,14 @@ import time
 from collections.abc import Sequence
 
 from ...targets.base.trace import Trace
-from ..events import Finding, Found, Improved, Merged
-from ..findings.store import FindingStore
-from ..identity.compare import can_start_finding, joined, likeness, same_cause
-from ..identity.evidence import Evidence
-from ..identity.investigate import Investigation
-from ..traces.files import load_trace
-from ..traces.violation import Violation
+from ..campaign_events import Finding, Found, Improved, Merged
+from ..draw.files import load_trace
+from ..group.compare import can_start_finding, joined, likeness, same_cause
+from ..group.evidence import Evidence
+from ..group.investigate import Investigation
+from ..group.store import FindingStore
+from ..judge.violation import Violation
+from ..record.history import History
 from ..workers.protocol import Worker
 from .state import CampaignState, Claim, Unsorted
 
@@ -120,12 +121,13 @@ class Sorter:
         met = {other: one for other, one in store.evidence.items() if other in store.findings}
         return same_cause(met[name].evidence, met, but=name)
 
-    def settle(self, name: str, trace: Trace, seconds: float) -> None:
-        """Collect the evidence of a confirmed and reduced finding; merge it into another one of the same cause."""
+    def settle(self, name: str, trace: Trace, seconds: float, history: History | None) -> None:
+        """Collect the evidence of a confirmed and reduced finding; merge it into another one of the same cause.
+        `history` is that of the trace, None to record it."""
         state, store = self._state, self._state.store
         began = time.monotonic()
         try:
-            evidence = Investigation(self._worker, state.capabilities, seconds).evidence(trace)
+            evidence = Investigation(self._worker, state.capabilities, seconds).evidence(trace, history)
         finally:
             state.sorted_for(time.monotonic() - began)
         if evidence is None:

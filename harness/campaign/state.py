@@ -20,8 +20,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.tested import narrower
 from ...targets.base.trace import Trace
-from ..coverage.reached_lines import ReachedLines, lines_file
-from ..events import (
+from ..campaign_events import (
     CampaignEvent,
     Canary,
     Finding,
@@ -36,19 +35,21 @@ from ..events import (
     Summary,
     WorkerGivenUp,
 )
-from ..findings.fixes import Fixes
-from ..findings.known import Known, reason_for
-from ..findings.store import FindingStore, OutputError
-from ..findings.triage import BugHistory
-from ..findings.watch import KnownBugs
-from ..generate.overrides import check_overrides
-from ..identity.compare import known_cause, same_cause
-from ..identity.evidence import FindingEvidence
-from ..identity.same_failure import UNEXPLAINED
-from ..lockstep.state_catalogue import required_oracles, required_states
-from ..oracles import applicable
-from ..traces.environment import EnvironmentFault
-from ..traces.violation import Violation
+from ..draw.overrides import check_overrides
+from ..draw.workload import DEFAULT, Workload, differences
+from ..group.bug_history import BugHistory
+from ..group.compare import known_cause, same_cause
+from ..group.evidence import FindingEvidence
+from ..group.fixes import Fixes
+from ..group.known import Known, reason_for
+from ..group.same_failure import UNEXPLAINED
+from ..group.store import FindingStore, OutputError
+from ..group.watch import KnownBugs
+from ..judge.environment import EnvironmentFault
+from ..judge.oracles import applicable
+from ..judge.state_catalogue import required_oracles, required_states
+from ..judge.violation import Violation
+from ..record.reached_lines import ReachedLines, lines_file
 from ..units import WHOLE, Shard
 from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
@@ -82,6 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
     modules           modules of the engine whose reached lines are recorded (`Scope.modules`)
     source            what draws the traces
+    workload          ratios by which they are drawn
     """
 
     target: str
@@ -108,6 +110,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     shard: Shard = WHOLE
     modules: Sequence[str] = ()
     source: Source = "seeded"
+    workload: Workload = DEFAULT
 
 
 class Claim(Struct, frozen=True):
@@ -233,6 +236,7 @@ class CampaignState:
             self.avoid,
             settings.modules,
             takes_unopened=True,
+            workload=settings.workload,
         )
 
     def has_traces(self) -> bool:
@@ -482,4 +486,5 @@ class CampaignState:
             refused=self._refusals.count,
             not_run=dict(self._faults.not_run),
             given_up=self._given_up,
+            workload=differences(settings.workload),
         )

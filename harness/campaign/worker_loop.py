@@ -15,19 +15,19 @@ from msgspec import structs
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
-from ..events import Finding, Found, Notice, TraceDone, TracesDone, WorkerGivenUp, WorkerLost, WorkerState
-from ..findings.conditions import evidence_of, with_conditions
-from ..findings.known import Known
-from ..findings.store import OutputError
-from ..identity.same_failure import UNEXPLAINED
-from ..traces.environment import EnvironmentFault, FaultyEnvironment
-from ..traces.files import load_trace
-from ..traces.violation import Violation
+from ..campaign_events import Finding, Found, Notice, TraceDone, TracesDone, WorkerGivenUp, WorkerLost, WorkerState
+from ..draw.files import load_trace
+from ..group.conditions import evidence_of, with_conditions
+from ..group.known import Known
+from ..group.same_failure import UNEXPLAINED
+from ..group.store import OutputError
+from ..judge.environment import EnvironmentFault, FaultyEnvironment
+from ..judge.violation import Violation
 from ..workers.client import InternalError, Stopped
 from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz
 from ..workers.protocol import NodeLost, NodeRefused, Worker
-from .confirm import Confirmation
+from .recheck import Confirmation
 from .schedule import Schedule
 from .sorting import SORT_SECONDS, Sorter
 from .state import CampaignState, Claim, Unsorted
@@ -326,7 +326,7 @@ class WorkerLoop:
         name = claim.finding.id
         best = confirmation.investigate(name, violation, trace, earlier=claim.shorter)
         if best and violation.oracle not in UNEXPLAINED:
-            Sorter(state, self.worker).settle(name, best, seconds)
+            Sorter(state, self.worker).settle(name, best, seconds, confirmation.history)
         self.busy = False
         self._announce("fuzzing")
 

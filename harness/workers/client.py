@@ -17,16 +17,19 @@ from msgspec import structs
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Config, Trace, TraceError
-from ..explain.activity import Observation
-from ..explain.answers import Answers
-from ..explain.history import History
-from ..generate.avoid import Circumstances
-from ..lockstep.differential import EventSummary
-from ..lockstep.engines import RefusedError
-from ..traces.environment import FaultyEnvironment
-from ..traces.outcome import Outcome
+from ..draw.avoid import Circumstances
+from ..draw.workload import DEFAULT, Workload
+from ..judge.differential import EventSummary
+from ..judge.engines import RefusedError
+from ..judge.environment import FaultyEnvironment
+from ..judge.outcome import Outcome
+from ..record.activity import Observation
+from ..record.answers import Answers
+from ..record.history import History
 from .losses import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
 from .messages import (
+    Answer,
+    Answered,
     Busy,
     Done,
     Draw,
@@ -44,8 +47,6 @@ from .messages import (
     Reply,
     Request,
     Run,
-    Serve,
-    Served,
     Summarize,
     Summarized,
     Supported,
@@ -224,8 +225,8 @@ class WorkerClient:
 
     def serve(self, trace: Trace, request: str = "") -> Answers:
         """Run one trace to its end and return what its clients receive; no answers if the process is lost."""
-        reply = self._answer(Serve(trace, request), trace, Served, twice=True)  # the prompts are sent twice
-        return reply.answers if isinstance(reply, Served) else Answers()
+        reply = self._answer(Answer(trace, request), trace, Answered, twice=True)  # the prompts are sent twice
+        return reply.answers if isinstance(reply, Answered) else Answers()
 
     def run_summarized(self, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
         """Run one trace and summarize each event; a lost process leaves only its violation."""
@@ -266,9 +267,16 @@ class WorkerClient:
                 yield structs.replace(ran, seconds=time.monotonic() - waiting)
                 first += stride
 
-    def draw(self, seed: int, index: int, overrides: Overrides, avoid: Sequence[Circumstances] = ()) -> Trace:
+    def draw(
+        self,
+        seed: int,
+        index: int,
+        overrides: Overrides,
+        avoid: Sequence[Circumstances] = (),
+        workload: Workload = DEFAULT,
+    ) -> Trace:
         """Return a trace of a campaign, without running it."""
-        self._send(Draw(seed, index, overrides, avoid))
+        self._send(Draw(seed, index, overrides, avoid, workload))
         reply = self._receive(self._limit(START_SECONDS))  # no engine runs, so this cannot be a hang
         assert isinstance(reply, Drawn)
         return reply.trace
@@ -298,7 +306,7 @@ class WorkerClient:
 
     def _again(self, request: Fuzz, index: int, trace: Trace | None, lost: Lost) -> Ran:
         """Run the trace at which a process was lost alone, in a new one; None if it was lost before it had drawn it."""
-        trace = trace or self.draw(request.seed, index, request.overrides, request.avoid)
+        trace = trace or self.draw(request.seed, index, request.overrides, request.avoid, request.workload)
         try:
             again = self.run(trace)
         except (TargetError, TraceError) as error:

@@ -17,10 +17,10 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from ...targets.base.trace import Step, Trace
-from ..traces.environment import EnvironmentFault
-from ..traces.outcome import Outcome
-from ..traces.violation import Violation
+from ...targets.base.trace import Step, Trace, tag_of
+from ..judge.environment import EnvironmentFault
+from ..judge.outcome import Outcome
+from ..judge.violation import Violation
 from .process import Lost
 
 MEMORY_LIMIT = "memory-limit"
@@ -99,7 +99,7 @@ def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:
     """Return a lost process as a finding at one event. Draining counts as the last event."""
     kind = ""
     with suppress(IndexError):
-        kind = str(trace.events[event].__struct_config__.tag)
+        kind = tag_of(trace.events[event])
     last = lost.last_words.splitlines()[-1:]
     end = f"; its last output: {last[0][:200]}" if last else ""
     violation = Violation(

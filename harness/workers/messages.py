@@ -1,8 +1,8 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · supports · port · run · explain · serve · testify · observe · fuzz
-worker       ready (once, unasked) · began · busy · done · drawn · supported · ported · explained · served · testified ·
-             observed · failed
+coordinator  draw · supports · port · run · explain · answer · summarize · observe · fuzz
+worker       ready (once, unasked) · eventstarted · busy · done · drawn · supported · ported · explained · answered ·
+             summarized · observed · failed
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace
-from ..explain.activity import Observation
-from ..explain.answers import Answers
-from ..explain.history import History
-from ..generate.avoid import Circumstances
-from ..lockstep.differential import EventSummary
-from ..traces.environment import EnvironmentFault
-from ..traces.outcome import Outcome
+from ..draw.avoid import Circumstances
+from ..draw.workload import DEFAULT, Workload
+from ..judge.differential import EventSummary
+from ..judge.environment import EnvironmentFault
+from ..judge.outcome import Outcome
+from ..record.activity import Observation
+from ..record.answers import Answers
+from ..record.history import History
 
 Overrides = dict[str, object]
 """`--config key=value`: fields that are fixed in every drawn configuration."""
@@ -34,6 +35,7 @@ class Draw(Struct, frozen=True, tag="draw"):
     index: int
     overrides: Overrides
     avoid: Sequence[Circumstances] = ()
+    workload: Workload = DEFAULT
 
 
 class Supports(Struct, frozen=True, tag="supports"):
@@ -49,7 +51,7 @@ class Port(Struct, frozen=True, tag="port"):
 
 
 class Run(Struct, frozen=True, tag="run"):
-    """Run one trace; a `began` before each event, so that a crash has a place."""
+    """Run one trace; an `EventStarted` before each event, so that a crash has a place."""
 
     trace: Trace
     twice: bool = False
@@ -61,14 +63,14 @@ class Explain(Struct, frozen=True, tag="explain"):
     trace: Trace
 
 
-class Serve(Struct, frozen=True, tag="serve"):
+class Answer(Struct, frozen=True, tag="answer"):
     """Run one trace to its end, without oracles, and return what its clients receive; `request` is the violation's."""
 
     trace: Trace
     request: str = ""
 
 
-class Summarize(Struct, frozen=True, tag="testify"):
+class Summarize(Struct, frozen=True, tag="summarize"):
     """Run one trace and summarize each event, for a comparison."""
 
     trace: Trace
@@ -104,6 +106,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     modules: Sequence[str] = ()
     traces: Sequence[Trace] = ()
     takes_unopened: bool = False
+    workload: Workload = DEFAULT
 
     @property
     def indexes(self) -> range:
@@ -118,7 +121,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     capabilities: Capabilities
 
 
-class EventStarted(Struct, frozen=True, tag="began"):
+class EventStarted(Struct, frozen=True, tag="eventstarted"):
     """An event is about to happen."""
 
     event: int
@@ -169,14 +172,14 @@ class Explained(Struct, frozen=True, tag="explained"):
     history: History
 
 
-class Served(Struct, frozen=True, tag="served"):
+class Answered(Struct, frozen=True, tag="answered"):
     """Answer to `serve`."""
 
     answers: Answers
 
 
-class Summarized(Struct, frozen=True, tag="testified"):
-    """Answer to `testify`."""
+class Summarized(Struct, frozen=True, tag="summarized"):
+    """Answer to `Summarize`."""
 
     outcome: Outcome
     summaries: list[EventSummary]
@@ -192,7 +195,7 @@ class Failed(Struct, frozen=True, tag="failed"):
     fault: EnvironmentFault | None = None
 
 
-Request = Draw | Supports | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
+Request = Draw | Supports | Port | Run | Explain | Answer | Summarize | Observe | Fuzz
 Reply = (
     Ready
     | EventStarted
@@ -202,7 +205,7 @@ Reply = (
     | Supported
     | Ported
     | Explained
-    | Served
+    | Answered
     | Summarized
     | Observation
     | Failed

@@ -22,23 +22,25 @@ from msgspec import structs
 from ...targets.base.protocol import Narrator, TargetError, TargetFactory
 from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
-from ..coverage.recorder import LineRecorder
-from ..explain.activity import record_activity
-from ..explain.answers import collect_answers
-from ..explain.recorder import record_history
-from ..generate.grammar import draw_trace
-from ..lockstep.differential import run_summarized
-from ..lockstep.engines import RefusedError
-from ..lockstep.lockstep import unobserved
-from ..lockstep.run import run_trace
-from ..lockstep.target_exception import text_of
+from ..draw.adapt import port
+from ..draw.grammar import draw_trace
+from ..judge.differential import run_summarized
+from ..judge.engines import RefusedError
+from ..judge.environment import FaultyEnvironment, fault_of
+from ..judge.lockstep import unobserved
+from ..judge.outcome import Outcome
+from ..judge.run import run_taken, run_trace
+from ..judge.target_exception import text_of
+from ..judge.violation import Violation, cleaned
 from ..quoting import DETAILS_MAX, clean, one_line
-from ..traces.adapt import port
-from ..traces.environment import FaultyEnvironment, fault_of
-from ..traces.outcome import Outcome
-from ..traces.violation import Violation, cleaned
+from ..record.activity import record_activity
+from ..record.answers import collect_answers
+from ..record.line_recorder import LineRecorder
+from ..record.recorder import record_history
 from .isolation import remove_home
 from .messages import (
+    Answer,
+    Answered,
     Busy,
     Done,
     Draw,
@@ -55,8 +57,6 @@ from .messages import (
     Reply,
     Request,
     Run,
-    Serve,
-    Served,
     Summarize,
     Summarized,
     Supported,
@@ -94,14 +94,22 @@ def listen(inbox: BinaryIO) -> SimpleQueue[bytes]:
     return requests
 
 
-def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable[[int], None] = unobserved) -> Outcome:
-    """Run a trace; if `twice`, a clean result counts only if a second run has the same digest."""
-    outcome = run_trace(factory, trace, on_event)
+def run(
+    factory: TargetFactory,
+    trace: Trace,
+    *,
+    twice: bool,
+    drawn: bool = False,
+    on_event: Callable[[int], None] = unobserved,
+) -> Outcome:
+    """Run a trace; if `twice`, a clean result counts only if a second run has the same digest. One that was `drawn`
+    here has a configuration that the target supports."""
+    outcome = run_taken(factory, trace, on_event) if drawn else run_trace(factory, trace, on_event)
     if outcome.violation:
         return structs.replace(outcome, violation=cleaned(outcome.violation))
     if not twice:
         return outcome
-    again = run_trace(factory, trace, on_event)
+    again = run_taken(factory, trace, on_event)
     if again.digest == outcome.digest and not again.violation:
         return outcome
     what = again.violation.message if again.violation else "it is clean, too, but other blocks or tokens were seen"
@@ -125,8 +133,8 @@ def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRe
         outcome, history = record_history(factory, request.trace, lambda index: send(EventStarted(index)))
         violation = outcome.violation and cleaned(outcome.violation)
         send(Explained(structs.replace(outcome, violation=violation), structs.replace(history, violation=violation)))
-    elif isinstance(request, Serve):
-        send(Served(collect_answers(factory, request.trace, request.request)))
+    elif isinstance(request, Answer):
+        send(Answered(collect_answers(factory, request.trace, request.request)))
     elif isinstance(request, Summarize):
         outcome, summaries = run_summarized(factory, request.trace)
         violation = outcome.violation and cleaned(outcome.violation)
@@ -164,7 +172,7 @@ def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRe
 def _run_drawn(factory: TargetFactory, trace: Trace, request: Fuzz, *, twice: bool) -> Outcome:
     """Run a drawn trace. One that is not opened is an outcome if the request takes that."""
     try:
-        return run(factory, trace, twice=twice)
+        return run(factory, trace, twice=twice, drawn=not request.traces)
     except RefusedError as error:
         if not request.takes_unopened:
             raise TargetError(text_of(error)) from error
@@ -176,7 +184,9 @@ def _run_drawn(factory: TargetFactory, trace: Trace, request: Fuzz, *, twice: bo
 
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
-    return draw_trace(factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid)
+    return draw_trace(
+        factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid, request.workload
+    )
 
 
 def failure(error: Exception) -> Failed:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support import CLEAN, arrive, make_trace, steps
 
-from hybridfuzz.harness.lockstep.run import run_trace
-from hybridfuzz.harness.traces.environment import FaultyEnvironment
+from hybridfuzz.harness.judge.environment import FaultyEnvironment
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.workers import process
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz

@@ -1,0 +1,134 @@
+"""hybridfuzz repro: write a script and a bug report for a failing trace."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ....targets.base.trace import Trace
+    from ...tell.bug_report import ReproCase, TriedFix
+    from ...tell.related import RelatedEntry
+    from ...tell.reproduce import Subject
+
+EXAMPLES = """\
+DIR gets repro.py (needs only the target's own package), test_repro.py,
+REPORT.md, timeline.svg and trace.json. Options that the failure does not
+need are reset to their usual values, and the default implementation is used if
+it fails as well. The script is run once as a check. With a patch (--patch, or
+that of the known bug which lists the trace) it is run again with the patch,
+and DIR gets fix.patch.
+Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
+no script can show its failure (DIR then has the rest); 4 a script was written
+and does not fail as promised.
+example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    from .common import add_target
+
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails; reduce it first")
+    add_target(parser)
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--kind", choices=("target", "engine"), default="target",
+        help="engine: a script of the engine's public API for a GPU, with a tiny real model; it is not run here",
+    )  # fmt: skip
+    parser.add_argument("--patch", type=Path, metavar="FILE", help="a fix, to be tested and put into REPORT.md")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the trace, write the script, run it, write the rest."""
+    from msgspec import structs
+
+    from ....targets.base.protocol import TargetError
+    from ...draw.files import load_trace
+    from ...exit_status import CLEAN, INTERNAL, USAGE
+    from ...group.store import OutputError, load_evidence
+    from ...tell.repro_folder import write_folder
+    from ...tell.reproduce import Subject, observe, write_script
+    from ...tell.usual_options import changes
+    from .common import launch_target, memory_limit, print_json, printer, runs_clean
+
+    trace, line, folder = load_trace(options.trace), printer(options.json), options.out
+    if options.kind == "engine":
+        return witness(options.target, trace, folder, line)
+    subject = Subject(options.target, launch_target(options.target), options.timeout, memory_limit(options))
+    evidence = load_evidence(options.trace)
+    case = observe(subject, trace, evidence.places if evidence else ())
+    if case is None:
+        raise runs_clean(options, "reproduce")
+    violation, script, verdict = case.violation, None, None
+    if changed := changes(trace, case.trace):
+        line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
+    line(f"{violation.signature}\n{violation.message}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            script, verdict = write_script(folder, case)
+        except TargetError as error:
+            line(f"no stand-alone script: {error}")
+        case = structs.replace(case, script=script, verdict=verdict)
+        case = structs.replace(case, fix=tried_fix(options.patch, subject, folder, case))
+        write_folder(folder, case)
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
+    good = verdict is not None and verdict.promised
+    if good and verdict:
+        line(f"repro.py fails as promised ({verdict.seconds:.1f} s)")
+    elif verdict:
+        line(
+            f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too\n{verdict.tail}"
+        )
+    if case.fix:
+        results = [case.fix.result] + ([f"repro.py: exit status {case.fix.script.status}"] if case.fix.script else [])
+        line(f"with the patch: {', '.join(results)}")
+    line(f"wrote {folder}")
+    if options.json:
+        seconds = round(verdict.seconds, 1) if verdict else None
+        lines = script.text.count("\n") if script else None
+        reason = "promised" if good else "not-promised" if verdict else "no-script"
+        result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
+        print_json({**result, "lines": lines, "seconds": seconds})
+    return CLEAN if good else INTERNAL if verdict else USAGE
+
+
+def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) -> int:
+    """Write witness.py, which serves the trace's requests on a real engine. TargetError if there is none."""
+    from ....targets.base.registry import confirmation
+    from ...draw.files import write_atomically
+    from ...exit_status import CLEAN
+    from ...group.store import OutputError
+
+    text = confirmation(spec).witness(trace)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "witness.py", text.encode())
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
+    line(f"wrote {folder / 'witness.py'}: not run; it needs the engine and a GPU, and exits with 1 where the defect is")
+    return CLEAN
+
+
+def tried_fix(given: Path | None, subject: Subject, folder: Path, case: ReproCase) -> TriedFix | None:
+    """Run script and trace with the patch that is given or packaged; None without one."""
+    from ...tell.reproduce import try_fix
+
+    text, source = chosen_patch(given, case.related)
+    return try_fix(subject, folder, case, text, source) if text else None
+
+
+def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[str, str]:
+    """Return a patch and its source in words: the one given, or that of the entry that lists the trace; else "", ""."""
+    from ....targets.base.patches import PATCH_BYTES_MAX
+    from ...draw.files import read_regular
+    from ...tell.reproduce import packaged_patch
+
+    if given:
+        return read_regular(given, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace"), "a patch for this failure"
+    return packaged_patch(entries)
