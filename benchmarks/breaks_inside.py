@@ -99,7 +99,7 @@ def run(factory: TargetFactory, trace: Trace) -> tuple[int, Violation | None]:
     try:
         outcome = run_trace(factory, trace)
     except Hang:
-        return len(trace.events), Violation(oracle="HANG", field="time-limit", message="HANG: did not end")
+        return len(trace.events), Violation(oracle="HANG", field="time-limit", told="HANG: did not end")
     finally:
         signal.alarm(0)
     return outcome.steps, outcome.violation

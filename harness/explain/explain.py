@@ -14,7 +14,7 @@ from itertools import accumulate, groupby
 from msgspec import Struct
 
 from ..oracles import ORACLES
-from ..traces.violation import Violation
+from ..traces.violation import Violation, wanted_block
 from ..units import plural
 from .clauses import Blocks, clause, step_clause
 from .history import History, Mark, RequestStep
@@ -33,11 +33,18 @@ _RULES = {
 
 
 class Explanation(Struct, frozen=True):
-    """The rule, what happened (one sentence for each step), and where expected and observed diverge."""
+    """The rule, what happened (one sentence for each step), where expected and observed diverge (`sentence`), and what
+    became of the expected state."""
 
     rule: str
     story: tuple[str, ...]
-    apart: str
+    sentence: str
+    fate: str = ""
+
+    @property
+    def apart(self) -> str:
+        """Where expected and observed diverge, in full."""
+        return f"Expected and observed diverge here: {self.sentence}." + (f" {self.fate}" if self.fate else "")
 
     def text(self, indent: str = "") -> str:
         """Return all of it as indented lines."""
@@ -84,7 +91,9 @@ def explain(history: History) -> Explanation | None:
     if len(sentences) > FIRST_SHOWN + LAST_SHOWN:
         left_out = len(sentences) - FIRST_SHOWN - LAST_SHOWN
         sentences[FIRST_SHOWN:-LAST_SHOWN] = [f"({left_out} more {'steps' if left_out > 1 else 'step'}.)"]
-    return Explanation(contract(violation.oracle, violation.field), tuple(sentences), _apart(history, violation))
+    return Explanation(
+        contract(violation.oracle, violation.field), tuple(sentences), violation.sentence, _fate(history, violation)
+    )
 
 
 def subject_blocks(history: History, violation: Violation) -> list[int]:
@@ -94,8 +103,8 @@ def subject_blocks(history: History, violation: Violation) -> list[int]:
         for mark in history.marks:
             if mark.what == "copy" and mark.block == violation.block:
                 subjects[mark.other] = None
-        if match := re.fullmatch(r"block (\d{1,6})", violation.expected):
-            subjects[int(match[1])] = None
+        if (wanted := wanted_block(violation)) >= 0:
+            subjects[wanted] = None
         subjects |= {mark.block: None for mark in _holding_wanted(history)[-1:]}
         return list(subjects)[:SUBJECTS_MAX]
     held = {
@@ -181,9 +190,7 @@ def _head(history: History, moment: int, step: int) -> str:
     return f"Then {there.label.replace('_', ' ')}:"
 
 
-def _apart(history: History, violation: Violation) -> str:
-    message = violation.message.partition(": ")[2] or violation.message
-    parts = [f"Expected and observed diverge here: {message}."]
+def _fate(history: History, violation: Violation) -> str:
     holding = _holding_wanted(history)
     if holding:
         last = holding[-1]
@@ -196,10 +203,8 @@ def _apart(history: History, violation: Violation) -> str:
         word = "block" if history.num_blocks else "cache"
         place = f"That {word} held" if last.block == violation.block else f"{word.capitalize()} {last.block} held"
         column = f" (column {last.column})" if last.column >= 0 else ""
-        parts.append(f"{place} {history.wanted}{column} after step {last.step}{fate}.")
-    elif history.wanted:
-        parts.append(f"No step wrote {history.wanted}.")
-    return " ".join(parts)
+        return f"{place} {history.wanted}{column} after step {last.step}{fate}."
+    return f"No step wrote {history.wanted}." if history.wanted else ""
 
 
 _FATES = {"write": "overwrote", "dead write": "overwrote", "zero": "zeroed", "alloc": "reallocated"}

@@ -43,6 +43,7 @@ from ..oracles import IMPLEMENTED_HOOKS, ORACLES
 from ..oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
 from ..oracles.liveness import Liveness
 from ..traces.outcome import Outcome
+from ..traces.verdict import Requests
 from ..traces.violation import Violation
 from .client_events import announce, confirm, confirm_batch
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
@@ -275,8 +276,8 @@ class Lockstep:
 
     def _stuck(self, bound: int) -> Violation:
         view = self.context.before
-        names = ", ".join([*view.running, *view.waiting]) or "a step in flight"
-        return Liveness().violation(self.context, "drain", f"{names} did not end within {bound} plain steps")
+        names = (*view.running, *view.waiting)
+        return Liveness().violation(self.context, "drain", waiting=Requests(names) if names else None, steps=bound)
 
     def outcome(self, events: int) -> Outcome:
         """Return the result of this run."""

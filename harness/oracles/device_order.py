@@ -17,33 +17,29 @@ class Order(Oracle):
 
     def on_zeroed(self, context: Context, zeroed: Zeroed) -> Violation | None:
         for block in zeroed.blocks:
-            violation = self._overtakes(context, zeroed.step, block, "is zeroed")
+            violation = self._overtakes(context, zeroed.step, block, "zeroing-overtakes")
             if violation:
                 return violation
         return None
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
-        return self._overtakes(context, copied.step, copied.destination, "is overwritten by a copy")
+        return self._overtakes(context, copied.step, copied.destination, "copy-overtakes")
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
         if loaded.request in context.reference.loading:
             return None
-        return self._overtakes(context, loaded.step, loaded.block, "is loaded into")
+        return self._overtakes(context, loaded.step, loaded.block, "load-overtakes")
 
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:
         self.exercised["S8"] += 1
         for earlier in context.reference.pending:
             if earlier < forward.step and not forward.dummy:
                 return self.violation(
-                    context,
-                    "forward",
-                    f"the forward of step {forward.step} runs before that of step {earlier}",
-                    expected=earlier,
-                    observed=forward.step,
+                    context, "forward-overtakes", field="forward", expected=earlier, observed=forward.step
                 )
         return None
 
-    def _overtakes(self, context: Context, step: int, block: int, what: str) -> Violation | None:
+    def _overtakes(self, context: Context, step: int, block: int, relation: str) -> Violation | None:
         self.exercised["S8"] += 1
         for earlier, facts in context.reference.pending.items():
             if earlier >= step:
@@ -51,12 +47,6 @@ class Order(Oracle):
             for name in facts.lives:
                 if any(block in columns for columns in facts.tables.get(name, ())):
                     return self.violation(
-                        context,
-                        "overtaken",
-                        f"block {block} {what} for step {step} while step {earlier} still uses it for {name}",
-                        expected=f"after step {earlier}",
-                        observed=f"before step {earlier}",
-                        request=name,
-                        block=block,
+                        context, relation, field="overtaken", by=step, earlier=earlier, request=name, block=block
                     )
         return None

@@ -10,6 +10,7 @@ from ...reference.layout import Layout, cdiv, first_attended
 from ...reference.prefix_cache import Key
 from ...reference.request import Life
 from ...targets.base.observe import Delivered, ForwardRow, Planned, View
+from ..traces.verdict import Requests, key_of
 from ..traces.violation import Violation
 from .base import Context, Oracle
 
@@ -40,12 +41,7 @@ class Liveness(Oracle):
         if self._stalled <= STALL_STEPS_MAX:
             return None
         return self.violation(
-            context,
-            "stall",
-            f"nothing was scheduled in {self._stalled} steps while {', '.join(unfinished)} could run",
-            expected="progress",
-            observed="none",
-            request=unfinished[0],
+            context, "stall", steps=self._stalled, waiting=Requests(tuple(unfinished)), request=unfinished[0]
         )
 
     def on_idle(self, context: Context, view: View) -> Violation | None:
@@ -55,8 +51,6 @@ class Liveness(Oracle):
             return self.violation(
                 context,
                 "lost",
-                f"{life.name} is neither running nor waiting, but its client received only {life.delivered} of "
-                f"{life.max_new_tokens} tokens",
                 expected=life.max_new_tokens,
                 observed=life.delivered,
                 request=life.name,
@@ -164,10 +158,9 @@ class Publication(Oracle):
                 return self.violation(
                     context,
                     "unpublished",
-                    f"{name} has computed {known} tokens, but block {block} of {group.kind} group {index}, which holds "
-                    f"its boundary at {depth} tokens, is not published: no request can hit it",
-                    expected=f"block {block} published as depth {depth}",
-                    observed=published.get(block, "not published"),
+                    known=known,
+                    depth=depth,
+                    observed=key_of(published.get(block)),
                     request=name,
                     group=index,
                     block=block,

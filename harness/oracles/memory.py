@@ -6,6 +6,7 @@ from ...reference.layout import cdiv
 from ...reference.request import Life
 from ...reference.tokens import VOCABULARY
 from ...targets.base.observe import ForwardRow, SlotRead, StateRead
+from ..traces.verdict import Request
 from ..traces.violation import Violation
 from .base import Context, Oracle
 
@@ -57,17 +58,16 @@ class Taint(Oracle):
 
     def _tainted(self, context: Context, life: Life, group: int, block: int, field: str) -> Violation:
         facts = context.reference.ledger.facts[block]
-        previous = ""
+        previous, kind = None, ""
         if facts.previous_owner:
-            kind = context.layout.groups[facts.previous_group].kind
-            previous = f"; its bytes are from {facts.previous_owner} ({kind})"
-        what = {"page-tail": "slots after its last token", "slot": "a slot"}.get(field, f"{field} state")
+            previous, kind = Request(facts.previous_owner), context.layout.groups[facts.previous_group].kind
         return self.violation(
             context,
-            field,
-            f"{life.name} reads {what} in block {block}, {context.reference.ledger.describe(block)}{previous}",
-            expected="written or zeroed bytes",
-            observed="stale bytes",
+            f"stale-{field}",
+            field=field,
+            past=context.past(block),
+            previous=previous,
+            previous_kind=kind,
             request=life.name,
             group=group,
             block=block,
@@ -86,12 +86,5 @@ class Poison(Oracle):
         self.exercised["S7"] += len(row.sampled)
         for token in row.sampled:
             if not 2 <= token < VOCABULARY:
-                return self.violation(
-                    context,
-                    "token",
-                    f"{life.name} sampled token {token}, which only a poisoned (NaN) hidden state yields",
-                    expected="a token of the model",
-                    observed=token,
-                    request=life.name,
-                )
+                return self.violation(context, "poison", field="token", observed=token, request=life.name)
         return None

@@ -38,61 +38,48 @@ class RealNumbers(Oracle):
             if life is not None and (violation := self._row(context, forward, row, life)):
                 return violation
         for group, layer, block in forward.states:
-            return self.violation(
-                context, "state-fills",
-                f"the state that layer {layer} of group {group} leaves in block {block} depends on unused memory",
-                expected="the same bits", observed="others", group=group, block=block, oracle="S4",
-            )  # fmt: skip
+            return self.violation(context, "state-fills", layer=layer, group=group, block=block, oracle="S4")
         self.count("S4", 1)
         return None
 
     def _exact(self, context: Context, forward: RealForward) -> Violation | None:
         for request, tokens, group, layer in forward.moved:
             return self.violation(
-                context, "state-bits",
-                f"{request}, after {tokens} tokens: the state of layer {layer} of group {group} has other bits than "
-                "after the same steps alone (batch-invariant kernels, tolerance 0)",
-                expected="the same bits", observed="others", request=request, group=group, oracle="S1",
-            )  # fmt: skip
+                context, "state-bits", tokens=tokens, layer=layer, request=request, group=group, oracle="S1"
+            )
         self.count("S1", 1)
         for row in forward.rows:
             if row.expected is None:
                 continue
             self.count("S6")
             if row.logprobs.tobytes() != row.expected.tobytes():
+                distance = float(np.abs(row.logprobs - row.expected).max())
                 return self.violation(
-                    context, "logprobs-bits",
-                    f"{row.request}, after token {row.position}: log-probabilities differ by up to "
-                    f"{float(np.abs(row.logprobs - row.expected).max()):.3g} from those of the same steps alone "
-                    "(batch-invariant kernels, tolerance 0)",
-                    expected="the same bits", observed="others", request=row.request, oracle="S6",
-                )  # fmt: skip
+                    context, "logprobs-bits", position=row.position, distance=distance, request=row.request, oracle="S6"
+                )
         return None
 
     def _row(self, context: Context, forward: RealForward, row: RealRow, life: Life) -> Violation | None:
-        where = f"{life.name}, after token {row.position}"
         self.count("S7")
         if np.isnan(row.logprobs).any():
-            return self.violation(
-                context, "logprobs-nan", f"{where}: log-probabilities are NaN",
-                expected="finite numbers", observed="NaN", request=life.name, oracle="S7",
-            )  # fmt: skip
+            return self.violation(context, "logprobs-nan", position=row.position, request=life.name, oracle="S7")
         self.count("S4")
         if not row.agrees:
-            return self.violation(
-                context, "logprobs-fills", f"{where}: log-probabilities depend on what unused memory holds",
-                expected="the same bits", observed="others", request=life.name, oracle="S4",
-            )  # fmt: skip
+            return self.violation(context, "logprobs-fills", position=row.position, request=life.name, oracle="S4")
         if row.expected is None:
             return None
         self.count("S6")
         distance = float(np.abs(row.logprobs - row.expected).max())
         if distance <= forward.tolerance:
             return None
-        alone, batched = int(row.expected.argmax()), int(row.logprobs.argmax())
         return self.violation(
-            context, "logprobs",
-            f"{where}: log-probabilities differ by {distance:.3g} from those of the same tokens alone (tolerance "
-            f"{forward.tolerance:g}); greedy token {batched}, alone {alone}",
-            expected=alone, observed=batched, request=life.name, oracle="S6",
-        )  # fmt: skip
+            context,
+            "logprobs",
+            position=row.position,
+            distance=distance,
+            tolerance=forward.tolerance,
+            expected=int(row.expected.argmax()),
+            observed=int(row.logprobs.argmax()),
+            request=life.name,
+            oracle="S6",
+        )

@@ -6,7 +6,6 @@ title is written for one bug.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -14,6 +13,7 @@ from msgspec import Struct
 from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, ExternalLoad, Preempt, ResetPrefixCache, Resume, Trace
 from ..explain.answers import Answer
 from ..explain.history import History, RequestStep
+from ..traces.verdict import owner_of
 from ..traces.violation import Violation
 from .scenario import requests_of, steps_of
 
@@ -84,7 +84,6 @@ CONSEQUENCES = {
 }
 """Oracle -> (what happens, what follows from it). `{content}` is what the violation's cache group holds."""
 CONTENTS = {"mamba": "a wrong recurrent state", "attention": "wrong KV"}
-_OWNER = re.compile(r"\b(?:the state|the \w+ of position \d+) of (\S+)")
 
 
 class Headline(Struct, frozen=True):
@@ -167,8 +166,7 @@ def _token(tokens: Sequence[int], index: int) -> str:
 def _other_owner(trace: Trace, violation: Violation) -> str:
     """Return the request whose content the violation's request reads, "" if it is its own or no request's."""
     names = {event.name for event in trace.events if isinstance(event, Arrive)}
-    match = _OWNER.search(violation.observed)
-    owner = match[1] if match else ""
+    owner = owner_of(violation.observed)
     return owner if violation.request and owner in names - {violation.request} else ""
 
 

@@ -35,6 +35,7 @@ from ..lockstep.target_exception import text_of
 from ..quoting import DETAILS_MAX, clean
 from ..traces.adapt import port
 from ..traces.outcome import Outcome
+from ..traces.verdict import Quoted
 from ..traces.violation import Violation, cleaned
 from .isolation import remove_home
 from .messages import (
@@ -100,12 +101,11 @@ def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable
     again = run_trace(factory, trace, on_event)
     if again.digest == outcome.digest and not again.violation:
         return outcome
-    what = again.violation.message if again.violation else "it is clean, too, but other blocks or tokens were seen"
     violation = Violation(
         oracle="DETERMINISM",
         field="violation" if again.violation else "digest",
-        message="DETERMINISM: the trace ran clean, and then differently on a second engine in the "
-        f"same process: {what}",
+        relation="second-run-fails" if again.violation else "second-run-differs",
+        details={"again": Quoted(again.violation.message) if again.violation else None},
         expected=f"{outcome.digest:08x}",
         observed=f"{again.digest:08x}",
     )
