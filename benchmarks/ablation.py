@@ -176,7 +176,7 @@ def oracle_table(base: Sequence[Detection], run: Runs) -> list[str]:
     """
     lines = ["| oracle | runs ended first | of them lost without it | ended by others instead | lost mutants |"]
     lines.append("| --- | --- | --- | --- | --- |")
-    suspects = {oracle: [one for one in base if one.oracle in oracle.ids] for oracle in judging()}
+    suspects = {oracle: [one for one in base if one.oracle in oracle.ids()] for oracle in judging()}
     asked = {
         oracle: [Ask(one.mutant, one.seed, oracle.__name__) for one in suspected]
         for oracle, suspected in suspects.items()
@@ -195,7 +195,7 @@ def oracle_table(base: Sequence[Detection], run: Runs) -> list[str]:
             for mutant in dict.fromkeys(lost)
             if lost.count(mutant) == sum(one.found for one in base if one.mutant == mutant)
         ]
-        name = f"{'/'.join(oracle.ids)} {oracle.title}"
+        name = f"{'/'.join(oracle.ids())} {oracle.title}"
         lines.append(f"| {name} | {len(again)} | {len(lost)} | {', '.join(others)} | {', '.join(gone)} |")
     return lines
 

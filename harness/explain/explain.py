@@ -7,13 +7,12 @@ none is specific to an oracle, a target or a bug.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 
 from msgspec import Struct
 
-from ..oracles import ORACLES
+from ..oracles import contract
 from ..traces.violation import Violation, wanted_block
 from ..units import plural
 from .clauses import Blocks, clause, step_clause
@@ -22,14 +21,6 @@ from .history import History, Mark, RequestStep
 FIRST_SHOWN, LAST_SHOWN = 4, 12
 """Sentences that are kept at both ends of a long story."""
 SUBJECTS_MAX = 6
-_RULES = {
-    "CRASH": "The target serves every legal trace without an exception, and its process stays alive.",
-    "ADAPTER": "The target's adapter, which is not the engine, raises no exception.",
-    "RECORD": "Each record and view has the fields, types and indices of the protocol.",
-    "HANG": "The target answers every event within the time limit.",
-    "PROTOCOL": "Only the worker writes to its pipe.",
-    "DETERMINISM": "The same trace on a fresh engine in the same process gives the same result.",
-}
 
 
 class Explanation(Struct, frozen=True):
@@ -50,31 +41,6 @@ class Explanation(Struct, frozen=True):
         """Return all of it as indented lines."""
         story = [f"{indent}{number}. {sentence}" for number, sentence in enumerate(self.story, 1)]
         return "\n".join([f"{indent}What must hold: {self.rule}", *story, f"{indent}{self.apart}"])
-
-
-def oracle_ids() -> list[str]:
-    """Return the ids of all oracles, those included that are no class of their own, such as CRASH."""
-    return sorted({*_RULES, *(name for one in ORACLES for name in one.ids)})
-
-
-def contract(oracle: str, field: str = "") -> str:
-    """Return title and rule of an oracle id: the text after "S3: " in the docstrings of its classes, of the class with
-    the fewest ids first. With the field of a violation: of the classes that may report it.
-    """
-    judges = sorted((one for one in ORACLES if oracle in one.ids), key=lambda one: len(one.ids))
-    if field:
-        own = [one for one in judges if field in one.fields]
-        judges = own or [one for one in judges if not one.fields] or judges
-    rules = [rule for one in judges for rule in _rules(oracle, one.__doc__ or "")]
-    return f"{oracle} {judges[0].title}: {' '.join(rules)}" if rules else _RULES.get(oracle, oracle)
-
-
-def _rules(oracle: str, docstring: str) -> Iterator[str]:
-    parts = re.split(r"\b([MS]\d(?:, [MS]\d)*)(?: \([^)]*\))?: ", " ".join(docstring.split()))
-    for names, rule in zip(parts[1::2], parts[2::2], strict=True):
-        if oracle in names.split(", "):
-            text = (rule[0].upper() + rule[1:]).strip()
-            yield text if text.endswith((".", ".)")) else f"{text}."
 
 
 def explain(history: History) -> Explanation | None:

@@ -53,6 +53,7 @@ from ..traces.verdict import (
 from ..traces.verdict import Zeroed as ZeroedMemory
 from ..traces.violation import Violation
 from ..traces.words import Words
+from .rules import Rule
 
 RECORD_HOOKS = {
     Planned: "on_planned",
@@ -138,25 +139,25 @@ class Context:
 
 
 class Oracle:
-    """Base of all oracles. Subclasses set the class attributes and override hooks.
+    """Base of all oracles. Subclasses set the class attributes and override hooks."""
 
-    A subclass's docstring is user-visible: the text after "S3: " is printed as the rule of S3.
-    """
-
-    ids: ClassVar[tuple[str, ...]] = ()
+    rules: ClassVar[tuple[Rule, ...]] = ()
     """Rules that it checks; several where one observation can break either of closely related rules."""
     title: ClassVar[str] = ""
-    fields: ClassVar[frozenset[str]] = frozenset()
-    """Fields of violations that this class alone reports, where several classes have one id: they select its rule."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Words of `Capabilities.observes` without which it cannot run."""
 
     def __init__(self) -> None:
-        self.exercised: dict[str, int] = dict.fromkeys(self.ids, 0)
+        self.exercised: dict[str, int] = dict.fromkeys(self.ids(), 0)
+
+    @classmethod
+    def ids(cls) -> tuple[str, ...]:
+        """Return the ids of its rules."""
+        return tuple([rule.id for rule in cls.rules])
 
     def count(self, oracle: str = "", times: int = 1) -> None:
         """Count a check that could have failed."""
-        self.exercised[oracle or self.ids[0]] += times
+        self.exercised[oracle or self.rules[0].id] += times
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         """A step was planned; `context.before` is the view before it."""
@@ -225,7 +226,7 @@ class Oracle:
         `relation` and `details` make its sentence (`traces.words`); `field` is the relation unless it is given.
         """
         return Violation(
-            oracle=oracle or self.ids[0],
+            oracle=oracle or self.rules[0].id,
             field=field or relation,
             relation=relation,
             details=details,

@@ -10,14 +10,24 @@ from ...targets.base.observe import Content, SlotContent, StateContent, View
 from ..traces.verdict import Batch, Prefix, Request, StateOf, Value
 from ..traces.violation import Violation
 from .base import Context, Oracle, first_difference, found
+from .rules import Consequence, Rule
 
 
 class Rows(Oracle):
-    """S9: after each event, the cache of each request holds exactly the content of the tokens that it has computed, and
-    no cache belongs to two requests; select, reorder, repeat, crop and reset leave the rows that they should, and
-    nothing changes if the engine refuses one."""
+    """Checks each plain cache after each event."""
 
-    ids = ("S9",)
+    rules = (
+        Rule(
+            "S9",
+            "After each event, the cache of each request holds exactly the content of the tokens that it has "
+            "computed, and no cache belongs to two requests; select, reorder, repeat, crop and reset leave the "
+            "rows that they should, and nothing changes if the engine refuses one.",
+            subject="device",
+            consequence=Consequence(
+                "A row of the batch's cache holds {content}", "All of the row's following tokens are computed from it."
+            ),
+        ),
+    )
     title = "plain caches"
     needs = frozenset({"caches"})
 

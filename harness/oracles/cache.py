@@ -19,16 +19,27 @@ from ...targets.base.observe import Planned, PlannedRow, Table, View
 from ..traces.verdict import Block, Holders, Prefix, StateOf, key_of
 from ..traces.violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 
 class Hash(Oracle):
-    """M2: lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d of a
-    request with that prefix, and d is no more than the steps planned so far compute. A state that a chunk leaves
-    inside it (`Group.inner_states`) may be of any depth and is in the column before the chunk's last. In mode slots a
-    key may be on any slot, since a copy may have filled it, but a request with that prefix must have computed d
-    tokens."""
+    """Checks each new key, and that lookup structure and blocks agree."""
 
-    ids = ("M2",)
+    rules = (
+        Rule(
+            "M2",
+            "Lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d "
+            "of a request with that prefix, and d is no more than the steps planned so far compute. A state that "
+            "a chunk leaves inside it (`Group.inner_states`) may be of any depth and is in the column before the "
+            "chunk's last. In mode slots a key may be on any slot, since a copy may have filled it, but a request "
+            "with that prefix must have computed d tokens.",
+            subject="cache",
+            consequence=Consequence(
+                "The prefix cache publishes blocks that do not hold what their keys name",
+                "A later request with that prefix continues from {content}.",
+            ),
+        ),
+    )
     title = "hash"
     needs = frozenset({"pool", "tables"})
 
@@ -129,13 +140,30 @@ class Hash(Oracle):
 
 
 class HitValidity(Oracle):
-    """M6: for a hit of L tokens every group has published content of exactly that prefix, in the right columns; a
-    session resumes from no more tokens than it has computed. M8 (hit part): a hit is no shorter than the longest one
-    that the documented rule allows."""
+    """Checks each hit when it is planned."""
 
-    ids = ("M6", "M8")
+    rules = (
+        Rule(
+            "M6",
+            "For a hit of L tokens every group has published content of exactly that prefix, in the right "
+            "columns; a session resumes from no more tokens than it has computed.",
+            subject="cache",
+            consequence=Consequence(
+                "A prefix-cache hit is longer than the cached content",
+                "The request skips tokens whose content was never computed.",
+            ),
+        ),
+        Rule(
+            "M8",
+            "A hit is no shorter than the longest one that the documented rule allows.",
+            consequence=Consequence(
+                "Cached prefixes are not found",
+                "They are computed again: throughput is lost, no wrong token by itself.",
+            ),
+            fields=frozenset({"hit"}),
+        ),
+    )
     title = "hit"
-    fields = frozenset({"hit"})
     needs = frozenset({"pool", "tables"})
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
@@ -300,10 +328,20 @@ def _is_completed(context: Context, row: PlannedRow, index: int) -> bool:
 
 
 class Commit(Oracle):
-    """S5: a state may be hit only if an earlier step than the hit's own writes it: a state published in a step exists
-    only after that step's forward. (Attention stores all slots of a step before it reads any.)"""
+    """Checks when the state of a hit is written."""
 
-    ids = ("S5",)
+    rules = (
+        Rule(
+            "S5",
+            "A state may be hit only if an earlier step than the hit's own writes it: a state published in a step "
+            "exists only after that step's forward. (Attention stores all slots of a step before it reads any.)",
+            subject="device",
+            consequence=Consequence(
+                "A prefix-cache entry is published before it is written",
+                "A later request with that prefix continues from memory that holds something else.",
+            ),
+        ),
+    )
     title = "commit"
     needs = frozenset({"pool", "tables"})
 

@@ -5,13 +5,24 @@ from __future__ import annotations
 from ...targets.base.observe import Copied, Forward, Loaded, Zeroed
 from ..traces.violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 
 class Order(Oracle):
-    """S8: no zeroing, copy or forward of a step overtakes the forward of an earlier step that uses the same block. A
-    load for a waiting request has no place in this order: what it must not overtake shows in content (S1, S2, S3)."""
+    """Checks device work against the steps in flight."""
 
-    ids = ("S8",)
+    rules = (
+        Rule(
+            "S8",
+            "No zeroing, copy or forward of a step overtakes the forward of an earlier step that uses the same "
+            "block. A load for a waiting request has no place in this order: what it must not overtake shows in "
+            "content (S1, S2, S3).",
+            subject="device",
+            consequence=Consequence(
+                "Device work overtakes an earlier step", "An earlier step may read memory that is already overwritten."
+            ),
+        ),
+    )
     title = "order"
     needs = frozenset({"device_order", "tables"})
 

@@ -13,15 +13,26 @@ from ...targets.base.observe import Delivered, ForwardRow, Planned, View
 from ..traces.verdict import Requests, key_of
 from ..traces.violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 STALL_STEPS_MAX = 8
 """Planned steps in a row that schedule no token while requests are unfinished."""
 
 
 class Liveness(Oracle):
-    """M8: while requests are unfinished, one of every few steps schedules a token; no request gets lost."""
+    """Checks that requests make progress."""
 
-    ids = ("M8",)
+    rules = (
+        Rule(
+            "M8",
+            "While requests are unfinished, one of every few steps schedules a token; no request gets lost.",
+            subject="resources",
+            consequence=Consequence(
+                "A request waits forever", "The engine schedules nothing for it although it could be served."
+            ),
+            otherwise={"lost": Consequence("A request is lost", "Its client waits forever.")},
+        ),
+    )
     title = "liveness"
     needs = frozenset()
 
@@ -68,15 +79,24 @@ def _can_be_hit(layout: Layout, index: int, depth: int) -> bool:
 
 
 class Publication(Oracle):
-    """M8 (publication): when a request whose results are known is scheduled again, every block boundary that it has
-    computed is published if it holds the block, or if this plan released it and left it free while no request waited,
-    was admitted or was preempted. For attention and mode all that is every boundary (less where hits are rarer than
-    blocks: `Layout.publish_unit`); for mode align those at which a step ended or that verified drafts crossed. A block
-    that was published may be evicted later."""
+    """Checks what is published when a request is scheduled again."""
 
-    ids = ("M8",)
+    rules = (
+        Rule(
+            "M8",
+            "When a request whose results are known is scheduled again, every block boundary that it has computed "
+            "is published if it holds the block, or if this plan released it and left it free while no request "
+            "waited, was admitted or was preempted. For attention and mode all that is every boundary (less where "
+            "hits are rarer than blocks: `Layout.publish_unit`); for mode align those at which a step ended or "
+            "that verified drafts crossed. A block that was published may be evicted later.",
+            consequence=Consequence(
+                "Cached prefixes are not found",
+                "They are computed again: throughput is lost, no wrong token by itself.",
+            ),
+            fields=frozenset({"unpublished"}),
+        ),
+    )
     title = "publication"
-    fields = frozenset({"unpublished"})
     needs = frozenset({"pool", "tables"})
 
     def __init__(self) -> None:

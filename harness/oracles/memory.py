@@ -9,14 +9,25 @@ from ...targets.base.observe import ForwardRow, SlotRead, StateRead
 from ..traces.verdict import Request
 from ..traces.violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 
 class Taint(Oracle):
-    """S4: no request reads bytes that were not written or zeroed since the block was allocated.
-    Attention kernels read whole pages. So where an attention block may hold bytes of a state, the slots after the
-    request's last token must be written or zeroed, too."""
+    """Checks what was written of each page that is read."""
 
-    ids = ("S4",)
+    rules = (
+        Rule(
+            "S4",
+            "No request reads bytes that were not written or zeroed since the block was allocated. Attention "
+            "kernels read whole pages. So where an attention block may hold bytes of a state, the slots after the "
+            "request's last token must be written or zeroed, too.",
+            subject="device",
+            consequence=Consequence(
+                "A request reads cache memory that was never written for it",
+                "Its tokens depend on what an earlier request left in that memory.",
+            ),
+        ),
+    )
     title = "taint"
     needs = frozenset({"accesses", "tables"})
 
@@ -75,10 +86,17 @@ class Taint(Oracle):
 
 
 class Poison(Oracle):
-    """S7: a NaN never reaches an output. A poisoned hidden state is sampled as a token outside of the model's
-    vocabulary, which no valid prefix yields."""
+    """Checks sampled tokens for traces of NaN."""
 
-    ids = ("S7",)
+    rules = (
+        Rule(
+            "S7",
+            "A NaN never reaches an output. A poisoned hidden state is sampled as a token outside of the model's "
+            "vocabulary, which no valid prefix yields.",
+            subject="device",
+            consequence=Consequence("NaN in the output", "The client receives tokens that were chosen from NaN."),
+        ),
+    )
     title = "NaN"
     needs = frozenset({"accesses"})
 

@@ -20,17 +20,69 @@ from ..traces.verdict import Prefix, Quoted, StateOf, Value
 from ..traces.violation import Violation
 from .base import Context, Oracle
 from .provenance import explain
+from .rules import Rule
 
 
 class Numbers(Oracle):
-    """S7: in a numeric run, no output is NaN or infinite. S4: in a numeric run, unused memory is filled three ways and
-    every output has the same bits; a zeroed page reads as zero. S2, S3, S6: in a numeric run, outputs are within the
-    rounding bound of the float64 model on the request's own tokens, the sampled token is the model's unless rounding
-    could change it, and copies are bit-exact. S1: in a numeric run, the bytes of a published block are those that its
-    key names. M5: in a numeric run, guard pages around the pool keep their pattern. M3: in a numeric run, slots and
-    pages that kernels compute from block tables are those that the tables name."""
+    """Checks the bytes of a numeric run."""
 
-    ids = ("S7", "S4", "S2", "S3", "S6", "S1", "M5", "M3")
+    rules = (
+        Rule(
+            "S7",
+            "In a numeric run, no output is NaN or infinite.",
+            fields=frozenset({"nan"}),
+        ),
+        Rule(
+            "S4",
+            "In a numeric run, unused memory is filled three ways and every output has the same bits; a zeroed "
+            "page reads as zero.",
+            fields=frozenset({"fills", "moved-bytes"}),
+        ),
+        Rule(
+            "S2",
+            "In a numeric run, outputs are within the rounding bound of the float64 model on the request's own "
+            "tokens, the sampled token is the model's unless rounding could change it, and copies are bit-exact.",
+            fields=frozenset({"numbers", "read-out"}),
+        ),
+        Rule(
+            "S3",
+            "In a numeric run, outputs are within the rounding bound of the float64 model on the request's own "
+            "tokens, the sampled token is the model's unless rounding could change it, and copies are bit-exact.",
+            fields=frozenset({"numbers", "moved-bytes"}),
+        ),
+        Rule(
+            "S6",
+            "In a numeric run, outputs are within the rounding bound of the float64 model on the request's own "
+            "tokens, the sampled token is the model's unless rounding could change it, and copies are bit-exact.",
+            fields=frozenset({"numbers", "read-out"}),
+        ),
+        Rule(
+            "S1",
+            "In a numeric run, the bytes of a published block are those that its key names.",
+            fields=frozenset(
+                {
+                    "state-bytes",
+                    "window-bytes",
+                    "key-bytes",
+                    "value-bytes",
+                    "stored-state-bytes",
+                    "stored-window-bytes",
+                    "stored-key-bytes",
+                    "stored-value-bytes",
+                }
+            ),
+        ),
+        Rule(
+            "M5",
+            "In a numeric run, guard pages around the pool keep their pattern.",
+            fields=frozenset({"guard"}),
+        ),
+        Rule(
+            "M3",
+            "In a numeric run, slots and pages that kernels compute from block tables are those that the tables name.",
+            fields=frozenset({"indices"}),
+        ),
+    )
     title = "bytes"
     needs = frozenset({"numeric"})
 

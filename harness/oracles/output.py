@@ -7,15 +7,23 @@ from ...targets.base.observe import Delivered, ForwardRow
 from ..traces.verdict import Tokens, Value
 from ..traces.violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 
 class Output(Oracle):
-    """S6: a request's inputs and outputs are those of the language model on its prompt, regardless of caching, chunked
-    prefill, speculative decoding and the rest of the batch; exactly the correct drafts are accepted, or only those up
-    to the request's last token. A request ends with an error only if a load for it breaks off, and after its end it
-    gets nothing."""
+    """Checks inputs, outputs and ends of requests."""
 
-    ids = ("S6",)
+    rules = (
+        Rule(
+            "S6",
+            "A request's inputs and outputs are those of the language model on its prompt, regardless of caching, "
+            "chunked prefill, speculative decoding and the rest of the batch; exactly the correct drafts are "
+            "accepted, or only those up to the request's last token. A request ends with an error only if a load "
+            "for it breaks off, and after its end it gets nothing.",
+            subject="device",
+            consequence=Consequence("Wrong tokens", "The client receives other tokens than the model's."),
+        ),
+    )
     title = "output"
     needs = frozenset()
 

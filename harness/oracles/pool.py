@@ -8,13 +8,23 @@ from ...targets.base.observe import Planned, View
 from ..traces.verdict import Requests, key_of
 from ..traces.violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 
 class Partition(Oracle):
-    """M1: every block is exactly one of: null or reserved; free, once in the free queue; owned, with a reference count
-    of owners + pins."""
+    """Checks each view of the pool against the partition of blocks."""
 
-    ids = ("M1",)
+    rules = (
+        Rule(
+            "M1",
+            "Every block is exactly one of: null or reserved; free, once in the free queue; owned, with a "
+            "reference count of owners + pins.",
+            subject="cache",
+            consequence=Consequence(
+                "Cache blocks are miscounted", "Blocks leak, or are freed or handed out while they are in use."
+            ),
+        ),
+    )
     title = "pool"
     needs = frozenset({"pool", "tables"})
 
@@ -58,11 +68,21 @@ class Partition(Oracle):
 
 
 class Capacity(Oracle):
-    """M7: the admission check estimates exactly the blocks that are then taken from the free queue, and a step
-    schedules no more tokens than its budget. Where a load extends a hit, the estimate may include the states of the
-    hit, which are then not used."""
+    """Checks estimates and budgets of a plan."""
 
-    ids = ("M7",)
+    rules = (
+        Rule(
+            "M7",
+            "The admission check estimates exactly the blocks that are then taken from the free queue, and a step "
+            "schedules no more tokens than its budget. Where a load extends a hit, the estimate may include the "
+            "states of the hit, which are then not used.",
+            subject="resources",
+            consequence=Consequence(
+                "The admission check miscounts cache blocks",
+                "Requests are admitted without enough memory, or wait although there is enough.",
+            ),
+        ),
+    )
     title = "capacity"
     needs = frozenset({"estimates"})
 
@@ -88,10 +108,19 @@ class Capacity(Oracle):
 
 
 class Leak(Oracle):
-    """M9: lists that are drained in each step are empty after it; no request holds more blocks than its tokens need;
-    when all requests have ended, nothing is left over."""
+    """Checks what is held and what is left over."""
 
-    ids = ("M9",)
+    rules = (
+        Rule(
+            "M9",
+            "Lists that are drained in each step are empty after it; no request holds more blocks than its tokens "
+            "need; when all requests have ended, nothing is left over.",
+            subject="resources",
+            consequence=Consequence(
+                "Cache memory leaks", "Memory is not returned: a long-running server loses capacity."
+            ),
+        ),
+    )
     title = "leak"
     needs = frozenset({"leftovers"})
 

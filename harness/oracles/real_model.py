@@ -15,18 +15,38 @@ from ...reference.request import Life
 from ...targets.base.observe import RealForward, RealRow
 from ..traces.violation import Violation
 from .base import Context, Oracle
+from .rules import Rule
 
 FIELDS = frozenset({"logprobs", "logprobs-nan", "logprobs-fills", "logprobs-bits", "state-fills", "state-bits"})
 """Fields of the violations: only a real model's numbers show them."""
 
 
 class RealNumbers(Oracle):
-    """S7: no log-probability is NaN. S4: log-probabilities and stored states have the same bits whatever unused memory
-    holds. S6: log-probabilities are those of the same tokens alone in an empty engine, within a tolerance; with
-    batch-invariant kernels they have the bits of the same steps alone. S1: with batch-invariant kernels, stored states
-    have the bits of those that the same steps alone store."""
+    """Checks the log-probabilities of a real model."""
 
-    ids = ("S7", "S4", "S6", "S1")
+    rules = (
+        Rule(
+            "S7",
+            "No log-probability is NaN.",
+            fields=frozenset({"logprobs-nan"}),
+        ),
+        Rule(
+            "S4",
+            "Log-probabilities and stored states have the same bits whatever unused memory holds.",
+            fields=frozenset({"logprobs-fills", "state-fills"}),
+        ),
+        Rule(
+            "S6",
+            "Log-probabilities are those of the same tokens alone in an empty engine, within a tolerance; with "
+            "batch-invariant kernels they have the bits of the same steps alone.",
+            fields=frozenset({"logprobs", "logprobs-bits"}),
+        ),
+        Rule(
+            "S1",
+            "With batch-invariant kernels, stored states have the bits of those that the same steps alone store.",
+            fields=frozenset({"state-bits"}),
+        ),
+    )
     title = "real model"
     needs = frozenset({"real_model"})
 

@@ -20,14 +20,35 @@ from ...targets.base.observe import (
 from ..traces.verdict import PartOf, Prefix, StateOf, Value, WindowOf, key_of
 from ..traces.violation import Violation
 from .base import Context, Oracle, first_difference, found
+from .rules import Consequence, Rule
 
 
 class Continuation(Oracle):
-    """S2: the first step after an admission starts from the request's own content after `num_computed_tokens` tokens.
-    S3: every later step starts from the content after exactly the tokens accepted so far. Temporal state and
-    convolution window are compared separately, attention slots one by one. A state that exists must be read."""
+    """Checks what a request's kernels read."""
 
-    ids = ("S2", "S3")
+    rules = (
+        Rule(
+            "S2",
+            "The first step after an admission starts from the request's own content after `num_computed_tokens` "
+            "tokens.",
+            title="resume",
+            subject="device",
+            consequence=Consequence(
+                "A request resumes from {content}", "All of its following tokens are computed from it."
+            ),
+        ),
+        Rule(
+            "S3",
+            "Every later step starts from the content after exactly the tokens accepted so far. Temporal state "
+            "and convolution window are compared separately, attention slots one by one. A state that exists must "
+            "be read.",
+            title="rollback",
+            subject="device",
+            consequence=Consequence(
+                "A request continues from {content}", "All of its following tokens are computed from it."
+            ),
+        ),
+    )
     title = "resume and rollback"
     needs = frozenset({"accesses"})
 
@@ -161,11 +182,28 @@ class Continuation(Oracle):
 
 
 class Checkpoint(Oracle):
-    """S1: every published block holds the content that its key names, once the steps planned before its publication
-    have run; so does everything that is stored outside the pool. S5: that content was written before it is
-    reachable."""
+    """Checks the content of every reachable block, and of what is stored outside the pool."""
 
-    ids = ("S1", "S5")
+    rules = (
+        Rule(
+            "S1",
+            "Every published block holds the content that its key names, once the steps planned before its "
+            "publication have run; so does everything that is stored outside the pool.",
+            subject="device",
+            consequence=Consequence(
+                "A prefix-cache entry holds {content}", "A later request with that prefix continues from {content}."
+            ),
+            otherwise={
+                "stored": Consequence(
+                    "A KV connector saves {content}", "A later request that loads it continues from {content}."
+                )
+            },
+        ),
+        Rule(
+            "S5",
+            "That content was written before it is reachable.",
+        ),
+    )
     title = "checkpoint"
     needs = frozenset({"pool", "content"})
 

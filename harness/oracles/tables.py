@@ -6,14 +6,26 @@ from ...targets.base.observe import Copied, Forward, Loaded, OutOfRange, SlotRea
 from ..traces.verdict import Block, Past, Request, Row
 from ..traces.violation import Violation
 from .base import Context, Oracle, named
+from .rules import Consequence, Rule
 
 
 class TableMirror(Oracle):
-    """M3: in every column that a kernel or copy reads or writes, the device uses the block that the scheduler's table
-    held when the step was planned, and no index is outside of tables and pool. (A scratch block that moved inside the
-    table may still be read at its old column, from the worker's append-only copy of the table.)"""
+    """Checks each access with the scheduler's tables."""
 
-    ids = ("M3",)
+    rules = (
+        Rule(
+            "M3",
+            "In every column that a kernel or copy reads or writes, the device uses the block that the "
+            "scheduler's table held when the step was planned, and no index is outside of tables and pool. (A "
+            "scratch block that moved inside the table may still be read at its old column, from the worker's "
+            "append-only copy of the table.)",
+            subject="device",
+            consequence=Consequence(
+                "The worker uses a cache block that is not the scheduler's",
+                "A state or KV is read from, or written to, memory that may belong to something else.",
+            ),
+        ),
+    )
     title = "table"
     needs = frozenset({"accesses", "tables"})
 
@@ -105,10 +117,20 @@ class TableMirror(Oracle):
 
 
 class DeadRows(Oracle):
-    """M4: for a padding, dummy or vacated row, kernels may write only to the null block or a sink (of plain caches: to
-    any that no request has), and must never get an out-of-range index."""
+    """Checks writes of rows without a request."""
 
-    ids = ("M4",)
+    rules = (
+        Rule(
+            "M4",
+            "For a padding, dummy or vacated row, kernels may write only to the null block or a sink (of plain "
+            "caches: to any that no request has), and must never get an out-of-range index.",
+            subject="device",
+            consequence=Consequence(
+                "A padding or dummy row writes into cache memory",
+                "If the block is cached or in use, a request continues from overwritten content.",
+            ),
+        ),
+    )
     title = "rows"
     needs = frozenset({"accesses"})
 
@@ -170,11 +192,21 @@ def _sent_outside(oracle: Oracle, context: Context, outside: OutOfRange) -> Viol
 
 
 class Writer(Oracle):
-    """M5: a written block has one writer in a step and is writable: it is not the null block, no other request holds
-    it, and it is not published, unless it is the writer's own block and this write is the content that its key
-    names."""
+    """Checks who writes a block."""
 
-    ids = ("M5",)
+    rules = (
+        Rule(
+            "M5",
+            "A written block has one writer in a step and is writable: it is not the null block, no other request "
+            "holds it, and it is not published, unless it is the writer's own block and this write is the content "
+            "that its key names.",
+            subject="device",
+            consequence=Consequence(
+                "A request writes into a cache block that is shared or published",
+                "Other requests that use the block continue from overwritten content.",
+            ),
+        ),
+    )
     title = "writer"
     needs = frozenset({"accesses", "pool", "tables"})
 

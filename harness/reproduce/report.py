@@ -257,7 +257,7 @@ def _pairs(flags: Sequence[str]) -> Iterator[str]:
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
     violation = case.violation
     if explanation:
-        yield f"**What must hold.** {markdown_text(_rule(case.spec, explanation.rule))}\n"
+        yield f"**What must hold.** {markdown_text(explanation.rule)}\n"
     who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
     observed = violation.observed_words.splitlines()
     yield "| | expected | observed |\n| --- | --- | --- |"
@@ -275,12 +275,6 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
         name = f"{answer.request} (its prompt and answer sent again)" if answer.again else answer.request
         cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
         yield f"| {' | '.join(markdown_text(cell) for cell in cells)} | {_grade(answer)} |"
-
-
-def _rule(spec: str, rule: str) -> str:
-    """Return a rule, without its sentence about numeric runs if the target has none."""
-    numeric = spec.startswith("hybrid") and "@" in spec
-    return rule if numeric else re.sub(r" In a numeric run, .*", "", rule)
 
 
 def _tokens(tokens: Sequence[int]) -> str:

@@ -9,12 +9,12 @@ from cli_process import Cli
 from msgspec import structs
 from support import CLEAN, arrive, drawn, make_trace, steps
 
-from hybridfuzz.harness.explain.explain import FIRST_SHOWN, LAST_SHOWN, contract, explain, subject_blocks
+from hybridfuzz.harness.explain.explain import FIRST_SHOWN, LAST_SHOWN, explain, subject_blocks
 from hybridfuzz.harness.explain.history import History, Mark, Moment, RequestStep
 from hybridfuzz.harness.explain.recorder import record_history
 from hybridfuzz.harness.explain.terminal import finding_text
 from hybridfuzz.harness.explain.timeline import BLOCKS_MAX, MOMENTS_MAX, build_timeline, plain_text
-from hybridfuzz.harness.oracles import ORACLES
+from hybridfuzz.harness.oracles import ORACLES, contract
 from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.harness.traces.violation import Violation
 from hybridfuzz.targets.base.registry import load_factory
@@ -88,7 +88,7 @@ def test_every_trace_of_the_corpus(name: str) -> None:
 
 
 def test_every_oracle_has_a_rule() -> None:
-    for oracle in {name for one in ORACLES for name in one.ids}:
+    for oracle in {name for one in ORACLES for name in one.ids()}:
         assert re.match(rf"{oracle} [\w ]+: .{{30,}}\.\)?$", contract(oracle)), contract(oracle)
 
 

@@ -181,7 +181,7 @@ def test_what_was_exercised_is_the_sum_over_all_oracles() -> None:
     for oracle in lockstep.oracles:
         counted.update(oracle.exercised)
     assert lockstep.outcome(0).exercised == dict(counted)
-    assert sum("M8" in oracle.ids for oracle in lockstep.oracles) > 1
+    assert sum("M8" in oracle.ids() for oracle in lockstep.oracles) > 1
 
 
 class Crashes(ModelRunner):
