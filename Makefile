@@ -47,7 +47,7 @@ $(VENV)/.cluster-stamp: $(STAMP)
 	touch $@
 
 test-cluster: $(VENV)/.cluster-stamp ## drills on a Ray cluster of this machine
-	$(PY) -m pytest -m cluster tests/harness/cluster
+	$(PY) -m pytest -m cluster tests/harness/workers/cluster
 
 test-wheel: $(STAMP) ## the installed wheel in an empty environment, from an empty folder
 	$(PY) -m pytest -m wheel tests/test_packaging.py

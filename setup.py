@@ -13,11 +13,11 @@ from setuptools import Extension, setup
 
 HOT = (
     "reference/*.py",
-    "harness/oracles/*.py",
-    "harness/lockstep/client_events.py",
-    "harness/lockstep/ledger_updates.py",
-    "harness/lockstep/lockstep.py",
-    "harness/lockstep/reached_states.py",
+    "harness/judge/oracles/*.py",
+    "harness/judge/client_events.py",
+    "harness/judge/ledger_updates.py",
+    "harness/judge/lockstep.py",
+    "harness/judge/reached_states.py",
     "targets/base/shadow.py",
     "targets/hybrid/*.py",
     "targets/hybrid/host/*.py",

@@ -16,13 +16,13 @@ from pathlib import Path
 import msgspec
 from recorded import Ask, Record
 
-from hybridfuzz.harness.detection.matrix import chosen_mutants
-from hybridfuzz.harness.detection.statistics import Detection, ratio
-from hybridfuzz.harness.generate.choices import RandomChoices
-from hybridfuzz.harness.generate.configurations import draw_valid_config
-from hybridfuzz.harness.generate.grammar import Grammar
-from hybridfuzz.harness.lockstep import lockstep
-from hybridfuzz.harness.oracles import ORACLES, Oracle
+from hybridfuzz.harness.draw.choices import RandomChoices
+from hybridfuzz.harness.draw.configurations import draw_valid_config
+from hybridfuzz.harness.draw.grammar import Grammar
+from hybridfuzz.harness.judge import lockstep
+from hybridfuzz.harness.judge.oracles import ORACLES, Oracle
+from hybridfuzz.harness.measure.detection.matrix import chosen_mutants
+from hybridfuzz.harness.measure.detection.statistics import Detection, ratio
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Step, Trace

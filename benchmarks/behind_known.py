@@ -39,14 +39,14 @@ from vllm_breaks import BREAKS, DRILL
 
 from hybridfuzz.harness.campaign.campaign import Campaign
 from hybridfuzz.harness.campaign.state import Settings
+from hybridfuzz.harness.campaign_events import CampaignEnded, CampaignStarted, Finding, Found, TraceDone
 from hybridfuzz.harness.cli import build_parser
-from hybridfuzz.harness.commands import fuzz
-from hybridfuzz.harness.events import CampaignEnded, CampaignStarted, Finding, Found, TraceDone
-from hybridfuzz.harness.findings.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.findings.known import Known, append_entry, entry_for
-from hybridfuzz.harness.identity.compare import joined
-from hybridfuzz.harness.identity.evidence import EVIDENCE_SUFFIX
-from hybridfuzz.harness.traces.files import load_trace, save_trace
+from hybridfuzz.harness.draw.files import load_trace, save_trace
+from hybridfuzz.harness.face.commands import fuzz
+from hybridfuzz.harness.group.compare import joined
+from hybridfuzz.harness.group.evidence import EVIDENCE_SUFFIX
+from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.known import Known, append_entry, entry_for
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import prepare

@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # the engine's environment sets 
 import msgspec
 from breaks import TRACE_SECONDS, Break, Drill, Result, edited
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
-from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.base.trace import Trace

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING
 from sources import Entry, Feedback, Source, Workload
 from vllm_campaign import fixes_of
 
-from hybridfuzz.harness.coverage.source import files_of
-from hybridfuzz.harness.lockstep.run import run_trace
-from hybridfuzz.harness.traces.files import load_trace, save_trace
-from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.draw.files import load_trace, save_trace
+from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.record.engine_source import files_of
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.coverage_tool import with_coverage
 from hybridfuzz.targets.base.launch import Launch

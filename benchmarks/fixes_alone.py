@@ -40,9 +40,9 @@ from identity import cpu_seconds
 from msgspec import Struct, structs
 from vllm_campaign import fixes_of
 
-from hybridfuzz.harness.traces.outcome import Outcome
-from hybridfuzz.harness.traces.reduce import until
-from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.harness.group.reduce import until
+from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Overrides
 from hybridfuzz.targets.base.launch import Launch

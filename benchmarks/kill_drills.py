@@ -27,7 +27,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.draw.files import load_trace
 
 TARGET = "hybrid:null-as-state-slot"
 COUNTED = ("traces", "steps", "exercised", "reached", "done", "beyond")

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridfuzz.harness.traces.files import load_trace
-from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace, TraceError

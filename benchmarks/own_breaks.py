@@ -27,17 +27,17 @@ REFERENCE = ("layout", "ledger", "model", "pool", "prefix_cache", "request", "to
 ORACLES = ("base", "cache", "memory", "pool", "output", "device_order", "liveness", "state", "tables")
 FILES = (
     *(f"reference/{name}.py" for name in REFERENCE),
-    *(f"harness/oracles/{name}.py" for name in ORACLES),
-    *(f"harness/explain/{name}.py" for name in ("clauses", "explain")),
-    *(f"harness/lockstep/{name}.py" for name in ("lockstep", "ledger_updates")),
-    *(f"harness/traces/{name}.py" for name in ("reduce", "violation")),
+    *(f"harness/judge/oracles/{name}.py" for name in ORACLES),
+    *(f"harness/record/{name}.py" for name in ("clauses", "explain")),
+    *(f"harness/judge/{name}.py" for name in ("lockstep", "ledger_updates")),
+    *(f"harness/draw/{name}.py" for name in ("reduce", "violation")),
 )
 TESTS = [
     "tests/reference",
-    "tests/harness/oracles",
-    "tests/harness/lockstep",
-    "tests/harness/explain",
-    "tests/harness/traces",
+    "tests/harness/judge/oracles",
+    "tests/harness/judge",
+    "tests/harness/record",
+    "tests/harness/draw",
 ]
 TESTS += ["tests/targets/hybrid", "tests/test_corpus.py"]
 SECONDS_MAX = 300

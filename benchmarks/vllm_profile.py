@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.vllm import factory as factory_module
 from hybridfuzz.targets.vllm.factory import VllmFactory

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridfuzz.harness.oracles import BEYOND, consequences, contract, subject_of, titles
+from hybridfuzz.harness.judge.oracles import BEYOND, consequences, contract, subject_of, titles
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/oracles.md"
 START, END = "<!-- oracles: start (docs/oracles_page.py --write) -->", "<!-- oracles: end -->"

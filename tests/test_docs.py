@@ -24,11 +24,11 @@ from typing import NamedTuple, get_args
 import pytest
 
 from hybridfuzz.harness import exit_status
+from hybridfuzz.harness.campaign_events import CampaignEvent, TracesDone, WorkerState
 from hybridfuzz.harness.cli import COMMANDS
-from hybridfuzz.harness.events import CampaignEvent, TracesDone, WorkerState
-from hybridfuzz.harness.findings import known
-from hybridfuzz.harness.outputs.ndjson import event_name
-from hybridfuzz.harness.traces import files
+from hybridfuzz.harness.draw import files
+from hybridfuzz.harness.face.outputs.ndjson import event_name
+from hybridfuzz.harness.group import known
 from hybridfuzz.targets.hybrid.mutants import PARTS
 from hybridfuzz.targets.hybrid.mutants import titles as mutant_titles
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
 REPORTS = ROOT / "docs/examples"
-"""Reports as `hybridfuzz repro` writes them: no pages of ours (tests/harness/reproduce/test_examples.py)."""
+"""Reports as `hybridfuzz repro` writes them: no pages of ours (tests/harness/tell/test_examples.py)."""
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 PAGES = [page for page in PAGES if page.parent != REPORTS]
 FENCE = re.compile(r"^( *)```([\w-]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)

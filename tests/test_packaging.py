@@ -76,6 +76,7 @@ def test_wheel_has_every_source_and_data_file_and_nothing_else(sources: Path, wh
         *(sources / name / "py.typed" for name in FOLDERS),
         *(path for pattern in ("*.json", "*.patch", "*.toml") for path in (sources / "corpus").rglob(pattern)),
         *(sources / "reports" / "templates").glob("*"),
+        sources / "harness" / "tell" / "timeline.css",
         *(
             path
             for name in ("requirements*.txt", "coverage.toml", "tested.json")

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import TraceError
-from ..detection.canary import CanaryRun, share
-from ..events import (
+from ..campaign_events import (
     CampaignEnded,
     CampaignEvent,
     CampaignStarted,
@@ -34,16 +33,17 @@ from ..events import (
     Summary,
     Tick,
 )
-from ..findings.retest import retest, unmet
-from ..findings.store import OutputError
+from ..group.retest import retest, unmet
+from ..group.store import OutputError
 from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.protocol import OpenWorker
+from .canary import CanaryRun, share
 from .schedule import Schedule
 from .state import CampaignState, Settings
 from .worker_loop import WorkerLoop, plan_chores
 
 if TYPE_CHECKING:  # a worker of a cluster's node has no Hypothesis
-    from ..generate.hypothesis_traces import HypothesisTraces
+    from ..draw.hypothesis_traces import HypothesisTraces
 
 __all__ = ["Campaign", "Settings"]
 
@@ -77,7 +77,7 @@ class Campaign:
         self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
 
     def _hypothesis_traces(self) -> HypothesisTraces:
-        from ..generate.hypothesis_traces import HypothesisTraces
+        from ..draw.hypothesis_traces import HypothesisTraces
 
         settings = self.settings
         return HypothesisTraces(settings.seed, settings.overrides, settings.out / HYPOTHESIS_FOLDER, self._state.avoid)

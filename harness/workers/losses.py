@@ -17,9 +17,9 @@ from contextlib import suppress
 from msgspec import Struct, structs
 
 from ...targets.base.trace import Step, Trace
-from ..traces.outcome import Outcome
-from ..traces.verdict import Quoted, Value
-from ..traces.violation import Violation
+from ..judge.outcome import Outcome
+from ..judge.verdict import Quoted, Value
+from ..judge.violation import Violation
 from .process import Lost
 
 MEMORY_LIMIT = "memory-limit"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory

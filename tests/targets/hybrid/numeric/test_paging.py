@@ -8,8 +8,8 @@ import pytest
 import torch
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.tiny_model import TinyModel
 from hybridfuzz.targets.base.registry import load_factory

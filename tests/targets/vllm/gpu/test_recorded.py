@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybridfuzz.harness.oracles.base import Context
-from hybridfuzz.harness.oracles.real_model import RealNumbers
-from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.harness.judge.oracles.base import Context
+from hybridfuzz.harness.judge.oracles.real_model import RealNumbers
+from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.targets.base.observe import RealForward, RealRow
 

@@ -1,0 +1,99 @@
+"""S6 output: inputs and outputs are the tokens of the language model."""
+
+from __future__ import annotations
+
+from ....reference.request import Life
+from ....targets.base.observe import Delivered, ForwardRow
+from ..verdict import Tokens, Value
+from ..violation import Violation
+from .base import Context, Oracle
+from .rules import Consequence, Rule
+
+
+class Output(Oracle):
+    """Checks inputs, outputs and ends of requests."""
+
+    rules = (
+        Rule(
+            "S6",
+            "A request's inputs and outputs are those of the language model on its prompt, regardless of caching, "
+            "chunked prefill, speculative decoding and the rest of the batch; exactly the correct drafts are "
+            "accepted, or only those up to the request's last token. A request ends with an error only if a load "
+            "for it breaks off, and after its end it gets nothing.",
+            subject="device",
+            consequence=Consequence("Wrong tokens", "The client receives other tokens than the model's."),
+        ),
+    )
+    title = "output"
+    needs = frozenset()
+
+    def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
+        self.exercised["S6"] += 1
+        truth, known = life.truth, len(row.tokens) - row.drafts
+        if row.position != life.settled:
+            return self._differs(context, life, "position", life.settled, row.position)
+        end = row.position + known
+        if end > len(truth.tokens):
+            truth.reach(end)
+        inputs = list(row.tokens[:known])
+        if inputs != truth.tokens[row.position : end]:
+            wanted = truth.tokens[row.position : end]
+            return self._differs(context, life, "input", Tokens(tuple(wanted)), Tokens(tuple(inputs)))
+        if row.sampled:
+            wanted = life.sampled_truth(end, row.tokens[known:])
+            if len(row.sampled) < len(wanted):
+                wanted = wanted[: life.total_length - end]
+            if list(row.sampled) != wanted:
+                return self._differs(context, life, "sampled", Tokens(tuple(wanted)), Tokens(tuple(row.sampled)))
+        return None
+
+    def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
+        for name, tokens in delivered.outputs:
+            life = context.reference.lives.get(name)
+            if life is None or life.parked:
+                if tokens and (violation := self._ended(context, name, "tokens", Tokens(tuple(tokens)))):
+                    return violation
+                continue
+            self.exercised["S6"] += 1
+            truth = life.truth
+            start = truth.prompt_length + life.delivered
+            end = start + len(tokens)
+            if end > len(truth.tokens):
+                truth.reach(end)
+            wanted = truth.tokens[start:end]
+            if list(tokens) != wanted:
+                return self._differs(context, life, "delivered", Tokens(tuple(wanted)), Tokens(tuple(tokens)))
+            life.delivered += len(tokens)
+        for name in delivered.finished:
+            life = context.reference.lives.get(name)
+            if life is None or life.parked:
+                if violation := self._ended(context, name, "end"):
+                    return violation
+            elif not life.aborted and life.delivered != life.max_new_tokens:
+                return self._differs(context, life, "length", life.max_new_tokens, life.delivered)
+        for name in delivered.failed:
+            life = context.reference.lives.get(name)
+            if life is None or life.parked:
+                if violation := self._ended(context, name, "error"):
+                    return violation
+            elif not life.aborted and not life.load_breaks_off:
+                return self.violation(context, "failed", field="error", settled=life.settled, request=life.name)
+        return None
+
+    def _ended(self, context: Context, name: str, what: str, observed: Value = "") -> Violation | None:
+        """Return a violation unless the client ended the request: its results may have been in flight then."""
+        if name in context.reference.withdrawn:
+            return None
+        return self.violation(context, f"{what}-after-end", field="after-end", observed=observed, request=name)
+
+    def _differs(self, context: Context, life: Life, field: str, wanted: Value, seen: Value) -> Violation:
+        return self.violation(
+            context,
+            "differs",
+            field=field,
+            what=field,
+            settled=life.settled,
+            expected=wanted,
+            observed=seen,
+            request=life.name,
+        )

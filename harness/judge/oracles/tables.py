@@ -1,0 +1,353 @@
+"""M3 table, M4 rows, M5 writer: the block ids that the device uses, and the blocks that it may write to."""
+
+from __future__ import annotations
+
+from ....targets.base.observe import Copied, Forward, Loaded, OutOfRange, SlotRead, SlotWrite, StateRead, StateWrite
+from ..verdict import Block, Past, Request, Row
+from ..violation import Violation
+from .base import Context, Oracle, named
+from .rules import Consequence, Rule
+
+
+class TableMirror(Oracle):
+    """Checks each access with the scheduler's tables."""
+
+    rules = (
+        Rule(
+            "M3",
+            "In every column that a kernel or copy reads or writes, the device uses the block that the "
+            "scheduler's table held when the step was planned, and no index is outside of tables and pool. (A "
+            "scratch block that moved inside the table may still be read at its old column, from the worker's "
+            "append-only copy of the table.)",
+            subject="device",
+            consequence=Consequence(
+                "The worker uses a cache block that is not the scheduler's",
+                "A state or KV is read from, or written to, memory that may belong to something else.",
+            ),
+        ),
+    )
+    title = "table"
+    needs = frozenset({"accesses", "tables"})
+
+    def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
+        return self._column(context, read, "reads")
+
+    def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
+        return self._column(context, write, "writes")
+
+    def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
+        life, table, first = context.lives[read.row], context.tables[read.row], read.first_column
+        if life is None or table is None:
+            return None
+        self.exercised["M3"] += 1
+        if tuple(read.blocks) == tuple(table[read.group][first : first + len(read.blocks)]):
+            return None
+        for column, block in enumerate(read.blocks, first):
+            if violation := self._named_column(context, life.name, read.group, column, block, "reads"):
+                return violation
+        return None
+
+    def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
+        life, table = context.lives[write.row], context.tables[write.row]
+        if life is None or table is None:
+            return None
+        self.exercised["M3"] += 1
+        columns = table[write.group]
+        size, width = context.layout.groups[write.group].block_size, len(columns)
+        for position, block in enumerate(write.blocks, write.position):
+            column = position // size
+            if not 0 <= column < width or columns[column] != block:
+                return self._mismatch(context, life.name, write.group, column, block, "writes")
+        return None
+
+    def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
+        return _sent_outside(self, context, outside) if context.life(outside.row) else None
+
+    def on_copied(self, context: Context, copied: Copied) -> Violation | None:
+        for verb, column, block in (
+            ("copies-from", copied.source_column, copied.source),
+            ("copies-to", copied.destination_column, copied.destination),
+        ):
+            if column < 0 <= block:
+                continue  # a cached block: its state is checked when it is read (S2)
+            if violation := self._named_column(context, copied.request, copied.group, column, block, verb):
+                return violation
+        return None
+
+    def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
+        return self._named_column(context, loaded.request, loaded.group, loaded.column, loaded.block, "loads-into")
+
+    def _column(self, context: Context, access: StateRead | StateWrite, verb: str) -> Violation | None:
+        life, table, column = context.lives[access.row], context.tables[access.row], access.column
+        if life is None or table is None or column < 0:
+            return None
+        columns = table[access.group]
+        if column < len(columns) and columns[column] == access.block:
+            self.exercised["M3"] += 1
+            return None
+        return self._named_column(context, life.name, access.group, column, access.block, verb)
+
+    def _named_column(
+        self, context: Context, request: str, group: int, column: int, block: int, verb: str
+    ) -> Violation | None:
+        self.exercised["M3"] += 1
+        columns = context.table(request)[group]
+        if 0 <= column < len(columns) and columns[column] == block:
+            return None
+        moved = 0 <= column < len(columns) and columns[column] == context.null and block in columns
+        if moved and verb in ("reads", "copies-from"):
+            return None
+        return self._mismatch(context, request, group, column, block, verb)
+
+    def _mismatch(self, context: Context, request: str, group: int, column: int, block: int, verb: str) -> Violation:
+        table = context.table(request)[group]
+        inside = 0 <= column < len(table)
+        return self.violation(
+            context,
+            verb if inside else f"{verb}-behind-the-table",
+            field="column",
+            column=column,
+            columns=len(table),
+            expected=Block(table[column]) if inside else None,
+            observed=Block(block if block >= 0 else -1),
+            request=request,
+            group=group,
+            block=block,
+        )
+
+
+class DeadRows(Oracle):
+    """Checks writes of rows without a request."""
+
+    rules = (
+        Rule(
+            "M4",
+            "For a padding, dummy or vacated row, kernels may write only to the null block or a sink (of plain "
+            "caches: to any that no request has), and must never get an out-of-range index.",
+            subject="device",
+            consequence=Consequence(
+                "A padding or dummy row writes into cache memory",
+                "If the block is cached or in use, a request continues from overwritten content.",
+            ),
+        ),
+    )
+    title = "rows"
+    needs = frozenset({"accesses"})
+
+    def on_forward(self, context: Context, forward: Forward) -> Violation | None:
+        self.exercised["M4"] += context.lives.count(None)
+        return None
+
+    def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
+        if context.lives[write.row] is not None or self._harmless(context, write.block):
+            return None
+        return self._dead_write(context, write.row, write.group, write.block)
+
+    def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
+        if context.lives[write.row] is not None:
+            return None
+        for block in write.blocks:
+            if block != context.null and not self._harmless(context, block):
+                return self._dead_write(context, write.row, write.group, block)
+        return None
+
+    def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
+        return None if context.life(outside.row) else _sent_outside(self, context, outside)
+
+    @staticmethod
+    def _harmless(context: Context, block: int) -> bool:
+        if context.has_pool:
+            return block in context.layout.sinks
+        return block not in context.before.caches.values()
+
+    def _dead_write(self, context: Context, row: int, group: int, block: int) -> Violation:
+        return self.violation(
+            context,
+            f"dead-write-{context.layout.groups[group].kind}",
+            field="dead-write",
+            who=context.who(row),
+            past=context.past(block) if block != context.null else Past("null"),
+            group=group,
+            block=block,
+        )
+
+
+def _sent_outside(oracle: Oracle, context: Context, outside: OutOfRange) -> Violation:
+    """Return the violation for an index outside of what it indexes."""
+    oracle.count()
+    life = context.life(outside.row)
+    return oracle.violation(
+        context,
+        "outside-of-live" if life else "outside",
+        field=f"outside-{outside.what.replace(' ', '-')}",
+        who=context.who(outside.row),
+        row=outside.row,
+        what=outside.what,
+        index=outside.index,
+        size=outside.size,
+        last=outside.size - 1,
+        request=life.name if life else "",
+        group=outside.group,
+    )
+
+
+class Writer(Oracle):
+    """Checks who writes a block."""
+
+    rules = (
+        Rule(
+            "M5",
+            "A written block has one writer in a step and is writable: it is not the null block, no other request "
+            "holds it, and it is not published, unless it is the writer's own block and this write is the content "
+            "that its key names.",
+            subject="device",
+            consequence=Consequence(
+                "A request writes into a cache block that is shared or published",
+                "Other requests that use the block continue from overwritten content.",
+            ),
+        ),
+    )
+    title = "writer"
+    needs = frozenset({"accesses", "pool", "tables"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._step = -1
+        self._writers: dict[int, tuple[int, int]] = {}
+
+    def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
+        violation = self._one_writer(context, write.row, write.group, write.block)
+        life = context.lives[write.row]
+        if violation or life is None:
+            return violation
+        facts = context.facts
+        key = facts.published.get(write.block) if facts else None
+        if key is not None and key.group == write.group and self._last_tag(context, write) == key.tag:
+            return None if self._is_own(context, life.name, write.block) else self._shared(context, write)
+        if key is not None or (facts and facts.references[write.block] > 1):
+            return self._shared(context, write)
+        return self._foreign(context, life.name, write, write.block)
+
+    @staticmethod
+    def _last_tag(context: Context, write: StateWrite) -> int | None:
+        """Return the tag of the tokens in a stored state; without a recurrent state it is the window's last input."""
+        if context.layout.groups[write.group].recurrent:
+            return write.temporal
+        return write.window[-1] if write.window else None
+
+    def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
+        life = context.lives[write.row]
+        facts = context.facts
+        size = context.layout.groups[write.group].block_size
+        for offset, block in enumerate(write.blocks):
+            if offset and block == write.blocks[offset - 1]:
+                continue
+            violation = self._one_writer(context, write.row, write.group, block)
+            if violation:
+                return violation
+            if life is None or facts is None:
+                continue
+            key = facts.published.get(block)
+            if key is None and facts.references[block] <= 1:
+                if foreign := self._foreign(context, life.name, write, block):
+                    return foreign
+                continue
+            depth = ((write.position + offset) // size + 1) * size
+            promised = key is not None and depth - size < key.depth <= depth and life.truth.tag(key.depth) == key.tag
+            if not promised or not self._is_own(context, life.name, block):
+                return self._shared(context, write, block)
+        return None
+
+    def on_copied(self, context: Context, copied: Copied) -> Violation | None:
+        for_cache = copied.destination_column < 0
+        return self._brought(context, copied, copied.destination, for_cache)
+
+    def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
+        return self._brought(context, loaded, loaded.block)
+
+    def _brought(
+        self, context: Context, record: Copied | Loaded, block: int, for_cache: bool = False
+    ) -> Violation | None:
+        self.count()
+        facts = context.facts
+        if facts is None:
+            return None
+        if block == context.null:
+            return self._null(context, Request(record.request), record.group, block)
+        if block in facts.published or facts.references[block] > 1:
+            key = facts.published.get(block)
+            life = facts.lives.get(record.request)
+            own = for_cache or self._is_own(context, record.request, block)
+            if key is None or not own or life is None or life.truth.tag(key.depth) != key.tag:
+                return self._shared(context, record, block)
+            return None
+        return None if for_cache else self._foreign(context, record.request, record, block)
+
+    def _foreign(
+        self, context: Context, name: str, write: StateWrite | SlotWrite | Copied | Loaded, block: int
+    ) -> Violation | None:
+        """Return a violation if a block, unpublished and held once, is held by another request: it is in the table of
+        that one, and not in the writer's. (Blocks in no table belong to the cache, or are on their way to it.)"""
+        facts = context.facts
+        if facts is None or block in context.table(name)[write.group]:
+            return None
+        for other, table in facts.tables.items():
+            if other != name and any(block in columns for columns in table):
+                return self._shared(context, write, block, other)
+        return None
+
+    def _one_writer(self, context: Context, row: int, group: int, block: int) -> Violation | None:
+        self.exercised["M5"] += 1
+        if block in context.layout.sinks and context.lives[row] is None:
+            return None
+        if block == context.null:
+            return self._null(context, context.who(row), group, block)
+        if context.step != self._step:
+            self._step, self._writers = context.step, {}
+        first = self._writers.setdefault(block, (row, group))
+        if first == (row, group):
+            return None
+        return self.violation(
+            context,
+            "two-writers",
+            first=context.who(first[0]),
+            second=context.who(row),
+            request=named(context.who(row)),
+            group=group,
+            block=block,
+        )
+
+    def _is_own(self, context: Context, name: str, block: int) -> bool:
+        facts = context.reference.ledger.facts.get(block)
+        return facts is not None and facts.owner == name
+
+    def _null(self, context: Context, who: Request | Row, group: int, block: int) -> Violation:
+        return self.violation(context, "null-write", who=who, group=group, block=block)
+
+    def _shared(
+        self,
+        context: Context,
+        write: StateWrite | SlotWrite | Copied | Loaded,
+        block: int | None = None,
+        holder: str = "",
+    ) -> Violation:
+        if block is None:
+            assert isinstance(write, StateWrite)
+            block = write.block
+        facts = context.facts
+        assert facts is not None
+        who = Request(write.request) if isinstance(write, Copied | Loaded) else context.who(write.row)
+        key = facts.published.get(block)
+        return self.violation(
+            context,
+            "writes-published" if key else "writes-others" if holder else "writes-shared",
+            field="shared-write",
+            who=who,
+            depth=key.depth if key else None,
+            holders=facts.references[block],
+            holder=Request(holder) if holder else None,
+            past=context.past(block),
+            request=named(who),
+            group=write.group,
+            block=block,
+        )
