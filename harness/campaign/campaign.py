@@ -3,8 +3,8 @@
 One thread for each worker (`worker_loop`), which is a process here or on a node of a cluster: it takes the next few
 trace numbers, has them run, and when it meets a new signature, saves, confirms and reduces that finding itself before
 it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. After the
-last trace, bugs of earlier campaigns that this one did not meet are tested again. Beside the traces run the self-test
-and the traces of known bugs, these on the unpatched target.
+last trace, bugs of earlier campaigns that this one did not meet are tested again. Two more threads run beside the
+workers: the self-test, and the traces of known bugs on the unpatched target.
 
 Whatever ends a campaign short of SIGKILL, `CampaignEnded` is its last event: outputs rely on that.
 """

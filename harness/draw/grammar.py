@@ -7,7 +7,7 @@ It uses what is known about hybrid caches, and nothing about single bugs:
                 earlier request's own output (multi-turn)
     boundaries  lengths cluster at j * block + {-1, 0, 1, k, k + 1, w - 1}, and some requests run up to max_model_len
     company     arrivals come in bursts: most of what can go wrong in a batch needs two rows that differ, and a request
-                that runs alone meets none. Between bursts ranks become idle, and dummy runs happen
+                that runs alone triggers none of them. Between bursts ranks become idle, and dummy runs happen
     endings     a trace goes on without arrivals until its requests have ended: the lockstep would end them by plain
                 steps, which are all alike. In some traces the rest is aborted instead. What requests leave behind in
                 an engine's buffers shows in a dummy run

@@ -47,7 +47,7 @@ def owner(error: BaseException, engine: tuple[str, ...]) -> tuple[Owner, str]:
     if isinstance(error, EngineError):
         return "engine", of_engine or foreign[-1]
     adapter = _package(foreign[0])
-    for module in reversed(modules):
+    for module in reversed(foreign):
         if _within(module, engine):
             return "engine", module
         if _within(module, (adapter,)):
@@ -60,9 +60,10 @@ def _within(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def _package(module: str) -> str:
-    """Return the package of an adapter's module: the folder of a target that comes with hybridfuzz, else the top."""
+    """Return the package of an adapter's module: `targets`, if it comes with hybridfuzz, with what adapters share; else
+    the top."""
     parts = module.split(".")
-    return ".".join(parts[:3] if parts[:2] == [_PACKAGE, "targets"] else parts[:1])
+    return ".".join(parts[:2] if parts[:2] == [_PACKAGE, "targets"] else parts[:1])
 
 
 def crash_violation(

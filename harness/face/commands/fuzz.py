@@ -108,7 +108,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder or URL for findings (default: hybridfuzz-out/TARGET-SEED)",
     )
-    known = "known bugs, to be patched or acknowledged (default: DIR/known.toml)"
+    known = "list of known bugs; each is patched or ignored (default: DIR/known.toml)"
     parser.add_argument("--known", type=Path, metavar="FILE", help=known)
     parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
     parser.add_argument("--fresh", action="store_true", help="start over instead of continuing an unfinished campaign")

@@ -10,10 +10,9 @@ memory        S4 taint, S7 NaN
 output        S6 output tokens
 device_order  S8 the order of device work
 batch         S9 plain caches and their batch events
-numeric       the same invariants on bytes
+numeric/      the same invariants on bytes
 real_model    S4, S6 and S7 on the log-probabilities of a real model
 rules         what a rule is, and those that no oracle checks
-provenance    the cause of a wrong number, from the tags of the same forward
 
 The order decides which violation is reported: a wrong read comes before the wrong token that follows from it.
 """
