@@ -68,7 +68,7 @@ class Confirmation:
                     self._run,
                     seconds=self._seconds,
                     on_better=self._better,
-                    accepts=same_symptom(self._shown[1]),
+                    accepts=same_symptom(self._shown[1], trace),
                 )
                 if violation.oracle not in UNEXPLAINED:
                     self._explain(best)

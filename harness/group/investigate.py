@@ -31,7 +31,7 @@ from .evidence import Evidence
 from .facts import facts_of
 from .origins import origins_of
 from .reduce import Reducer, until
-from .same_failure import relation, same_symptom
+from .same_failure import names_of, relation, same_symptom
 from .spectrum import Spectrum
 from .variants import Neighbour, neighbours, switched
 
@@ -89,7 +89,9 @@ class Investigation:
     ) -> Trace:
         """Return a shorter trace with the same symptom; the same trace if it does not fail again."""
         left = self._deadline - time.monotonic()
-        reducer = Reducer(trace, violation.signature, self._or_refuse, left, on_better, accepts=same_symptom(violation))
+        reducer = Reducer(
+            trace, violation.signature, self._or_refuse, left, on_better, accepts=same_symptom(violation, trace)
+        )
         reducer.attempt(until(violation, trace))
         for _ in range(ROUNDS):
             before = reducer.best
@@ -124,7 +126,7 @@ class Investigation:
         spectrum = Spectrum(seen.executed, passing)
         return Evidence(
             signature=violation.signature,
-            relation=relation(violation),
+            relation=relation(violation, names_of(trace)),
             switches=self._necessary(trace),
             events=tuple(tag_of(event) for event in trace.events),
             facts=facts,

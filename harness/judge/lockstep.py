@@ -50,6 +50,7 @@ from .oracles.liveness import Liveness
 from .outcome import Outcome
 from .reached_states import ReachedStates
 from .target_exception import crash_violation, ended_request, owner, record_violation
+from .verdict import Requests
 from .violation import Violation
 
 DRAIN_STEPS_PER_TOKEN = 3
@@ -279,8 +280,8 @@ class Lockstep:
 
     def _stuck(self, bound: int) -> Violation:
         view = self.context.before
-        names = ", ".join([*view.running, *view.waiting]) or "a step in flight"
-        return Liveness().violation(self.context, "drain", f"{names} did not end within {bound} plain steps")
+        names = (*view.running, *view.waiting)
+        return Liveness().violation(self.context, "drain", waiting=Requests(names) if names else None, steps=bound)
 
     def outcome(self, events: int) -> Outcome:
         """Return the result of this run."""

@@ -6,7 +6,6 @@ allocated, published, freed) becomes a mark at the later view.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -29,11 +28,10 @@ from ...targets.base.observe import (
     Zeroed,
 )
 from ...targets.base.trace import Event, Fork, Resume, Truncate, tag_of
-from ..judge.violation import Violation
+from ..judge.violation import Violation, wanted_depth
 from .history import Mark, Moment, RequestStep, What
 from .tag_names import Names
 
-_STATE = re.compile(r"state@(\d+)")
 UNNAMED = "content that matches no known prefix"
 
 
@@ -126,8 +124,8 @@ class HistoryBuilder:
 
     def wanted(self, violation: Violation | None) -> str:
         """Return the state that the violation expected, as marks name it; "" if it expected none."""
-        match = _STATE.search(violation.expected) if violation else None
-        return self._names.of(violation.request, int(match[1])) if match and violation else ""
+        depth = wanted_depth(violation) if violation else -1
+        return self._names.of(violation.request, depth) if violation and depth >= 0 else ""
 
     def marks_until(self, violation: Violation | None) -> Iterator[Mark]:
         """Yield all marks, then one for the violation."""

@@ -31,6 +31,7 @@ from ..judge.lockstep import unobserved
 from ..judge.outcome import Outcome
 from ..judge.run import run_taken, run_trace
 from ..judge.target_exception import text_of
+from ..judge.verdict import Quoted
 from ..judge.violation import Violation, cleaned
 from ..quoting import DETAILS_MAX, clean, one_line
 from ..record.activity import record_activity
@@ -112,12 +113,11 @@ def run(
     again = run_taken(factory, trace, on_event)
     if again.digest == outcome.digest and not again.violation:
         return outcome
-    what = again.violation.message if again.violation else "it is clean, too, but other blocks or tokens were seen"
     violation = Violation(
         oracle="DETERMINISM",
         field="violation" if again.violation else "digest",
-        message="DETERMINISM: the trace ran clean, and then differently on a second engine in the "
-        f"same process: {what}",
+        relation="second-run-fails" if again.violation else "second-run-differs",
+        details={"again": Quoted(again.violation.message) if again.violation else None},
         expected=f"{outcome.digest:08x}",
         observed=f"{again.digest:08x}",
     )
