@@ -70,9 +70,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "shadow",
         "configuration",
         "rows",
-        "views",
+        "views | cache_events",
         "versions",
-        "options | cache_events | kernels | repro_engine",
+        "options | kernels | repro_engine",
     ),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
+from ..base.protocol import Capabilities, Target, TargetFactory, open_supported
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
 from .options import PLAIN, drafts_on_device, has_peer, is_v2, options_of, ring_entries, varies_sampling
@@ -250,9 +250,6 @@ class VllmFactory:
 
     def open(self, config: Config) -> Target:
         """Build an engine for one trace."""
-        reason = self.supports(config)
-        if reason:
-            raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .target import VllmTarget
 
         return VllmTarget(config)
@@ -286,5 +283,5 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         enable_prefix_caching=release.modes[0] != "none",
         options={"runner": release.runners[0]},
     )
-    factory.open(trial).close()
+    open_supported(factory, trial).close()
     return factory

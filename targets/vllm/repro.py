@@ -181,8 +181,8 @@ def _assertion(failure: Failure) -> tuple[str, str]:
     if (failure.oracle, failure.field) == ("M2", "key"):
         promise = f"block {failure.block} can be hit, but the content of its key was never computed"
         lines = [
-            f"block = engine.scheduler.kv_cache_manager.block_pool.blocks[{failure.block}]",
-            f'assert block.block_hash is None, f"{python_format(promise)} ({{block.ref_cnt}} references)"',
+            f"key, references = engine.key({failure.block})",
+            f'assert key is None, f"{python_format(promise)} ({{references}} references)"',
         ]
         return "\n".join(lines), f"AssertionError: {promise}"
     if (failure.oracle, failure.field) == ("S2", "slot") and failure.request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ...base.protocol import Capabilities, Target, TargetError
+from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
 from ..options import UNSCRIPTED, Options, changed, options_of
 from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
@@ -102,9 +102,6 @@ class GpuFactory:
 
     def open(self, config: Config) -> Target:
         """Build the engines for one trace."""
-        reason = self.supports(config)
-        if reason:
-            raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .comparison import Comparison, tolerance
         from .same_steps import has_exact_reference, same_steps
         from .same_tokens import same_tokens

@@ -307,6 +307,11 @@ class Engine:
         """Return the names of the requests that have not ended."""
         return [name for name in self.tokens if name in self.scheduler.requests]
 
+    def key(self, block):
+        """Return a block's key, None without one, and the number of references to the block."""
+        one = self.scheduler.kv_cache_manager.block_pool.blocks[block]
+        return one.block_hash, one.ref_cnt
+
     def evict(self, count):
         """Evict the keys of up to `count` free blocks, oldest first."""
         pool = self.scheduler.kv_cache_manager.block_pool
