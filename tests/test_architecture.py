@@ -64,7 +64,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "targets.vllm": (
         "confirmation | environment | factory | repro",
-        "gpu | deployment | release",
+        "gpu | deployment",
+        "kits",
+        "models | release",
         "target",
         "bringup",
         "counterparts",

@@ -7,7 +7,7 @@ block of a key; other failures are refused, never approximated.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 
 from ...reference.tokens import Truth
@@ -21,13 +21,13 @@ from ..base.trace import (
     Event,
     Evict,
     ExternalLoad,
-    Group,
     Preempt,
     ResetPrefixCache,
     Step,
     Trace,
 )
-from .options import SYNC_LOAD_TOKENS, UNSCRIPTED, changed, drafts_on_device, has_graphs, options_of
+from .kits import Case, refusal
+from .options import SYNC_LOAD_TOKENS, options_of
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
 IDLE_MAX = 8
@@ -41,23 +41,10 @@ os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LO
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     """Return the reproducer. Raises TargetError for a failure that cannot be shown without hybridfuzz."""
     del variant
-    if has_graphs(trace.config):
-        raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
-    if options_of(trace.config).mixer != "gdn":
-        raise TargetError("no stand-alone script can show a failure of state layers other than gated delta nets")
-    connector = options_of(trace.config).connector
-    if connector not in ("none", "store", "sync"):
-        raise TargetError("no stand-alone script can show a failure that needs a KV connector which hands blocks over")
-    if drafts_on_device(trace.config):
-        raise TargetError("no stand-alone script can show a failure of V1 that needs a drafter on the device")
-    if any(group != Group(group.kind, group.block_size, group.layers) for group in trace.config.groups):
-        raise TargetError("no stand-alone script can show a failure that needs local attention or the drafter's groups")
-    if any(len(sizes) > 1 for sizes in _block_sizes(trace.config).values()):
-        raise TargetError("no stand-alone script can show a failure that needs blocks of more than two sizes")
-    if any(isinstance(event, Arrive) and event.session for event in failure.events):
-        raise TargetError("no stand-alone script can show a failure that needs streaming input sessions yet")
-    if needed := changed(options_of(trace.config), UNSCRIPTED):
-        raise TargetError(f"no stand-alone script can show a failure that needs {needed}")
+    case = Case(trace.config, options_of(trace.config), failure=failure)
+    if reason := refusal("script", case):
+        raise TargetError(f"no stand-alone script can show {reason}")
+    connector = case.options.connector
     assertion, promise = _assertion(failure)
     calls = [line for event in failure.events for line in _calls(event, trace.config)]
     sources = ["layers", "config", *(["connector"] if connector != "none" else []), "engine"]
@@ -166,48 +153,58 @@ def _calls(event: Event, config: Config) -> Iterator[str]:
             yield f"# {event.__struct_config__.tag}: nothing happens"
 
 
-def _assertion(failure: Failure) -> tuple[str, str]:
-    """Return (the last lines of the script, the beginning of their error message)."""
-    if failure.oracle in ("S2", "S3", "S4") and failure.field in ("temporal", "phantom-state") and failure.depth >= 0:
-        return _state_assertion(failure)
-    if failure.oracle == "S1" and failure.field == "temporal" and failure.holder:
-        promise = f"block {failure.block} is published as the state of {failure.holder} after {failure.depth} tokens"
-        lines = [
-            f"expected = engine.state({failure.holder!r}, {failure.depth})",
-            f"for state in engine.content({failure.group}, {failure.block}):",
-            f'    assert state == expected, f"{python_format(promise)}, but holds {{engine.describe(state)}}"',
-        ]
-        return "\n".join(lines), f"AssertionError: {promise}"
-    if (failure.oracle, failure.field) == ("M2", "key"):
-        promise = f"block {failure.block} can be hit, but the content of its key was never computed"
-        lines = [
-            f"block = engine.scheduler.kv_cache_manager.block_pool.blocks[{failure.block}]",
-            f'assert block.block_hash is None, f"{python_format(promise)} ({{block.ref_cnt}} references)"',
-        ]
-        return "\n".join(lines), f"AssertionError: {promise}"
-    if (failure.oracle, failure.field) == ("S2", "slot") and failure.request:
-        promise = f"step {failure.step}: {failure.request} attends to wrong content"
-        lines = [
-            f"for layer, position, block, state in engine.slots({failure.step}, {failure.request!r}, {failure.group}):",
-            f"    expected = engine.state({failure.request!r}, position + 1)",
-            f'    assert state == expected, f"{python_format(promise)} at position {{position}} in block {{block}}: '
-            '{engine.describe(state)}"',
-        ]
-        return "\n".join(lines), f"AssertionError: {promise}"
-    if (failure.oracle, failure.field) == ("M8", "stall"):
-        promise = "nothing was scheduled in"
-        lines = [
-            "waiting = engine.unfinished()",
-            f"assert engine.idle <= {IDLE_MAX} or not waiting, "
-            f'f"{promise} {{engine.idle}} steps in a row while {{waiting}} wait"',
-        ]
-        return "\n".join(lines), f"AssertionError: {promise}"
+Assertion = tuple[str, str]
+"""The last lines of the script, and the beginning of their error message."""
+
+
+def _assertion(failure: Failure) -> Assertion:
     if failure.oracle == "CRASH":
         return "# The script must get here without an exception.", ""
-    raise TargetError(f"no stand-alone script can show {failure.oracle} ({failure.field}) on vLLM yet")
+    return ASSERTIONS[failure.oracle, failure.field](failure)
 
 
-def _state_assertion(failure: Failure) -> tuple[str, str]:
+def _published_state(failure: Failure) -> Assertion:
+    promise = f"block {failure.block} is published as the state of {failure.holder} after {failure.depth} tokens"
+    lines = [
+        f"expected = engine.state({failure.holder!r}, {failure.depth})",
+        f"for state in engine.content({failure.group}, {failure.block}):",
+        f'    assert state == expected, f"{python_format(promise)}, but holds {{engine.describe(state)}}"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _key(failure: Failure) -> Assertion:
+    promise = f"block {failure.block} can be hit, but the content of its key was never computed"
+    lines = [
+        f"block = engine.scheduler.kv_cache_manager.block_pool.blocks[{failure.block}]",
+        f'assert block.block_hash is None, f"{python_format(promise)} ({{block.ref_cnt}} references)"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _slot(failure: Failure) -> Assertion:
+    promise = f"step {failure.step}: {failure.request} attends to wrong content"
+    lines = [
+        f"for layer, position, block, state in engine.slots({failure.step}, {failure.request!r}, {failure.group}):",
+        f"    expected = engine.state({failure.request!r}, position + 1)",
+        f'    assert state == expected, f"{python_format(promise)} at position {{position}} in block {{block}}: '
+        '{engine.describe(state)}"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _stall(failure: Failure) -> Assertion:
+    del failure
+    promise = "nothing was scheduled in"
+    lines = [
+        "waiting = engine.unfinished()",
+        f"assert engine.idle <= {IDLE_MAX} or not waiting, "
+        f'f"{promise} {{engine.idle}} steps in a row while {{waiting}} wait"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _initial_state(failure: Failure) -> Assertion:
     name, step, depth = failure.request, failure.step, failure.depth
     found = f"found = engine.initial_states(step={step}, name={name!r}, group={failure.group})"
     if not depth:
@@ -227,3 +224,13 @@ def _state_assertion(failure: Failure) -> tuple[str, str]:
             'assert found, "no state layer took any state"',
         ]
     return "\n".join(lines), f"AssertionError: {promise}"
+
+
+ASSERTIONS: dict[tuple[str, str], Callable[[Failure], Assertion]] = {
+    ("S1", "temporal"): _published_state,
+    ("S2", "slot"): _slot,
+    ("M2", "key"): _key,
+    ("M8", "stall"): _stall,
+    **{(oracle, field): _initial_state for oracle in ("S2", "S3", "S4") for field in ("temporal", "phantom-state")},
+}
+"""What shows a violation of an oracle in a field: the keys are those of `kits.SHOWN`."""

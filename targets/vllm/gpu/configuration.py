@@ -19,9 +19,9 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ...base.trace import Config
 from ..configuration import block_size, scheduler_config, set_graph_sizes, speculation
+from ..models import KEY_VALUE, dtype, layer_kinds, mixer, model_folder
 from ..options import has_graphs, options_of
 from ..versions import compat
-from .models import KEY_VALUE, dtype, layer_kinds, mixer, model_folder
 
 PIECES = (1, 2, 4, 8, 16, 32, 64)
 """Tokens of piecewise graphs, up to the largest batch."""

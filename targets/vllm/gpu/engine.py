@@ -27,6 +27,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ...base.trace import Config
 from .. import graphs
 from ..layout import layout_of
+from ..models import STATE_KIND, fill_weights, mixer
 from ..options import drafts_on_device, has_graphs, is_v2
 from ..rows.contracts import contract
 from ..shadow import hooks
@@ -37,7 +38,6 @@ from . import memories, replay
 from .configuration import configure, is_piecewise
 from .devices import BATCH_INVARIANT
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
-from .models import STATE_KIND, fill_weights, mixer
 from .real_model import RealModel, watch_sampling
 from .snapshot import Snapshot
 
