@@ -63,7 +63,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "layout",
     ),
     "targets.vllm": (
-        "confirmation | environment | factory | repro",
+        "confirmation | environment | factory | repro | repro_engine",
         "gpu | deployment",
         "kits",
         "models | release",
@@ -76,8 +76,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "configuration",
         "rows",
         "views",
-        "versions",
-        "options | cache_events | interpreter | repro_engine",
+        "versions | settings",
+        "sizes",
+        "options",
+        "inlined | cache_events | interpreter",
     ),
 }
 

@@ -26,7 +26,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ..base.protocol import TargetError
 from ..base.trace import Config, Group
 from . import graphs
-from .configuration import block_size, configure, head_size, layer_groups
+from .configuration import configure
 from .layout import layout_of
 from .options import (
     drafts_on_device,
@@ -45,6 +45,7 @@ from .shadow import hooks
 from .shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
 from .shadow.hooks import Recorder
 from .shadow.layers import ShadowAttention, ShadowModel
+from .sizes import block_size, head_size, layer_groups
 from .versions import as_on_gpu, compat, features, old_releases
 from .versions.wrapping import replaced
 

@@ -17,13 +17,12 @@ from typing import Any, Literal, NamedTuple
 from ...reference.layout import Mode
 from ..base.kits import Limit
 from ..base.repro import Failure
-from ..base.trace import Arrive, Config, Group
+from ..base.trace import Config, Group
 from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
 from .options import (
     PLAIN,
     Options,
     drafts_on_device,
-    has_graphs,
     has_peer,
     is_v2,
     ring_entries,
@@ -37,19 +36,31 @@ _DEFAULTS = {"runner": PLAIN.runner, "mixer": PLAIN.mixer}
 """Options whose default a release may lack; the others fall back to the first of its values."""
 CONV_WIDTHS = (4,)
 REAL_MODES: tuple[Mode, ...] = ("align", "none")
-UNSCRIPTED = ("reports", "reset", "prefills", "pipeline", "inputs", "sampling", "replay", "conv_layout")
+UNSCRIPTED = ("reports", "reset", "prefills", "pipeline", "inputs", "sampling", "conv_layout")
 """Options that scripts lack."""
-_SHADOW_ONLY = ("admission", "connector", "data_parallel", "metadata", "prefix_match_unit", *UNSCRIPTED)
+SCRIPTED_MIXERS = ("gdn", "mamba1", "mamba2", "linear")
+_SHADOW_ONLY = (
+    "admission",
+    "connector",
+    "data_parallel",
+    "metadata",
+    "prefix_match_unit",
+    *UNSCRIPTED[:-1],
+    "replay",
+    UNSCRIPTED[-1],
+)
 """Options that real models lack."""
 SHOWN: dict[tuple[str, str], Callable[[Failure], bool]] = {
     ("S1", "temporal"): lambda failure: bool(failure.holder),
+    ("S5", "never-written"): lambda failure: bool(failure.holder),
+    ("M4", "dead-write"): lambda failure: failure.block > 0,
     ("S2", "slot"): lambda failure: bool(failure.request),
     ("M2", "key"): lambda failure: True,
     ("M8", "stall"): lambda failure: True,
     **{
         (oracle, field): lambda failure: failure.depth >= 0
         for oracle in ("S2", "S3", "S4")
-        for field in ("temporal", "phantom-state")
+        for field in ("temporal", "phantom-state", "state-ignored")
     },
 }
 """Oracle and field of the violations that a script can assert -> True if all that is known is in the failure."""
@@ -310,22 +321,19 @@ ROWS: tuple[Row, ...] = (
         and c.config.groups[0].block_size < 32,
         "a page of 16 bfloat16 keys and values is smaller than a state"),
     # ---- Scripts.
-    Row("script", "graphs", lambda c: has_graphs(c.config), "a failure that needs captured graphs: it runs eagerly"),
-    Row("script", "mixer", lambda c: c.options.mixer != "gdn",
-        "a failure of state layers other than gated delta nets"),
+    Row("script", "mixer", lambda c: c.options.mixer not in SCRIPTED_MIXERS,
+        "a failure of short convolutions, which have no recurrent state"),
+    Row("script", "mode all", lambda c: c.config.mamba_cache_mode == "all", "a failure of mode all"),
     Row("script", "connector", lambda c: c.options.connector not in ("none", "store", "sync"),
         "a failure that needs a KV connector which hands blocks over"),
-    Row("script", "drafts", lambda c: drafts_on_device(c.config),
-        "a failure of V1 that needs a drafter on the device"),
     Row("script", "groups",
         lambda c: any(one != Group(one.kind, one.block_size, one.layers) for one in c.config.groups),
         "a failure that needs local attention or the drafter's groups"),
-    Row("script", "block sizes",
-        lambda c: any(len({one.block_size for one in c.of_kind(kind)}) > 1 for kind in ("mamba", "attention")),
-        "a failure that needs blocks of more than two sizes"),
-    Row("script", "sessions",
-        lambda c: any(isinstance(event, Arrive) and event.session for event in c.failure.events),
-        "a failure that needs streaming input sessions yet"),
+    Row("script", "block sizes", lambda c: len({one.block_size for one in c.of_kind("mamba")}) > 1,
+        "a failure that needs blocks of states of several sizes"),
+    Row("script", "data_parallel", lambda c: has_peer(c.config), "a failure that needs a second data-parallel rank"),
+    Row("script", "metadata", lambda c: c.options.metadata == "shared",
+        "a failure that needs metadata which groups share"),
     *(
         Row("script", row.feature, row.refuses, f"a failure that needs {row.reason}")
         for row in _by_option("script", UNSCRIPTED, "")

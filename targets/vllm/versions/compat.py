@@ -162,15 +162,6 @@ def block_hasher(config: VllmConfig, hash_block_size: int) -> Callable[[Any], li
     return hasher
 
 
-def retain_every_boundary(cache_config: Any) -> None:
-    """Publish the state at each block boundary, as older releases always do.
-
-    By default, newer ones publish only where prompts end or fork, so that a state written by decoding is never hit.
-    """
-    if hasattr(cache_config, "prefix_cache_retention_interval"):
-        cache_config.prefix_cache_retention_interval = None
-
-
 def load_v2_model(runner: Any, model: Any) -> None:
     """Give the V2 runner a model instead of a checkpoint to load."""
     if "model" in parameters(type(runner).load_model):
