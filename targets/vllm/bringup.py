@@ -127,7 +127,8 @@ class Engine:
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
             if has_adapters(config) and has_graphs(config):
                 self._capture_with_adapters()
-            plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            with compat.too_small_is_a_refusal():
+                plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             if features.has_connectors():
                 kv_connector().begin_worker(vllm_config, plan.worker)
             with replaced(*as_on_gpu.without_replay_kernel()):

@@ -82,10 +82,15 @@ ROWS = {
 """Option `mixer` -> what reads the rows of a layer from vLLM's metadata."""
 
 
+SETTINGS = ("build", "model_config", "cache_config")
+BRINGUP = ("plan_cache", "prepare_zeroing", "scheduler_arguments", "block_hasher", "load_v2_model")
+
+
 def _parts(case: Case) -> Iterator[Part]:
     """Yield what is copied: the stand-in engine, and what it shares with the adapter."""
     yield whole("repro_engine/layers.py")
-    shared = [ROWS[case.options.mixer], *[("settings.py", name) for name in ("build", "model_config", "cache_config")]]
+    shared = [ROWS[case.options.mixer], *[("settings.py", name) for name in SETTINGS]]
+    shared += [("versions/compat.py", name) for name in BRINGUP]
     if has_graphs(case.config):
         shared += [("graphs.py", name) for name in ("prepare_process", "capture", "widen", "Padding")]
     yield from definitions(*shared)

@@ -143,7 +143,8 @@ class RealEngine:
             model = self._build_model()
             self.real = RealModel(model)
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
-            plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            with compat.too_small_is_a_refusal():
+                plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             self.runner.initialize_kv_cache(plan.worker)
             if plan.worker.needs_kv_cache_zeroing and hasattr(self.runner, "_init_kv_zero_meta"):
                 self.runner._init_kv_zero_meta()

@@ -12,8 +12,6 @@ import torch
 import vllm.v1.worker.cpu.shm  # noqa: F401  vLLM's own stand-ins for CUDA events, streams and pinned memory
 from vllm.config import DeviceConfig, set_current_vllm_config
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import get_hash_fn_by_name
-from vllm.v1.core import kv_cache_utils
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker import cpu_model_runner, gpu_model_runner
@@ -22,6 +20,7 @@ from vllm.v1.worker.gpu import model_runner
 
 from ..graphs import Padding, capture, prepare_process, widen
 from ..settings import build, cache_config, model_config
+from ..versions.compat import block_hasher, load_v2_model, plan_cache, prepare_zeroing, scheduler_arguments
 from .config import drafts_as_eagle, prepare
 from .connector import begin_worker, connect
 from .layers import Model, State, fold, takes
@@ -57,36 +56,14 @@ class Engine:
         """Build the runner with its caches, filled with random bytes, and the scheduler."""
         self.build_v2(model) if self.is_v2 else self.build_v1(model)
         runner, config = self.runner, self.config
-        specs = runner.get_kv_cache_spec()
-        try:
-            from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
-        except ImportError:
-            layout = None  # before 0.29
-        else:
-            layout = resolve_kv_cache_layout(config, [["LBHNC"]], list(specs.values())).name
-            config.cache_config.kv_cache_layout = layout
-        try:
-            from vllm.v1.core import kv_cache_planning as planning
-
-            groups = planning.get_global_kv_cache_groups(config, [specs])
-            [worker] = planning.get_kv_cache_configs(config, [specs], [1 << 30], groups)
-        except ImportError:
-            [worker] = kv_cache_utils.get_kv_cache_configs(config, [specs], [1 << 30])
-        if layout:
-            worker.kv_cache_layout = layout
-        plan = kv_cache_utils.generate_scheduler_kv_cache_config([worker])
-        config.cache_config.num_gpu_blocks = plan.num_blocks
-        block_size, hash_size = kv_cache_utils.resolve_kv_cache_block_sizes(plan, config)
-        for one in (worker, plan):
-            if hasattr(one, "hash_block_size"):
-                one.hash_block_size = hash_size
+        plan = plan_cache(config, runner.get_kv_cache_spec(), 1 << 30)
+        worker = plan.worker
         if config.kv_transfer_config:
             begin_worker(config, worker)
         if sizes.ring:  # no kernel is called, and the one for CPUs cannot replay inputs
             gpu_model_runner.initialize_mamba_ssu_backend = lambda *_, **__: None
         runner.initialize_kv_cache(worker)
-        if worker.needs_kv_cache_zeroing and hasattr(runner, "_init_kv_zero_meta"):
-            runner._init_kv_zero_meta()
+        prepare_zeroing(runner, worker)
         self.groups = [group.layer_names for group in worker.kv_cache_groups]
         generator = torch.Generator().manual_seed(1)
         for layer in model.layers:
@@ -98,22 +75,18 @@ class Engine:
             capture(runner, self, self.is_v2)
             widen(runner, self.is_v2, self.padding)
         self.scheduler = config.scheduler_config.get_scheduler_cls()(
-            vllm_config=config, kv_cache_config=plan, structured_output_manager=StructuredOutputManager(config),
-            block_size=block_size, hash_block_size=hash_size, log_stats=False,
-        )  # fmt: skip
-        self.hasher = self.build_hasher(hash_size) if config.cache_config.enable_prefix_caching else None
-
-    def build_hasher(self, hash_size):
-        """Return the prefix hasher, as `EngineCore` makes it."""
-        function = get_hash_fn_by_name(self.config.cache_config.prefix_caching_hash_algo)
-        kv_cache_utils.init_none_hash(function)
-        arguments = [hash_size, function]
-        if takes(kv_cache_utils.get_request_block_hasher, "num_hash_lookahead_tokens"):
-            arguments.append(self.config.num_hash_lookahead_tokens)
-        return kv_cache_utils.get_request_block_hasher(*arguments)
+            vllm_config=config,
+            kv_cache_config=plan.scheduler,
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=plan.block_size,
+            log_stats=False,
+            **scheduler_arguments(plan),
+        )
+        caching = config.cache_config.enable_prefix_caching
+        self.hasher = block_hasher(config, plan.hash_block_size) if caching else None
 
     def build_v2(self, model):
-        engine, loader = self, types.SimpleNamespace(load_model=lambda **_: model)
+        engine = self
 
         class Drafter:
             num_query_per_req, num_extra_query_per_req, supports_mm_inputs = 1, 0, False
@@ -132,9 +105,8 @@ class Engine:
                 return torch.tensor(rows, dtype=torch.int64)
 
         model_runner.init_speculator = lambda *_: Drafter()
-        model_runner.get_model_loader = lambda config: loader
         self.runner = runner = CPUModelRunner(self.config, torch.device("cpu"))
-        runner.load_model(**({"model": model} if takes(type(runner).load_model, "model") else {}))
+        load_v2_model(runner, model)
         prepare = runner.prepare_inputs
 
         def prepare_inputs(*arguments, **keywords):
