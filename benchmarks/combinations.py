@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hybridfuzz.harness.generate.choices import RandomChoices
-from hybridfuzz.harness.generate.configurations import draw_valid_config
-from hybridfuzz.harness.generate.grammar import Grammar
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.draw.choices import RandomChoices
+from hybridfuzz.harness.draw.configurations import draw_valid_config
+from hybridfuzz.harness.draw.grammar import Grammar
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.observe import Effect, Planned
 from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetFactory
 from hybridfuzz.targets.base.proxy import FactoryProxy, TargetProxy

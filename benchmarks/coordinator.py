@@ -30,10 +30,10 @@ from typing import NamedTuple
 from msgspec import structs
 
 from hybridfuzz.harness.campaign.state import CampaignState, Claim, Settings
-from hybridfuzz.harness.cluster.messages import Call, Report, Setup, pack, unpack_answer
-from hybridfuzz.harness.cluster.node_worker import NodeWorker, Tally
-from hybridfuzz.harness.cluster.remote_worker import LEASE_MAX, LEASE_SECONDS
-from hybridfuzz.harness.events import TracesDone
+from hybridfuzz.harness.campaign_events import TracesDone
+from hybridfuzz.harness.workers.cluster.messages import Call, NodeReport, Setup, pack, unpack_answer
+from hybridfuzz.harness.workers.cluster.node_worker import NodeWorker, Tally
+from hybridfuzz.harness.workers.cluster.remote_worker import LEASE_MAX, LEASE_SECONDS
 from hybridfuzz.harness.workers.losses import Counts, Ran
 from hybridfuzz.harness.workers.messages import Fuzz, Ready
 from hybridfuzz.targets.base.registry import load_factory, prepare
@@ -63,7 +63,7 @@ def record(target: str, count: int) -> list[Ran]:
     first = 0
     while first < count:
         answer = unpack_answer(node.call(pack(Call(Fuzz(7, first, 1, {}), 60.0, 0.0))))
-        assert isinstance(answer, Report)
+        assert isinstance(answer, NodeReport)
         rans += answer.rans
         if answer.counts.indexes:
             rans += [Ran(first, _outcome(answer.counts))]
@@ -73,7 +73,7 @@ def record(target: str, count: int) -> list[Ran]:
 
 
 def _outcome(counts: Counts) -> object:
-    from hybridfuzz.harness.traces.outcome import Outcome
+    from hybridfuzz.harness.judge.outcome import Outcome
 
     return Outcome(None, counts.steps, counts.steps, dict(counts.exercised), dict(counts.reached), 0)
 
@@ -133,7 +133,7 @@ class Node:
         counts = structs.replace(self._sum(len(counted)), indexes=counted, repeats=repeats)
         each = seconds / max(len(counted) + len(rans), 1)
         self.batch = max(1, min(LEASE_MAX, 2 * self.batch, int(LEASE_SECONDS / max(each, 1e-6))))
-        return seconds, pack(Report(counts, rans))
+        return seconds, pack(NodeReport(counts, rans))
 
     def _failing(self) -> Ran:
         """Return a failing trace: a few causes are frequent, most are rare."""
@@ -208,7 +208,7 @@ def simulate(workers: int, rate: float, hours: float, data: Recorded, fail: floa
 
         def take() -> bool:
             answer = unpack_answer(data)
-            assert isinstance(answer, Report)
+            assert isinstance(answer, NodeReport)
             left, name, claimed = set(batch.indexes), f"node-{node.number // 8}", False
             if answer.counts.indexes:
                 left.difference_update(answer.counts.indexes)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridfuzz.harness.coverage.report import LCOV_FILE
+from hybridfuzz.harness.measure.coverage.report import LCOV_FILE
 
 REASONS = {
     "KV events": r"kv_event|kv_cache_events|BlockStored|BlockRemoved|publish",

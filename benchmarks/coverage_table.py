@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from hybridfuzz.harness.coverage.report import JSON_FILE, ModuleCoverage, Report
+from hybridfuzz.harness.measure.coverage.report import JSON_FILE, CoverageReport, ModuleCoverage
 
-Reports = Mapping[str, Report]
+Reports = Mapping[str, CoverageReport]
 
 
 def table(reports: Reports) -> Iterator[str]:
@@ -41,7 +41,7 @@ def numbers(module: ModuleCoverage | None) -> str:
     return f"{module.reached:,} of {module.statements:,} | {module.percent:.1f}"
 
 
-def never(report: Report) -> Iterator[str]:
+def never(report: CoverageReport) -> Iterator[str]:
     """Yield the functions that never ran, with their numbers of statements."""
     for module in report.modules:
         if module.never:
@@ -53,7 +53,7 @@ def main() -> None:
     """Print both."""
     folders = dict(argument.split("=", 1) for argument in sys.argv[1:])
     reports = {
-        name: msgspec.json.decode((Path(folder) / "coverage" / JSON_FILE).read_bytes(), type=Report)
+        name: msgspec.json.decode((Path(folder) / "coverage" / JSON_FILE).read_bytes(), type=CoverageReport)
         for name, folder in folders.items()
     }
     print(*table(reports), sep="\n")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from hybridfuzz.harness.generate.avoid import switch_values
-from hybridfuzz.harness.generate.choices import RandomChoices
-from hybridfuzz.harness.generate.configurations import draw_valid_config
+from hybridfuzz.harness.draw.avoid import switch_values
+from hybridfuzz.harness.draw.choices import RandomChoices
+from hybridfuzz.harness.draw.configurations import draw_valid_config
 from hybridfuzz.targets.vllm.factory import VllmFactory
 from hybridfuzz.targets.vllm.release import Release
 

@@ -206,8 +206,8 @@ def campaign_folder() -> Path:
 
 def read_trace(path: Path) -> object:
     """Read a trace and use it as `replay --port` does before any engine runs."""
-    from hybridfuzz.harness.traces.adapt import refusal
-    from hybridfuzz.harness.traces.files import encode_trace, load_trace
+    from hybridfuzz.harness.draw.adapt import refusal
+    from hybridfuzz.harness.draw.files import encode_trace, load_trace
     from hybridfuzz.targets.base.registry import load_factory
 
     trace = load_trace(path)
@@ -225,14 +225,14 @@ def read_corpus(path: Path) -> object:
 
 def read_known(path: Path) -> object:
     """Read known bugs and look one up."""
-    from hybridfuzz.harness.findings.known import load_known, reason_for
+    from hybridfuzz.harness.group.known import load_known, reason_for
 
     return reason_for(load_known(path), SIGNATURE, "hybrid")
 
 
 def read_page(path: Path) -> object:
     """Read everything in a campaign's folder and render its page."""
-    from hybridfuzz.harness.findings.store import read_state
+    from hybridfuzz.harness.group.store import read_state
     from hybridfuzz.reports.data import load_folder
     from hybridfuzz.reports.page import render
 
@@ -243,14 +243,14 @@ def read_page(path: Path) -> object:
 
 def read_triage(path: Path) -> object:
     """Read the history of bugs."""
-    from hybridfuzz.harness.findings.triage import load_bug_history
+    from hybridfuzz.harness.group.bug_history import load_bug_history
 
     return load_bug_history(path.parent)
 
 
 def read_rates(path: Path) -> object:
     """Read the samples of a campaign and draw them."""
-    from hybridfuzz.harness.outputs.rates import load_samples
+    from hybridfuzz.harness.face.outputs.rates import load_samples
     from hybridfuzz.reports.sections import rates_section
 
     section = rates_section(load_samples(path.parent))
@@ -319,7 +319,7 @@ class Failure(Exception):
 
 def check(form: Format, folder: Path, data: bytes, watch: Watch) -> bool:
     """Read one case; return True if the file was accepted. Raises Failure."""
-    from hybridfuzz.harness.findings.store import OutputError
+    from hybridfuzz.harness.group.store import OutputError
     from hybridfuzz.targets.base.trace import TraceError
 
     path = folder / form.file
@@ -404,9 +404,9 @@ def run_atheris(name: str, count: int) -> None:
 
     with atheris.instrument_imports(include=["hybridfuzz.harness", "hybridfuzz.targets.base", "hybridfuzz.reports"]):
         import hybridfuzz.harness.campaign.corpus
-        import hybridfuzz.harness.findings.known
-        import hybridfuzz.harness.findings.triage
-        import hybridfuzz.harness.traces.files
+        import hybridfuzz.harness.draw.files
+        import hybridfuzz.harness.group.bug_history
+        import hybridfuzz.harness.group.known
         import hybridfuzz.reports.page  # noqa: F401
     folder = Path(tempfile.mkdtemp(prefix="fuzz-readers-", dir=_memory_folder()))
     form, watch = prepared(name, folder), Watch()

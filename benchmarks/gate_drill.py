@@ -27,9 +27,9 @@ from checkouts import changes, make_checkout
 from msgspec import Struct, structs
 from trees import Edit
 
-from hybridfuzz.harness.findings.fixes import KNOWN_FILE
-from hybridfuzz.harness.findings.known import append_entry
 from hybridfuzz.harness.gate.packaged_bugs import packaged_fixes
+from hybridfuzz.harness.group.fixes import KNOWN_FILE
+from hybridfuzz.harness.group.known import append_entry
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import parse, prepare
 

@@ -52,8 +52,8 @@ def tree_of(options: argparse.Namespace) -> Path | None:
 
 def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """Random traces for a while."""
-    from hybridfuzz.harness.generate.grammar import draw_trace
-    from hybridfuzz.harness.traces.files import save_trace
+    from hybridfuzz.harness.draw.files import save_trace
+    from hybridfuzz.harness.draw.grammar import draw_trace
     from hybridfuzz.targets.base.protocol import TargetError
     from hybridfuzz.targets.base.trace import TraceError
 
@@ -201,7 +201,7 @@ def digest_of(outcome: Any, records: list[Any]) -> str:
 
 def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """The same traces on new engines, and on engines that other traces have used."""
-    from hybridfuzz.harness.generate.grammar import draw_trace
+    from hybridfuzz.harness.draw.grammar import draw_trace
     from hybridfuzz.targets.vllm.gpu.engines import ENGINES
 
     overrides = dict(pair.split("=", 1) for pair in options.config.split(",")) if options.config else {}
@@ -238,7 +238,7 @@ def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
 
 def rerun(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """Each trace of a folder: the signature of its violation, "" for none."""
-    from hybridfuzz.harness.traces.files import load_trace
+    from hybridfuzz.harness.draw.files import load_trace
 
     verdicts = {}
     for path in sorted(options.run.glob("*.json")):
@@ -286,7 +286,7 @@ def run(
     factory: Any, trace: Any, observes: frozenset[str] | None, keep: bool = False, rows: bool = False
 ) -> tuple[Any, dict[str, Any]]:
     """One trace; what its oracles saw."""
-    from hybridfuzz.harness.lockstep.lockstep import Lockstep
+    from hybridfuzz.harness.judge.lockstep import Lockstep
 
     began = time.monotonic()
     target = Recorded(factory.open(trace.config), keep, rows)
@@ -312,7 +312,7 @@ def run(
 
 def print_crashes() -> None:
     """Print the traceback of whatever a target raises, too."""
-    from hybridfuzz.harness.lockstep import lockstep
+    from hybridfuzz.harness.judge import lockstep
 
     make = lockstep.crash_violation
 
@@ -325,7 +325,7 @@ def print_crashes() -> None:
 
 def corpus(options: argparse.Namespace, factory: Any) -> list[dict[str, Any]]:
     """Known causes: each trace scaled, judged by everything and by the real model's numbers alone."""
-    from hybridfuzz.harness.traces.files import load_trace
+    from hybridfuzz.harness.draw.files import load_trace
     from hybridfuzz.targets.vllm.gpu.scaling import candidates
 
     rows = []

@@ -31,13 +31,13 @@ import msgspec
 from msgspec import Struct
 from vllm_campaign import fixes_of, overrides_of
 
-from hybridfuzz.harness.identity import compare
-from hybridfuzz.harness.identity.compare import can_start_finding, joined, same_cause
-from hybridfuzz.harness.identity.evidence import Evidence, FindingEvidence
-from hybridfuzz.harness.identity.investigate import Investigation
-from hybridfuzz.harness.traces.files import load_trace, save_trace
-from hybridfuzz.harness.traces.reduce import until
-from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.harness.draw.files import load_trace, save_trace
+from hybridfuzz.harness.group import compare
+from hybridfuzz.harness.group.compare import can_start_finding, joined, same_cause
+from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
+from hybridfuzz.harness.group.investigate import Investigation
+from hybridfuzz.harness.group.reduce import until
+from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch

@@ -20,10 +20,10 @@ import msgspec
 from identity import Sorted, cpu_seconds, load_evidence, load_truth
 from vllm_campaign import fixes_of
 
-from hybridfuzz.harness.findings.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.identity.evidence import FindingEvidence
-from hybridfuzz.harness.identity.investigate import Investigation
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.group.evidence import FindingEvidence
+from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.investigate import Investigation
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.patches import FilePatch, Patch
 from hybridfuzz.targets.base.registry import prepare

@@ -8,8 +8,8 @@ import json
 import sys
 import time
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.ranks import on_ranks, run_ranks
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.ranks import on_ranks, run_ranks
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.hybrid.numeric.collective import join, leave
 

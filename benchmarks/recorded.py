@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from hybridfuzz.harness.detection.statistics import Detection
+from hybridfuzz.harness.measure.detection.statistics import Detection
 
 
 class Ask(msgspec.Struct, frozen=True):

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 from vllm_campaign import fixes_of
 
-from hybridfuzz.harness.reproduce.script import ScriptVerdict, failure_of, run_script
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.overlay import patched

@@ -18,8 +18,8 @@ from pathlib import Path
 from hypothesis import settings
 
 from hybridfuzz.harness import machine
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory
 
 

@@ -24,11 +24,11 @@ from recorded import Ask, Record
 from sources import Feedback, Source, Uniform, Workload
 
 from hybridfuzz.harness import machine
-from hybridfuzz.harness.detection.matrix import chosen_mutants
-from hybridfuzz.harness.detection.statistics import Detection, ratio, summarise
-from hybridfuzz.harness.detection.tables import pair
-from hybridfuzz.harness.lockstep.run import run_trace
-from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.harness.measure.detection.matrix import chosen_mutants
+from hybridfuzz.harness.measure.detection.statistics import Detection, ratio, summarise
+from hybridfuzz.harness.measure.detection.tables import pair
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from hybridfuzz.harness.generate.choices import RandomChoices
-from hybridfuzz.harness.generate.configurations import draw_config
-from hybridfuzz.harness.generate.grammar import ENDING_MAX, EVENTS_MAX, Grammar, draw_trace
-from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.draw.choices import RandomChoices
+from hybridfuzz.harness.draw.configurations import draw_config
+from hybridfuzz.harness.draw.grammar import ENDING_MAX, EVENTS_MAX, Grammar, draw_trace
+from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Group, Step, Trace, TraceError, check_config

@@ -142,8 +142,8 @@ def broken(one: Break) -> Iterator[None]:
 
 def inside() -> None:
     """Make each break in this process, which can import transformers, and print the table."""
-    from hybridfuzz.harness.generate.grammar import draw_trace
-    from hybridfuzz.harness.lockstep.run import run_trace
+    from hybridfuzz.harness.draw.grammar import draw_trace
+    from hybridfuzz.harness.judge.run import run_trace
     from hybridfuzz.targets.transformers.factory import make_factory
 
     wanted = set(sys.argv[2:])

@@ -17,9 +17,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from hybridfuzz.harness.findings.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.findings.known import fitting
-from hybridfuzz.harness.traces.files import save_trace
+from hybridfuzz.harness.draw.files import save_trace
+from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.known import fitting
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.overlay import patched

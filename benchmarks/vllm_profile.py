@@ -20,15 +20,15 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.vllm import factory as factory_module
 from hybridfuzz.targets.vllm.factory import VllmFactory
 
 HERE = str(Path(factory_module.__file__).parents[2])
 """The `hybridfuzz` folder as this interpreter imports it."""
-INTERPRETER = f"{HERE}/targets/vllm/interpreter"
+INTERPRETER = f"{HERE}/targets/triton_interpreter"
 INTERVAL_SECONDS = 0.002
 OBSERVER = "Host."
 """The class of ours that looks at the scheduler through vLLM's own accessors."""

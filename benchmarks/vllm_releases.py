@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
-from hybridfuzz.harness.findings.fixes import BUILTIN, apply_fixes, read_fixes
-from hybridfuzz.harness.traces.files import load_trace, save_trace
+from hybridfuzz.harness.draw.files import load_trace, save_trace
+from hybridfuzz.harness.group.fixes import BUILTIN, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch

@@ -1,28 +1,23 @@
-"""The harness: draws traces, runs a target in lockstep with the reference, checks, reduces, records.
+"""The harness: draws traces, runs a target in lockstep with the reference, checks, groups, reports.
 
-commands/     the command line, one module for each command
-gate/         the pytest plugin
-machine       the Hypothesis state machine
-campaign/     many traces on several workers for a budget
-reproduce/    from a failing trace to something that fails elsewhere
-outputs/      what becomes of a campaign's events: terminal, NDJSON, JUnit
-detection/    whether known bugs are found, and how fast
-cluster/      many machines, and several campaigns as one
-findings/     findings on disk, and what is known about them
-identity/     which failing traces have one cause
-workers/      processes that run traces
-explain/      how a trace breaks an invariant
-coverage/     lines of an engine that traces reach
-lockstep/     one target beside the reference
-oracles/      the invariants
-traces/       trace files, reduction, outcomes
-generate/     where traces come from
-events        what a campaign reports
-exit_status   the exit statuses of the command line
-units         durations, sizes and counts as people write them
-quoting       text for Python, Markdown, XML, HTML, TOML and terminals
-cli           picks a command, turns errors into one line
+cli              picks a command, turns errors into one line
+face/            what a person types and reads: commands and outputs
+gate/            the pytest plugin
+machine          the Hypothesis state machine
+campaign/        many traces on several workers for a budget
+measure/         how good the search is: lines reached, planted bugs found
+tell/            a failure in words and files for somebody else
+group/           which failures are one, and what is known about them
+workers/         processes that run traces, here and on a cluster
+record/          what happened in a run, as data
+judge/           one target beside the reference, and the oracles
+draw/            where traces come from
+campaign_events  what a campaign reports
+exit_status      the exit statuses of the command line
+units            durations, sizes and counts as people write them
+markup           pieces of HTML and SVG, quoted
+quoting          text for Python, Markdown, XML, HTML, TOML and terminals
 
-From top to bottom: a package imports only packages below it (`tests/test_architecture.py`). Nothing here imports a
-concrete target; they come by name from the registry.
+From top to bottom: a wing imports only wings below it, and `reports` stands above all of them
+(`tests/test_architecture.py`). Nothing here imports a concrete target; they come by name from the registry.
 """

@@ -55,7 +55,7 @@ example: hybridfuzz fuzz --target hybrid --time 60s
 
 
 def _module(command: str) -> ModuleType:
-    return importlib.import_module(f".commands.{command.replace('-', '_')}", __package__)
+    return importlib.import_module(f".face.commands.{command.replace('-', '_')}", __package__)
 
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
@@ -140,7 +140,7 @@ def run_command(options: argparse.Namespace) -> int:
     from ..targets.base.protocol import TargetError
     from ..targets.base.registry import on_device
     from ..targets.base.trace import TraceError
-    from .findings.store import OutputError
+    from .group.store import OutputError
     from .workers.client import InternalError
 
     command = _module(options.command)

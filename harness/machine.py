@@ -22,13 +22,13 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from ..targets.base.protocol import TargetFactory
 from ..targets.base.registry import load_factory
 from ..targets.base.trace import Config, Event, Trace
-from .findings.store import replay_command
-from .generate.serving_rules import ServingRules
-from .lockstep.lockstep import Lockstep
-from .lockstep.run import run_trace
-from .traces.files import save_trace
-from .traces.reduce import reduce_trace
-from .traces.violation import Violation
+from .draw.files import save_trace
+from .draw.serving_rules import ServingRules
+from .group.reduce import reduce_trace
+from .group.store import replay_command
+from .judge.lockstep import Lockstep
+from .judge.run import run_trace
+from .judge.violation import Violation
 
 REDUCE_SECONDS = 20.0
 PROFILE_VARIABLE = "HYBRIDFUZZ_PROFILE"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..harness.outputs.rates import Sample
+from ..harness.face.outputs.rates import Sample
+from ..harness.markup import Markup, tag
 from ..harness.units import spell
-from .markup import Markup, tag
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 360, 120, 8, 20, 10
 Value = Callable[[Sample], float]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ..harness.detection.statistics import Row
-from ..harness.events import Finding, Summary
-from ..harness.explain.history import History
-from ..harness.findings.store import HISTORY_SUFFIX, STATE_FILE, trace_path
-from ..harness.findings.triage import Bug, bug_key, load_bug_history
-from ..harness.outputs.rates import Sample, load_samples
-from ..harness.traces.files import load_trace, read_json
+from ..harness.campaign_events import Finding, Summary
+from ..harness.draw.files import load_trace, read_json
+from ..harness.face.outputs.rates import Sample, load_samples
+from ..harness.group.bug_history import Bug, bug_key, load_bug_history
+from ..harness.group.store import HISTORY_SUFFIX, STATE_FILE, trace_path
+from ..harness.measure.detection.statistics import MutantRow
+from ..harness.record.history import History
 from ..targets.base.trace import Trace, TraceError
 
 MATRIX_FILE = "matrix.json"
@@ -33,7 +33,7 @@ class Shown(Struct, frozen=True):
 class _Matrix(Struct, frozen=True):
     """The part of matrix.json that a page shows."""
 
-    mutants: Sequence[Row]
+    mutants: Sequence[MutantRow]
 
 
 class Data(Struct, frozen=True):
@@ -44,7 +44,7 @@ class Data(Struct, frozen=True):
     summary: Summary | None = None
     findings: Sequence[Shown] = ()
     samples: Sequence[Sample] = ()
-    rows: Sequence[Row] = ()
+    rows: Sequence[MutantRow] = ()
 
 
 def load_folder(folder: Path) -> Data:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..harness.explain.explain import explain
-from ..harness.explain.timeline import FREE_KEYED, LEGEND
-from ..harness.findings.store import replay_command
+from ..harness.group.store import replay_command
+from ..harness.markup import Markup, Section, join, tag
 from ..harness.quoting import clean
+from ..harness.tell.explain import explain
+from ..harness.tell.timeline import FREE_KEYED, LEGEND
+from ..harness.tell.timeline_svg import timeline_svg
 from ..targets.base.trace import Config, Trace
 from .data import Shown
-from .markup import Markup, Section, join, tag
-from .timeline import timeline_svg
 
 GROUPS = (
     ("new", "New findings"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ..harness.events import CampaignEnded, CampaignEvent
-from ..harness.findings.store import STATE_FILE, OutputError
-from ..harness.outputs.handler import CampaignInfo
+from ..harness.campaign_events import CampaignEnded, CampaignEvent
+from ..harness.face.outputs.handler import CampaignInfo
+from ..harness.group.store import STATE_FILE, OutputError
 from .data import load_folder
 from .page import write_report
 

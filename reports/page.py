@@ -8,10 +8,11 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from ..harness.traces.files import write_atomically
+from ..harness.draw.files import write_atomically
+from ..harness.markup import Markup, Section, join, tag
+from ..harness.tell.timeline_svg import stylesheet
 from .data import Data
 from .findings import findings_section
-from .markup import Markup, Section, join, tag
 from .sections import (
     canary_section,
     mutants_section,
@@ -57,7 +58,7 @@ def render(data: Data) -> str:
     )  # fmt: skip
     footer = tag("footer", f"hybridfuzz {_version()} · {data.folder}")
     template = Template(_file("page.html"))
-    style = _file("style.css") + _file("timeline.css")
+    style = _file("style.css") + stylesheet()
     title = join(f"hybridfuzz: {data.title}")
     main = tag("main", *(section.html() for section in sections))
     return template.substitute(title=title, style=style, body=join(header, main, footer))

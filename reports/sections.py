@@ -7,15 +7,15 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..harness.detection.statistics import Row, Spread
-from ..harness.events import Canary, Summary
-from ..harness.oracles import titles
-from ..harness.outputs.rates import Sample
+from ..harness.campaign_events import Canary, Summary
+from ..harness.face.outputs.rates import Sample
+from ..harness.judge.oracles import titles
+from ..harness.markup import Markup, Section, join, tag
+from ..harness.measure.detection.statistics import MutantRow, Spread
 from ..harness.units import plural, spell
 from .charts import rate_charts
 from .data import Shown
 from .findings import state_of
-from .markup import Markup, Section, join, tag
 
 SHARD = re.compile(r"\d{1,7}/\d{1,7}")
 
@@ -94,7 +94,7 @@ def _canary(canary: Canary | None) -> Iterator[Markup]:
     yield tag("p", words + (spent if canary.state != "none" else "") + seen + ".", class_=kind)
 
 
-def mutants_section(rows: Sequence[Row]) -> Section | None:
+def mutants_section(rows: Sequence[MutantRow]) -> Section | None:
     """Return the detection matrix."""
     if not rows:
         return None

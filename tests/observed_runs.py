@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep import lockstep, run
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge import lockstep, run
 from hybridfuzz.targets.base.registry import load_factory
 
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
-from hybridfuzz.harness.traces.outcome import Outcome
-from hybridfuzz.harness.traces.violation import Violation
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.targets.base.observe import Effect, Planned, Record, View
 from hybridfuzz.targets.base.protocol import Target, TargetFactory
 from hybridfuzz.targets.base.proxy import FactoryProxy, TargetProxy

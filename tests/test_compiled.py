@@ -80,7 +80,7 @@ def test_compiled_modules_are_importable_in_an_engine_s_interpreter(tmp_path: Pa
     environment = {**os.environ, "HYBRIDFUZZ_CACHE": str(tmp_path)}
     ask = "from hybridfuzz.targets.base.environment import importable; print(importable())"
     ran = subprocess.run([str(COMPILED), "-Pc", ask], env=environment, capture_output=True, text=True, check=True)
-    ask = "from hybridfuzz.harness.lockstep import lockstep; print(lockstep.__file__)"
+    ask = "from hybridfuzz.harness.judge import lockstep; print(lockstep.__file__)"
     there = {**environment, "PYTHONPATH": ran.stdout.strip()}
     site = Path(msgspec.__file__).parents[1]
     found = subprocess.run(

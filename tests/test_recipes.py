@@ -49,7 +49,9 @@ def texts() -> Iterator[tuple[str, str]]:
         yield page.name, "\n".join(lines)
     for name in COMMANDS:
         yield f"{name} --help", build_parser(name).format_help()
-        epilog = __import__(f"hybridfuzz.harness.commands.{name.replace('-', '_')}", fromlist=["EXAMPLES"]).EXAMPLES
+        epilog = __import__(
+            f"hybridfuzz.harness.face.commands.{name.replace('-', '_')}", fromlist=["EXAMPLES"]
+        ).EXAMPLES
         yield f"{name} --help", epilog
 
 

@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
-from hybridfuzz.harness.lockstep.state_catalogue import missing_states, required_oracles, required_states
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.judge.state_catalogue import missing_states, required_oracles, required_states
 from hybridfuzz.targets.base.declarations import fault
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.trace import BATCH_EVENTS

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
-from hybridfuzz.harness.lockstep.state_catalogue import missing_states, required_oracles
-from hybridfuzz.harness.traces.files import decode_trace
+from hybridfuzz.harness.draw.files import decode_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.judge.state_catalogue import missing_states, required_oracles
 
 DOCS = Path(__file__).parents[1] / "docs/how-to"
 

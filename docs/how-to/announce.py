@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hybridfuzz.harness.events import CampaignEvent, Found
-from hybridfuzz.harness.outputs.handler import CampaignInfo
+from hybridfuzz.harness.campaign_events import CampaignEvent, Found
+from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 
 
 class Announcer:

@@ -9,6 +9,8 @@ trace_counts  which traces are counted
 refusals      traces that the target refused when it was opened
 resume        whether a folder holds a campaign to continue
 corpus        traces that reach rare states, kept for the next campaign
-confirm       runs a new finding again, reduces and explains it
+recheck       runs a new finding again, reduces and explains it
+comparison    two targets on the same traces, for `--against`
 sorting       sorts failing traces into findings by cause
+canary        the self-test of every campaign: one planted bug that must be found
 """

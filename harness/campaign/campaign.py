@@ -3,8 +3,8 @@
 One thread for each worker (`worker_loop`), which is a process here or on a node of a cluster: it takes the next few
 trace numbers, has them run, and when it meets a new signature, saves, confirms and reduces that finding itself before
 it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. After the
-last trace, bugs of earlier campaigns that this one did not meet are tested again. Beside the traces run the self-test
-and the traces of known bugs, these on the unpatched target.
+last trace, bugs of earlier campaigns that this one did not meet are tested again. Two more threads run beside the
+workers: the self-test, and the traces of known bugs on the unpatched target.
 
 Whatever ends a campaign short of SIGKILL, `CampaignEnded` is its last event: outputs rely on that.
 """
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import TraceError
-from ..detection.canary import CanaryRun, share
-from ..events import (
+from ..campaign_events import (
     CampaignEnded,
     CampaignEvent,
     CampaignStarted,
@@ -34,16 +33,17 @@ from ..events import (
     Summary,
     Tick,
 )
-from ..findings.retest import retest, unmet
-from ..findings.store import OutputError
+from ..group.retest import retest, unmet
+from ..group.store import OutputError
 from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.protocol import OpenWorker
+from .canary import CanaryRun, share
 from .schedule import Schedule
 from .state import CampaignState, Settings
 from .worker_loop import WorkerLoop, plan_chores
 
 if TYPE_CHECKING:  # a worker of a cluster's node has no Hypothesis
-    from ..generate.hypothesis_traces import HypothesisTraces
+    from ..draw.hypothesis_traces import HypothesisTraces
 
 __all__ = ["Campaign", "Settings"]
 
@@ -77,7 +77,7 @@ class Campaign:
         self._retest_worker = self._open_worker(lambda: self._state.reason != "interrupted")
 
     def _hypothesis_traces(self) -> HypothesisTraces:
-        from ..generate.hypothesis_traces import HypothesisTraces
+        from ..draw.hypothesis_traces import HypothesisTraces
 
         settings = self.settings
         return HypothesisTraces(settings.seed, settings.overrides, settings.out / HYPOTHESIS_FOLDER, self._state.avoid)

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...targets.base.trace import Trace, TraceError
-from ..findings.store import OutputError
-from ..traces.files import encode_trace, load_trace, write_atomically
+from ..draw.files import encode_trace, load_trace, write_atomically
+from ..group.store import OutputError
 
 PER_STATE = 2
 BROKEN_SUFFIX = ".broken"

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..events import Summary
-from ..findings.store import OutputError, refuse_links
+from ..campaign_events import Summary
+from ..group.store import OutputError, refuse_links
 
 LOCK_FILE = ".lock"
 

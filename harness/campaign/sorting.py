@@ -13,13 +13,13 @@ import time
 from collections.abc import Sequence
 
 from ...targets.base.trace import Trace
-from ..events import Finding, Found, Improved, Merged
-from ..findings.store import FindingStore
-from ..identity.compare import can_start_finding, joined, likeness, same_cause
-from ..identity.evidence import Evidence
-from ..identity.investigate import Investigation
-from ..traces.files import load_trace
-from ..traces.violation import Violation
+from ..campaign_events import Finding, Found, Improved, Merged
+from ..draw.files import load_trace
+from ..group.compare import can_start_finding, joined, likeness, same_cause
+from ..group.evidence import Evidence
+from ..group.investigate import Investigation
+from ..group.store import FindingStore
+from ..judge.violation import Violation
 from ..workers.protocol import Worker
 from .state import CampaignState, Claim, Unsorted
 

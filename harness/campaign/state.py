@@ -20,8 +20,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.tested import narrower
 from ...targets.base.trace import Trace
-from ..coverage.reached_lines import ReachedLines, lines_file
-from ..events import (
+from ..campaign_events import (
     CampaignEvent,
     Canary,
     Finding,
@@ -34,18 +33,19 @@ from ..events import (
     Source,
     Summary,
 )
-from ..findings.fixes import Fixes
-from ..findings.known import Known, reason_for
-from ..findings.store import FindingStore, OutputError
-from ..findings.triage import BugHistory
-from ..findings.watch import KnownBugs
-from ..generate.overrides import check_overrides
-from ..identity.compare import known_cause, same_cause
-from ..identity.evidence import FindingEvidence
-from ..identity.same_failure import UNEXPLAINED
-from ..lockstep.state_catalogue import required_oracles, required_states
-from ..oracles import applicable
-from ..traces.violation import Violation
+from ..draw.overrides import check_overrides
+from ..group.bug_history import BugHistory
+from ..group.compare import known_cause, same_cause
+from ..group.evidence import FindingEvidence
+from ..group.fixes import Fixes
+from ..group.known import Known, reason_for
+from ..group.same_failure import UNEXPLAINED
+from ..group.store import FindingStore, OutputError
+from ..group.watch import KnownBugs
+from ..judge.oracles import applicable
+from ..judge.state_catalogue import required_oracles, required_states
+from ..judge.violation import Violation
+from ..record.reached_lines import ReachedLines, lines_file
 from ..units import WHOLE, Shard
 from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from ..events import Summary
+from ..campaign_events import Summary
 from ..units import WHOLE, Shard
 from ..workers.losses import Counts, Ran
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
-from ..events import Finding, Found, Notice, TraceDone, TracesDone, WorkerLost, WorkerState
-from ..findings.conditions import evidence_of, with_conditions
-from ..findings.known import Known
-from ..findings.store import OutputError
-from ..identity.same_failure import UNEXPLAINED
-from ..traces.files import load_trace
-from ..traces.violation import Violation
+from ..campaign_events import Finding, Found, Notice, TraceDone, TracesDone, WorkerLost, WorkerState
+from ..draw.files import load_trace
+from ..group.conditions import evidence_of, with_conditions
+from ..group.known import Known
+from ..group.same_failure import UNEXPLAINED
+from ..group.store import OutputError
+from ..judge.violation import Violation
 from ..workers.client import InternalError, Stopped
 from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz
 from ..workers.protocol import NodeLost, NodeRefused, Worker
-from .confirm import Confirmation
+from .recheck import Confirmation
 from .schedule import Schedule
 from .sorting import SORT_SECONDS, Sorter
 from .state import CampaignState, Claim, Unsorted

@@ -1,9 +1,9 @@
 """The gate: corpus and a fixed search as pytest items, for pull requests.
 
-plugin         the entry point that every pytest run loads: command-line options, and nothing else
-settings       configuration from hybridfuzz.toml or pyproject.toml, and the command line
-session        collects the items and prints the summary
-items          one trace as one test item
-judge          runs a trace and turns its outcome into a verdict; independent of pytest
-packaged_bugs  known bugs: those in known.toml, and those of a release in the packaged corpus
+plugin          the entry point that every pytest run loads: command-line options, and nothing else
+settings        configuration from hybridfuzz.toml or pyproject.toml, and the command line
+pytest_session  collects the items and prints the summary
+items           one trace as one test item
+judge           runs a trace and turns its outcome into a verdict; independent of pytest
+packaged_bugs   known bugs: those in known.toml, and those of a release in the packaged corpus
 """

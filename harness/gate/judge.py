@@ -21,19 +21,19 @@ from msgspec import Struct
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import parse
 from ...targets.base.trace import Trace, TraceError, check_config
-from ..campaign.confirm import Confirmation
-from ..explain.terminal import finding_text
-from ..findings.conditions import evidence_of, matching, with_conditions
-from ..findings.fixes import Fixes, check
-from ..findings.known import Known, reason_for
-from ..findings.store import FindingStore, OutputError, replay_command
-from ..generate.overrides import check_overrides
-from ..identity.evidence import FindingEvidence
-from ..identity.investigate import Investigation
-from ..identity.same_failure import UNEXPLAINED
-from ..traces.files import load_trace
-from ..traces.outcome import Outcome
-from ..traces.violation import Violation
+from ..campaign.recheck import Confirmation
+from ..draw.files import load_trace
+from ..draw.overrides import check_overrides
+from ..group.conditions import evidence_of, matching, with_conditions
+from ..group.evidence import FindingEvidence
+from ..group.fixes import Fixes, check
+from ..group.investigate import Investigation
+from ..group.known import Known, reason_for
+from ..group.same_failure import UNEXPLAINED
+from ..group.store import FindingStore, OutputError, replay_command
+from ..judge.outcome import Outcome
+from ..judge.violation import Violation
+from ..tell.terminal import finding_text
 from ..workers.client import WorkerClient
 from ..workers.messages import Fuzz
 from ..workers.process import memory_share

@@ -36,6 +36,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.hybridfuzz_profile:
         os.environ[PROFILE_VARIABLE] = config.option.hybridfuzz_profile
     if config.option.hybridfuzz or config.option.hybridfuzz_target:
-        from .session import GateSession
+        from .pytest_session import GateSession
 
         config.pluginmanager.register(GateSession(config), "hybridfuzz-gate")

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ..findings.fixes import BUILTIN, CORPUS
+from ..group.fixes import BUILTIN, CORPUS
 from ..units import UnitError, duration
 from ..units import settings as parse_pairs
 

@@ -1,12 +1,13 @@
 """Processes that run traces, so that a target may crash, hang or leak.
 
-messages   requests and replies between coordinator and worker
-process    a child process and its two pipes
-isolation  the rights of a worker: environment, home folder, network
-losses     the meaning of a lost process: a finding, a flaky finding or a warning
-protocol   a worker as a campaign uses it, here or on another node
-client     the coordinator's side: a lost process becomes an outcome, and a new one starts
+messages           requests and replies between coordinator and worker
+process            a child process and its two pipes
+isolation          the rights of a worker: environment, home folder, network
+losses             the meaning of a lost process: a finding, a flaky finding or a warning
+protocol           a worker as a campaign uses it, here or on another node
+client             the coordinator's side: a lost process becomes an outcome, and a new one starts
 hypothesis_worker  a client whose traces come from Hypothesis
-start      the first code of a worker: `python -m hybridfuzz.harness.workers.start TARGET`
-server     the worker's side: loads a target and serves requests
+start              the first code of a worker: `python -m hybridfuzz.harness.workers.start TARGET`
+server             the worker's side: loads a target and serves requests
+cluster/           workers on the nodes of a Ray cluster
 """

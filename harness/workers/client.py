@@ -17,15 +17,17 @@ from msgspec import structs
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Config, Trace, TraceError
-from ..explain.activity import Observation
-from ..explain.answers import Answers
-from ..explain.history import History
-from ..generate.avoid import Circumstances
-from ..lockstep.differential import EventSummary
-from ..lockstep.engines import RefusedError
-from ..traces.outcome import Outcome
+from ..draw.avoid import Circumstances
+from ..judge.differential import EventSummary
+from ..judge.engines import RefusedError
+from ..judge.outcome import Outcome
+from ..record.activity import Observation
+from ..record.answers import Answers
+from ..record.history import History
 from .losses import Ran, judge_loss, lost_outcome, unrepeated, was_killed
 from .messages import (
+    Answer,
+    Answered,
     Done,
     Draw,
     Drawn,
@@ -42,8 +44,6 @@ from .messages import (
     Reply,
     Request,
     Run,
-    Serve,
-    Served,
     Summarize,
     Summarized,
     Supported,
@@ -206,8 +206,8 @@ class WorkerClient:
 
     def serve(self, trace: Trace, request: str = "") -> Answers:
         """Run one trace to its end and return what its clients receive; no answers if the process is lost."""
-        reply = self._answer(Serve(trace, request), trace, Served, twice=True)  # the prompts are sent twice
-        return reply.answers if isinstance(reply, Served) else Answers()
+        reply = self._answer(Answer(trace, request), trace, Answered, twice=True)  # the prompts are sent twice
+        return reply.answers if isinstance(reply, Answered) else Answers()
 
     def run_summarized(self, trace: Trace) -> tuple[Outcome, list[EventSummary]]:
         """Run one trace and summarize each event; a lost process leaves only its violation."""

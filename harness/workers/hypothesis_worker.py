@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.trace import Config, Trace
-from ..generate.hypothesis_traces import HypothesisTraces
+from ..draw.hypothesis_traces import HypothesisTraces
 from .client import WorkerClient
 from .losses import Ran
 from .messages import Fuzz, Ready

@@ -17,8 +17,8 @@ from contextlib import suppress
 from msgspec import Struct
 
 from ...targets.base.trace import Step, Trace
-from ..traces.outcome import Outcome
-from ..traces.violation import Violation
+from ..judge.outcome import Outcome
+from ..judge.violation import Violation
 from .process import Lost
 
 MEMORY_LIMIT = "memory-limit"

@@ -1,8 +1,8 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · supports · port · run · explain · serve · testify · observe · fuzz
-worker       ready (once, unasked) · began · done · drawn · supported · ported · explained · served · testified ·
-             observed · failed
+coordinator  draw · supports · port · run · explain · answer · summarize · observe · fuzz
+worker       ready (once, unasked) · eventstarted · done · drawn · supported · ported · explained · answered ·
+             summarized · observed · failed
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace
-from ..explain.activity import Observation
-from ..explain.answers import Answers
-from ..explain.history import History
-from ..generate.avoid import Circumstances
-from ..lockstep.differential import EventSummary
-from ..traces.outcome import Outcome
+from ..draw.avoid import Circumstances
+from ..judge.differential import EventSummary
+from ..judge.outcome import Outcome
+from ..record.activity import Observation
+from ..record.answers import Answers
+from ..record.history import History
 
 Overrides = dict[str, object]
 """`--config key=value`: fields that are fixed in every drawn configuration."""
@@ -48,7 +48,7 @@ class Port(Struct, frozen=True, tag="port"):
 
 
 class Run(Struct, frozen=True, tag="run"):
-    """Run one trace; a `began` before each event, so that a crash has a place."""
+    """Run one trace; an `EventStarted` before each event, so that a crash has a place."""
 
     trace: Trace
     twice: bool = False
@@ -60,14 +60,14 @@ class Explain(Struct, frozen=True, tag="explain"):
     trace: Trace
 
 
-class Serve(Struct, frozen=True, tag="serve"):
+class Answer(Struct, frozen=True, tag="answer"):
     """Run one trace to its end, without oracles, and return what its clients receive; `request` is the violation's."""
 
     trace: Trace
     request: str = ""
 
 
-class Summarize(Struct, frozen=True, tag="testify"):
+class Summarize(Struct, frozen=True, tag="summarize"):
     """Run one trace and summarize each event, for a comparison."""
 
     trace: Trace
@@ -116,7 +116,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     capabilities: Capabilities
 
 
-class EventStarted(Struct, frozen=True, tag="began"):
+class EventStarted(Struct, frozen=True, tag="eventstarted"):
     """An event is about to happen."""
 
     event: int
@@ -161,14 +161,14 @@ class Explained(Struct, frozen=True, tag="explained"):
     history: History
 
 
-class Served(Struct, frozen=True, tag="served"):
+class Answered(Struct, frozen=True, tag="answered"):
     """Answer to `serve`."""
 
     answers: Answers
 
 
-class Summarized(Struct, frozen=True, tag="testified"):
-    """Answer to `testify`."""
+class Summarized(Struct, frozen=True, tag="summarized"):
+    """Answer to `Summarize`."""
 
     outcome: Outcome
     summaries: list[EventSummary]
@@ -183,9 +183,9 @@ class Failed(Struct, frozen=True, tag="failed"):
     details: str = ""
 
 
-Request = Draw | Supports | Port | Run | Explain | Serve | Summarize | Observe | Fuzz
+Request = Draw | Supports | Port | Run | Explain | Answer | Summarize | Observe | Fuzz
 Reply = (
-    Ready | EventStarted | Done | Drawn | Supported | Ported | Explained | Served | Summarized | Observation | Failed
+    Ready | EventStarted | Done | Drawn | Supported | Ported | Explained | Answered | Summarized | Observation | Failed
 )
 
 encode = msgspec.json.Encoder().encode

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from ...targets.base.trace import Trace
-from ..explain.activity import Observation
-from ..explain.history import History
-from ..traces.outcome import Outcome
+from ..judge.outcome import Outcome
+from ..record.activity import Observation
+from ..record.history import History
 from .losses import Counts, Ran
 from .messages import Fuzz, Ready
 

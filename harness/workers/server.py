@@ -22,22 +22,24 @@ from msgspec import structs
 from ...targets.base.protocol import TargetError, TargetFactory
 from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
-from ..coverage.recorder import LineRecorder
-from ..explain.activity import record_activity
-from ..explain.answers import collect_answers
-from ..explain.recorder import record_history
-from ..generate.grammar import draw_trace
-from ..lockstep.differential import run_summarized
-from ..lockstep.engines import RefusedError
-from ..lockstep.lockstep import unobserved
-from ..lockstep.run import run_trace
-from ..lockstep.target_exception import text_of
+from ..draw.adapt import port
+from ..draw.grammar import draw_trace
+from ..judge.differential import run_summarized
+from ..judge.engines import RefusedError
+from ..judge.lockstep import unobserved
+from ..judge.outcome import Outcome
+from ..judge.run import run_trace
+from ..judge.target_exception import text_of
+from ..judge.violation import Violation, cleaned
 from ..quoting import DETAILS_MAX, clean
-from ..traces.adapt import port
-from ..traces.outcome import Outcome
-from ..traces.violation import Violation, cleaned
+from ..record.activity import record_activity
+from ..record.answers import collect_answers
+from ..record.line_recorder import LineRecorder
+from ..record.recorder import record_history
 from .isolation import remove_home
 from .messages import (
+    Answer,
+    Answered,
     Done,
     Draw,
     Drawn,
@@ -53,8 +55,6 @@ from .messages import (
     Reply,
     Request,
     Run,
-    Serve,
-    Served,
     Summarize,
     Summarized,
     Supported,
@@ -121,8 +121,8 @@ def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRe
         outcome, history = record_history(factory, request.trace, lambda index: send(EventStarted(index)))
         violation = outcome.violation and cleaned(outcome.violation)
         send(Explained(structs.replace(outcome, violation=violation), structs.replace(history, violation=violation)))
-    elif isinstance(request, Serve):
-        send(Served(collect_answers(factory, request.trace, request.request)))
+    elif isinstance(request, Answer):
+        send(Answered(collect_answers(factory, request.trace, request.request)))
     elif isinstance(request, Summarize):
         outcome, summaries = run_summarized(factory, request.trace)
         violation = outcome.violation and cleaned(outcome.violation)

@@ -26,7 +26,7 @@ from .protocol import TargetError
 _RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
 
 
-class Engine(Struct, frozen=True):
+class EngineReleases(Struct, frozen=True):
     """An engine that a package index has.
 
     name       name of its distribution, its import package and its target
@@ -50,7 +50,7 @@ class Engine(Struct, frozen=True):
     requirements_of: Callable[[Path], Path] | None = None
 
 
-def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
+def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     """Return how to start a worker. `wanted` is a release, a path, or "" for the engine installed here."""
     home = cache_folder() / engine.name
     if not wanted:
@@ -64,7 +64,7 @@ def prepare(engine: Engine, wanted: str, progress: Progress) -> Launch:
     return _launch(engine, make_view(package, engine.unwanted, own), str(tree), own, progress)
 
 
-def prepare_tree(engine: Engine, wanted: str, progress: Progress) -> Launch:
+def prepare_tree(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     """Return how to start a worker for a release or a path with our own interpreter and what is installed for it."""
     if _RELEASE.fullmatch(wanted):
         tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
@@ -74,7 +74,7 @@ def prepare_tree(engine: Engine, wanted: str, progress: Progress) -> Launch:
     return Launch(sys.executable, {"PYTHONPATH": f"{importable()}:{tree}", **engine.variables(home)}, wanted, str(tree))
 
 
-def _package(engine: Engine, wanted: str) -> Path:
+def _package(engine: EngineReleases, wanted: str) -> Path:
     """The engine's package in a checkout or an unpacked wheel; TargetError if there is none."""
     tree = Path(wanted).expanduser().absolute()
     places = [tree / folder / engine.name for folder in (".", engine.source)]
@@ -88,7 +88,7 @@ def _package(engine: Engine, wanted: str) -> Path:
     return package
 
 
-def available(engine: Engine) -> dict[str, str]:
+def available(engine: EngineReleases) -> dict[str, str]:
     """Return the releases that are on this machine, as target string -> "ready"."""
     try:
         trees = list((cache_folder() / engine.name).glob("*/tree"))
@@ -98,7 +98,7 @@ def available(engine: Engine) -> dict[str, str]:
     return {f"{engine.name}@{tree.parent.name}": "ready" for tree in trees if (tree / STAMP).exists()}
 
 
-def between(engine: Engine, first: str, last: str, progress: Progress) -> list[str]:
+def between(engine: EngineReleases, first: str, last: str, progress: Progress) -> list[str]:
     """Return the final releases from `first` to `last`, oldest first. TargetError if they cannot be listed."""
     return releases_between(pip_python(progress), engine.name, first, last)
 
@@ -113,7 +113,7 @@ def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
     )
 
 
-def _installed(engine: Engine, home: Path) -> Launch:
+def _installed(engine: EngineReleases, home: Path) -> Launch:
     if find_spec(engine.name) is None:
         raise TargetError(
             f"target '{engine.name}': {engine.title} is not installed for {sys.executable}; "
@@ -126,7 +126,7 @@ def _installed(engine: Engine, home: Path) -> Launch:
     return Launch(sys.executable, engine.variables(home / "installed"), number)
 
 
-def _launch(engine: Engine, tree: Path, number: str, home: Path, progress: Progress) -> Launch:
+def _launch(engine: EngineReleases, tree: Path, number: str, home: Path, progress: Progress) -> Launch:
     what = f"the environment for {engine.title}"
     requirements = engine.requirements_of(tree) if engine.requirements_of else engine.requirements
     python = make_venv(requirements, what, engine.venv_gigabytes, progress)

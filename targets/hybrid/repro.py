@@ -37,7 +37,7 @@ if lockstep.violation is None:
     lockstep.drain(happened)
 """
 JUDGE = """\
-from hybridfuzz.harness.lockstep.lockstep import Lockstep
+from hybridfuzz.harness.judge.lockstep import Lockstep
 
 lockstep = Lockstep(target, config, factory.capabilities.observes, factory.capabilities.engine)
 happened = 0

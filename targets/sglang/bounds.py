@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 from ..base.observe import OutOfRange
 from .batch_rows import Row
-from .compat.engine import ATTENTION, STATES, Engine
+from .compat.engine import ATTENTION, STATES, SglangEngine
 from .snapshots import Plan
 
 
 class Bounds:
     """The sizes in one engine: request rows and their columns, state slots, token slots."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SglangEngine) -> None:
         self.num_rows, self.num_columns = engine.rows.req_to_token.shape
         self.num_slots = engine.states.temporal.shape[1]
         self.num_locations = len(engine.states.keys[0])

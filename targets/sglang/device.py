@@ -35,16 +35,18 @@ from . import snapshots
 from .batch_rows import Row
 from .bounds import Bounds
 from .compat import old_releases, scheduler_api, tree_api
-from .compat.engine import ATTENTION, STATES, Engine
+from .compat.engine import ATTENTION, STATES, SglangEngine
 from .compat.immediate import Immediate
 
 _PADDING_TOKEN = 0
 
 
-class Launch:
+class KernelLaunch:
     """A launched batch, and the event that SGLang waits for."""
 
-    def __init__(self, step: int, rows: list[Row], pending: deque[Launch], execute: Callable[[Launch], None]) -> None:
+    def __init__(
+        self, step: int, rows: list[Row], pending: deque[KernelLaunch], execute: Callable[[KernelLaunch], None]
+    ) -> None:
         self.step = step
         self.rows = rows
         self.sampled = torch.zeros(sum(row.name is not None for row in rows), dtype=torch.int64)
@@ -71,15 +73,15 @@ class Launch:
 class Device:
     """Executes launches in order and appends observations to `records`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SglangEngine) -> None:
         self.engine = engine
         self.sizes = engine.sizes
         self.states = engine.states
         self.tracker = snapshots.Tracker(engine)
         self.bounds = Bounds(engine)
         self.records: list[Record] = []
-        self.pending: deque[Launch] = deque()
-        self.last: Launch | None = None
+        self.pending: deque[KernelLaunch] = deque()
+        self.last: KernelLaunch | None = None
         self.step = -1
         self.pad_to = 0
         self._relay: dict[int, int] = {}
@@ -98,7 +100,7 @@ class Device:
         old_releases.note_sampled(batch, launch.sampled)
         return scheduler_api.make_result(launch.sampled, launch)
 
-    def prepare(self, batch: Any, execute: Callable[[Launch], None]) -> Launch:
+    def prepare(self, batch: Any, execute: Callable[[KernelLaunch], None]) -> KernelLaunch:
         """Return the launch of a batch, with the contents of the tables that it shares with the scheduler."""
         verify, extend = batch.forward_mode.is_target_verify(), batch.forward_mode.is_extend()
         tokens = old_releases.prefill_tokens(batch) if extend else None
@@ -113,12 +115,12 @@ class Device:
         if not extend and self.has_sink_row:
             rows += [self._padding()] * (self.pad_to - len(rows))
         rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
-        launch = self.last = Launch(self.step, rows, self.pending, execute)
+        launch = self.last = KernelLaunch(self.step, rows, self.pending, execute)
         self._track(batch, launch)
         self._defer(batch, launch)
         return launch
 
-    def _track(self, batch: Any, launch: Launch) -> None:
+    def _track(self, batch: Any, launch: KernelLaunch) -> None:
         """Plan snapshots. If the index of one is out of range, it is reported and no snapshot is stored."""
         plan = self.tracker.plan(batch, launch.rows)
         outside = list(self.bounds.snapshots(plan, sum(row.num_tokens for row in launch.rows))) if plan else []
@@ -149,7 +151,7 @@ class Device:
         slot = int(self.engine.rows.req_index_to_mamba_index_mapping[0])
         return Row(None, 0, 0, 1, (_PADDING_TOKEN,), False, slot, (), [0], [0])
 
-    def _defer(self, batch: Any, launch: Launch) -> None:
+    def _defer(self, batch: Any, launch: KernelLaunch) -> None:
         """Defer the clears and copies that SGLang's model runner executes before the forward of an extend batch."""
         pools = self.engine.rows
         launch.clears, launch.copies = self.immediate.take([row.slot for row in launch.rows if row.name])
@@ -169,7 +171,7 @@ class Device:
 
         launch.moves = moves
 
-    def execute(self, launch: Launch) -> None:
+    def execute(self, launch: KernelLaunch) -> None:
         """Execute a launch: clears, copies, forward."""
         said = self.compute(launch)
         for index, row in enumerate(launch.rows):
@@ -177,7 +179,7 @@ class Device:
                 launch.sampled[index] = self._relay[row.pool_row] = said[index][-1]
         self.conclude(launch, [said[index][-1:] if row.samples else () for index, row in enumerate(launch.rows)])
 
-    def compute(self, launch: Launch) -> list[tuple[int, ...]]:
+    def compute(self, launch: KernelLaunch) -> list[tuple[int, ...]]:
         """Run clears, copies and layers; return, by row, the token that the model samples after each token."""
         launch.moves()
         if launch.clears:
@@ -198,7 +200,7 @@ class Device:
             self._attention_layer(layer, launch, inputs, hidden)
         return [tuple([sample(tag) for tag in tags or ()]) for tags in hidden]
 
-    def conclude(self, launch: Launch, sampled: Sequence[tuple[int, ...]]) -> None:
+    def conclude(self, launch: KernelLaunch, sampled: Sequence[tuple[int, ...]]) -> None:
         """Record the forward, with the tokens that each row sampled."""
         rows = [
             ForwardRow(row.name, row.prefix, tokens, row.drafts, said)
@@ -206,7 +208,7 @@ class Device:
         ]
         self.records.append(Forward(launch.step, tuple(rows), launch.accesses))
 
-    def _report_copies(self, launch: Launch) -> None:
+    def _report_copies(self, launch: KernelLaunch) -> None:
         owners = {row.slot: row.name or "" for row in launch.rows}
         for source, destination in launch.copies:
             for layer in range(self.sizes.state_layers):
@@ -215,7 +217,7 @@ class Device:
                     Copied(launch.step, name, STATES, -1, source, 0, destination, 0, True, True, layer=layer)
                 )
 
-    def _state_layer(self, layer: int, launch: Launch, inputs: Any, hidden: list[Any]) -> None:
+    def _state_layer(self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any]) -> None:
         """Compute one state layer, as SGLang's GDN backend does.
 
         Prefills load the recurrent state always (it was cleared when the slot was allocated), the convolution window
@@ -249,7 +251,7 @@ class Device:
             accesses.append(StateWrite(index, STATES, layer, 0, slot, row.prefix + row.num_tokens, tags[-1], window))
         self.tracker.store(layer, launch.tracks, chains)
 
-    def _snapshot(self, launch: Launch) -> None:
+    def _snapshot(self, launch: KernelLaunch) -> None:
         """Record the snapshots that SGLang's code has stored beside the working states."""
         for index, slot, depth in self.tracker.stored(launch.tracks):
             column = launch.rows[index].slots.index(slot) if slot in launch.rows[index].slots else -1
@@ -258,7 +260,7 @@ class Device:
                 window = tuple(self.states.window[layer, slot].tolist())
                 launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
 
-    def _attention_layer(self, layer: int, launch: Launch, inputs: Any, hidden: list[Any]) -> None:
+    def _attention_layer(self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any]) -> None:
         keys, values = self.states.keys[layer], self.states.values[layer]
         page, first = self.sizes.page, self.sizes.first_page
         inside = [(index, row) for index, row in enumerate(launch.rows) if not row.outside]

@@ -31,7 +31,7 @@ def _variables(home: Path) -> dict[str, str]:
     }
 
 
-ENGINE = releases.Engine(
+ENGINE = releases.EngineReleases(
     name="sglang",
     title="SGLang",
     example="0.5.23",

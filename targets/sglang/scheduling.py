@@ -16,7 +16,7 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 
 from .compat import parts, scheduler_api
-from .compat.engine import Engine
+from .compat.engine import SglangEngine
 from .stubs import OFF
 
 
@@ -66,7 +66,7 @@ class Client:
 class Skeleton(Scheduler):
     """The scheduler of one engine."""
 
-    def __init__(self, engine: Engine, device: Any, max_tokens: int) -> None:
+    def __init__(self, engine: SglangEngine, device: Any, max_tokens: int) -> None:
         sizes = engine.sizes
         self.device_model = device
         self.client = Client()
@@ -98,7 +98,7 @@ class Skeleton(Scheduler):
         scheduler_api.complete(self, sizes)
         self.model_worker: Any = self._speculate(engine) if sizes.drafts else None
 
-    def _speculate(self, engine: Engine) -> Any:
+    def _speculate(self, engine: SglangEngine) -> Any:
         """Set up speculation's worker, and what `Scheduler.run_batch` needs to launch it."""
         from .speculation import Worker
 

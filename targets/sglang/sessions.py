@@ -17,7 +17,7 @@ from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from ..base.trace import Arrive, Resume
 from .compat import scheduler_api, session_api
-from .compat.engine import SPARE_PAGES, Engine
+from .compat.engine import SPARE_PAGES, SglangEngine
 
 TIMED_OUT = -1.0
 """A timeout that is always over."""
@@ -26,7 +26,7 @@ TIMED_OUT = -1.0
 class Sessions:
     """The sessions of one engine; a session has the name of its request."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SglangEngine) -> None:
         self.engine = engine
         self.controller = SessionController(engine.cache)
         self.truths: dict[str, Truth] = {}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .compat import parts, scheduler_api, tree_api
-from .compat.engine import Engine
+from .compat.engine import SglangEngine
 
 Chain = tuple[int, tuple[int, ...]]
 """The tag that a row starts from, and those after each of its tokens."""
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
 class Tracker:
     """Plans and stores snapshots of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SglangEngine) -> None:
         self.states = engine.states
         self.pool = engine.rows.mamba_pool
         self.chunk = engine.sizes.chunk

@@ -28,8 +28,8 @@ from ..base.observe import OutOfRange, StateWrite
 from ..base.trace import Step
 from . import kernels
 from .compat import parts, scheduler_api
-from .compat.engine import STATES, Engine
-from .device import Device, Launch
+from .compat.engine import STATES, SglangEngine
+from .device import Device, KernelLaunch
 
 RESULTS = ("logits_output", "next_token_ids", "accept_lens", "new_seq_lens", "next_draft_input", "can_run_cuda_graph")
 
@@ -69,11 +69,11 @@ class Corpus:
 class Commit(HybridLinearAttnBackend):
     """SGLang's backend without its constructor, for the commit of accepted states; records its writes."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SglangEngine) -> None:
         self.linear_attn_backend = parts.make_backend(engine.rows, engine.sizes)
         self.states = engine.states
         self.layers = engine.sizes.state_layers
-        self.launch: Launch
+        self.launch: KernelLaunch
 
     def update_mamba_state_after_mtp_verify(
         self, last_correct_step_indices: Any, mamba_track_indices: Any, mamba_steps_to_track: Any, **more: Any
@@ -105,7 +105,7 @@ class Commit(HybridLinearAttnBackend):
 class Worker(NGRAMWorker):
     """SGLang's worker without its constructor, which would load a corpus."""
 
-    def __init__(self, engine: Engine, device: Device, scheduler: Any) -> None:
+    def __init__(self, engine: SglangEngine, device: Device, scheduler: Any) -> None:
         kernels.install()
         sizes = engine.sizes
         self.device_model, self.scheduler = device, scheduler
@@ -129,7 +129,7 @@ class Worker(NGRAMWorker):
         self._prev_decode_rids: set[str] = set()
         self.ngram_corpus = Corpus(sizes.drafts)
         self._init_preallocated_tensors()
-        self._launch: Launch
+        self._launch: KernelLaunch
 
     def forward_batch_generation(
         self, batch: Any, on_publish: Any = None, pp_proxy_tensors: Any = None
@@ -158,7 +158,7 @@ class Worker(NGRAMWorker):
             draft_token_num=self.draft_token_num, new_seq_lens=nothing, accept_tokens=nothing, accept_lens=nothing
         )
 
-    def _forward(self, result: Any, launch: Launch, metadata: Any, batch: Any, on_publish: Any) -> Any:
+    def _forward(self, result: Any, launch: KernelLaunch, metadata: Any, batch: Any, on_publish: Any) -> Any:
         """Run forward, acceptance and commit by SGLang's own method. The batch's mode says that it is staged."""
         self._launch = self.commit.launch = launch
         self.commit.linear_attn_backend.forward_metadata = metadata

@@ -9,7 +9,7 @@ from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
 from .compat import scheduler_api, session_api, tree_api
-from .compat.engine import STATES, Engine
+from .compat.engine import STATES, SglangEngine
 from .device import Device
 from .scheduling import Skeleton
 from .views import Host
@@ -20,7 +20,7 @@ class SglangTarget:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.engine = Engine(config)
+        self.engine = SglangEngine(config)
         self.layout = self.engine.layout
         self.device = Device(self.engine)
         self.scheduler = Skeleton(self.engine, self.device, config.max_num_batched_tokens)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, chain
 from .compat import tree_api
-from .compat.engine import ATTENTION, STATES, Engine
+from .compat.engine import ATTENTION, STATES, SglangEngine
 
 SOME = -1
 """Lock count: more than none, how many is not shown."""
@@ -30,7 +30,7 @@ class Owned(NamedTuple):
     node: Any
 
 
-def tree_of(engine: Engine) -> NodeTree | OpaqueTree | NoTree:
+def tree_of(engine: SglangEngine) -> NodeTree | OpaqueTree | NoTree:
     """Return the reader for an engine's tree."""
     if not engine.sizes.caching:
         return NoTree()
@@ -40,7 +40,7 @@ def tree_of(engine: Engine) -> NodeTree | OpaqueTree | NoTree:
 class NodeTree:
     """A tree of Python nodes."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SglangEngine) -> None:
         self.cache = engine.cache
         self.page, self.first_page = engine.sizes.page, engine.sizes.first_page
 
@@ -77,7 +77,7 @@ class NoTree:
 class OpaqueTree:
     """A tree that shows only which slots it owns."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SglangEngine) -> None:
         self.core = engine.cache.tree_core
         self.page, self.first_page = engine.sizes.page, engine.sizes.first_page
         self._pages: dict[int, Key] = {}

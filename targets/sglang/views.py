@@ -12,14 +12,14 @@ from typing import Any
 
 from ..base.observe import Table, View
 from .compat import old_releases, scheduler_api, tree_api
-from .compat.engine import STATES, Engine
+from .compat.engine import STATES, SglangEngine
 from .trees import HIDDEN, SOME, Owned, tree_of
 
 
 class Host:
     """Reads the metadata of one engine."""
 
-    def __init__(self, engine: Engine, scheduler: Any, sessions: Any) -> None:
+    def __init__(self, engine: SglangEngine, scheduler: Any, sessions: Any) -> None:
         self.engine = engine
         self.scheduler = scheduler
         self.sessions = sessions

@@ -27,7 +27,7 @@ PAD = 0
 """The padding token."""
 
 
-class Row:
+class BatchRow:
     """A row of the batch, or a request that waits for one; `name` is None once its request has ended."""
 
     def __init__(self, name: str | None, truth: Truth, max_new_tokens: int, session: bool) -> None:
@@ -50,9 +50,9 @@ class Row:
         """Tokens sampled in this turn."""
         return self.known - self.truth.prompt_length
 
-    def copy_of(self, source: Row, rank: int) -> Row:
+    def copy_of(self, source: BatchRow, rank: int) -> BatchRow:
         """Return a row of this name with the tokens of `source`, as its copy of this rank (`reference.batch`)."""
-        row = Row(self.name, source.truth, source.max_new_tokens, self.session)
+        row = BatchRow(self.name, source.truth, source.max_new_tokens, self.session)
         row.known, row.pad = source.known, source.pad
         if rank and source.delivered:
             newest = source.known - 1
@@ -89,11 +89,11 @@ class Client:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.reuses = config.options.get("reuse") == "yes"
-        self.waiting: deque[Row] = deque()
-        self.batch: list[Row] = []
+        self.waiting: deque[BatchRow] = deque()
+        self.batch: list[BatchRow] = []
         self.columns = 0
         """Columns that the batch's cache holds."""
-        self.parked: dict[str, Row] = {}
+        self.parked: dict[str, BatchRow] = {}
         self.kept: dict[str, int] = {}
         """Session -> columns of its kept cache, also while its next turn waits."""
         self.emptied = 0
@@ -111,13 +111,13 @@ class Client:
     def arrive(self, event: Arrive) -> None:
         """Queue a request."""
         self.names.add(event.name)
-        self.waiting.append(Row(event.name, Truth(event.prompt), event.max_new_tokens, event.session))
+        self.waiting.append(BatchRow(event.name, Truth(event.prompt), event.max_new_tokens, event.session))
 
     def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
         row = self.parked.pop(event.name)
         truth = row.truth.continued(row.known, event.prompt)
-        self.waiting.append(Row(event.name, truth, event.max_new_tokens, session=True))
+        self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, session=True))
 
     def abort(self, name: str) -> list[do.Operation]:
         """End a request or a session."""
@@ -133,18 +133,18 @@ class Client:
         """Copy a parked session."""
         self.names.add(name)
         row = self.parked[parent]
-        self.parked[name] = Row(name, row.truth, row.max_new_tokens, session=True)
+        self.parked[name] = BatchRow(name, row.truth, row.max_new_tokens, session=True)
         self.parked[name].known = row.known
         if parent not in self.kept:
             return []
         self.kept[name] = self.kept[parent]
         return [do.Copy(name, parent)]
 
-    def live(self) -> list[Row]:
+    def live(self) -> list[BatchRow]:
         """Return the rows that have a request, in the order of the batch."""
         return [row for row in self.batch if row.name is not None]
 
-    def computed(self, row: Row) -> int:
+    def computed(self, row: BatchRow) -> int:
         """Return the tokens of a row of the batch that are in its cache."""
         return max(self.columns - row.pad, 0)
 
@@ -285,7 +285,7 @@ class Client:
         live = [row.name or "" for row in self.live()]
         return [do.Select(tuple(at[name] for name in selected(live, names)))] if live else []
 
-    def reorder(self, sources: dict[str, str]) -> tuple[list[do.Operation], list[Row]]:
+    def reorder(self, sources: dict[str, str]) -> tuple[list[do.Operation], list[BatchRow]]:
         """Return the operation, and the batch after it."""
         order = reordered([row.name or "" for row in self.live()], sources)
         at = {row.name: index for index, row in enumerate(self.batch)}
@@ -296,11 +296,11 @@ class Client:
             after.append(row.copy_of(self.batch[index[-1]], rank) if source else row)
         return ([do.Reorder(tuple(index))] if order else []), after
 
-    def repeat(self, times: int) -> tuple[list[do.Operation], list[Row]]:
+    def repeat(self, times: int) -> tuple[list[do.Operation], list[BatchRow]]:
         """Return the operation, and the batch after it."""
         live = [row.name or "" for row in self.live()]
         order = repeated(live, times, self.config.max_num_seqs, self.names)
-        after: list[Row] = []
+        after: list[BatchRow] = []
         copies: dict[str, list[tuple[str, int]]] = {}
         for name, (source, rank) in order.items():
             copies.setdefault(source, []).append((name, rank))
@@ -322,7 +322,7 @@ class Client:
         return [do.Reset()]
 
 
-def _parked(row: Row) -> Row:
-    parked = Row(row.name, row.truth, row.max_new_tokens, session=True)
+def _parked(row: BatchRow) -> BatchRow:
+    parked = BatchRow(row.name, row.truth, row.max_new_tokens, session=True)
     parked.known = row.known
     return parked

@@ -46,7 +46,7 @@ def requirements_of(tree: Path) -> Path:
 
 _NEWEST = re.compile(r'"tokenizers[^"]*(?P<operator><=?)(?P<version>[\d.]+)')
 _PINNED = re.compile(r"^tokenizers==(?P<version>[\d.]+)", re.MULTILINE)
-ENGINE = releases.Engine(
+ENGINE = releases.EngineReleases(
     name="transformers",
     title="transformers",
     example="5.23.0",

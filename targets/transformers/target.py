@@ -27,7 +27,7 @@ from ..base.trace import (
 )
 from . import operations as do
 from .caches import Batch, Declined
-from .client import Client, Fed, Row
+from .client import BatchRow, Client, Fed
 from .devices import simulated
 from .families import CONV_WIDTH, FAMILIES, Family
 from .features import Features
@@ -185,7 +185,7 @@ class TransformersTarget:
         return RealForward(step, *self.model.feed(feed, rows))
 
     @staticmethod
-    def _sampled(row: Row, feed: do.Feed, fed: Fed, token: int) -> Sequence[int]:
+    def _sampled(row: BatchRow, feed: do.Feed, fed: Fed, token: int) -> Sequence[int]:
         """Return what the verification accepts: the right drafts are the model's own tokens."""
         if row.name is None or not fed.samples:
             return ()
@@ -202,7 +202,7 @@ class TransformersTarget:
                 self.masks[operation.name] = masks[operation.name]
             self._do([operation])
 
-    def _mask(self, row: Row) -> Sequence[int]:
+    def _mask(self, row: BatchRow) -> Sequence[int]:
         return [int(column >= row.pad) for column in range(self.client.columns)]
 
     # events of the batch
@@ -238,7 +238,7 @@ class TransformersTarget:
         self.client.names |= {row.name for row in self.client.live() if row.name}
         return effect
 
-    def _rearranged(self, operations: Sequence[do.Operation], after: list[Row]) -> Effect:
+    def _rearranged(self, operations: Sequence[do.Operation], after: list[BatchRow]) -> Effect:
         if not operations:
             return Effect()
         if refused := self._do(operations):
@@ -287,7 +287,7 @@ class TransformersTarget:
         """Do nothing: caches are plain objects."""
 
 
-def _tags(row: Row, feed: do.Feed, index: int) -> list[int]:
+def _tags(row: BatchRow, feed: do.Feed, index: int) -> list[int]:
     """Return the tags of the columns that a row is fed."""
     tags, tag = [], row.truth.tag(max(feed.start - row.pad, 0))
     for column, token in enumerate(feed.tokens[index]):

@@ -25,7 +25,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from ..base.protocol import TargetError
 from ..base.trace import Config, Group
-from . import graphs
+from . import graphs, kernels
 from .configuration import configure
 from .layout import layout_of
 from .options import (
@@ -74,12 +74,10 @@ def prepare_process() -> None:
     """Patch vLLM and set up its "distributed" environment of one process, once. Raises TargetError without Triton."""
     from vllm.v1.sample.sampler import Sampler
 
-    from .interpreter import install as install_interpreter
-
     _check_triton()
     torch.set_num_threads(1)
     logging.getLogger("vllm").setLevel(logging.ERROR)
-    install_interpreter()
+    kernels.install()
     hooks.install()
     graphs.prepare_process()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.

@@ -39,7 +39,7 @@ def _variables(home: Path) -> dict[str, str]:
     }
 
 
-ENGINE = releases.Engine(
+ENGINE = releases.EngineReleases(
     name="vllm",
     title="vLLM",
     example="0.33.0",

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import settings
 from support import CLEAN
 
-from hybridfuzz.harness.generate.serving_rules import ServingRules
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.serving_rules import ServingRules
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.machine import PROFILE_VARIABLE, HybridCacheMachine, ViolationError, profile
-from hybridfuzz.harness.traces.files import load_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Event, Step
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.coverage.reached_lines import SavedLines
-from hybridfuzz.harness.coverage.report import write_report
+from hybridfuzz.harness.measure.coverage.report import write_report
+from hybridfuzz.harness.record.reached_lines import SavedLines
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.coverage_tool import with_coverage

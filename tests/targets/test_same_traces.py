@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.lockstep.differential import EventSummary
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.judge.differential import EventSummary
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Abort, Arrive, Config, Group, Preempt, Step, Trace

@@ -78,7 +78,7 @@ def layout_of(config: Config, sizes: Sizes) -> Layout:
     )
 
 
-class Engine:
+class SglangEngine:
     """SGLang's parts for one trace."""
 
     def __init__(self, config: Config) -> None:

@@ -3,7 +3,7 @@
 A length is a number of blocks and a rest, or a number of blocks and a distance to the next boundary. Which of the two
 matters depends on the trace: a prompt of five tokens in blocks of four may have to be one token behind a boundary, or
 to reach the next one in three steps. So a trace has several scaled forms, in which each prompt keeps the one or the
-other. `harness/commands/confirm.py` runs them on the CPU to find those that still fail.
+other. `harness/face/commands/confirm.py` runs them on the CPU to find those that still fail.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cli_process import MUTANT, Cli, children, command, command_line_in, ended, environment_in, wait_for
 
-from hybridfuzz.harness.findings.triage import load_bug_history
+from hybridfuzz.harness.group.bug_history import load_bug_history
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "2", "--reduce", "1s", "--no-canary", "--json"]
 COUNTED = ("traces", "steps", "exercised", "reached", "done", "beyond")

@@ -8,9 +8,9 @@ from cli_process import Cli
 
 from hybridfuzz.harness.campaign import campaign, corpus, resume
 from hybridfuzz.harness.campaign.resume import exclusive
-from hybridfuzz.harness.cluster import merge
-from hybridfuzz.harness.coverage.reached_lines import COVERAGE_FOLDER
-from hybridfuzz.harness.findings.store import FINDINGS_FOLDER, OWN_FOLDERS, OutputError
+from hybridfuzz.harness.group.store import FINDINGS_FOLDER, OWN_FOLDERS, OutputError
+from hybridfuzz.harness.record.reached_lines import COVERAGE_FOLDER
+from hybridfuzz.harness.workers.cluster import merge
 
 
 def test_every_folder_that_is_written_to_is_checked(tmp_path: Path) -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.findings.fixes import Fixes
-from hybridfuzz.harness.findings.known import Known
+from hybridfuzz.harness.draw.files import load_trace, save_trace
 from hybridfuzz.harness.gate import judge
 from hybridfuzz.harness.gate.judge import PACKAGED_CORPUS, Judge
 from hybridfuzz.harness.gate.packaged_bugs import packaged_fixes, shipped
 from hybridfuzz.harness.gate.settings import combine
-from hybridfuzz.harness.identity.compare import learned
-from hybridfuzz.harness.identity.investigate import Investigation
-from hybridfuzz.harness.traces.files import load_trace, save_trace
-from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.group.compare import learned
+from hybridfuzz.harness.group.fixes import Fixes
+from hybridfuzz.harness.group.investigate import Investigation
+from hybridfuzz.harness.group.known import Known
+from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.losses import Ran
 from hybridfuzz.harness.workers.process import memory_share

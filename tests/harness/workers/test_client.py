@@ -8,7 +8,7 @@ import pytest
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness import cli
-from hybridfuzz.harness.traces.files import encode_trace, load_trace
+from hybridfuzz.harness.draw.files import encode_trace, load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.protocol import TargetError

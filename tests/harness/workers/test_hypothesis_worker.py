@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.generate import hypothesis_traces
-from hybridfuzz.harness.generate.hypothesis_traces import HypothesisTraces
+from hybridfuzz.harness.draw import hypothesis_traces
+from hybridfuzz.harness.draw.hypothesis_traces import HypothesisTraces
 from hybridfuzz.harness.workers.client import Stopped
 from hybridfuzz.harness.workers.hypothesis_worker import HypothesisWorker
 from hybridfuzz.harness.workers.messages import Fuzz

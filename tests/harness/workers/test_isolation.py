@@ -13,7 +13,7 @@ import pytest
 from cli_process import Cli
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.traces.files import encode_trace
+from hybridfuzz.harness.draw.files import encode_trace
 from hybridfuzz.harness.workers.isolation import (
     YOUNG_SECONDS,
     Home,

@@ -98,7 +98,7 @@ class TestLaunch:
         (release / "engine").mkdir(parents=True)
         (release / "engine" / "__init__.py").write_text("")
         monkeypatch.setattr(releases, "unpack_wheel", lambda *_: release)
-        return releases.Engine(
+        return releases.EngineReleases(
             name="engine",
             title="Engine",
             example="1.0",
@@ -118,12 +118,12 @@ class TestLaunch:
         ran = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=True)
         return Path(ran.stdout.strip()).parent.name
 
-    def test_a_release_is_imported_even_in_a_checkout(self, engine: releases.Engine, package: Path) -> None:
+    def test_a_release_is_imported_even_in_a_checkout(self, engine: releases.EngineReleases, package: Path) -> None:
         """Python puts the working directory first unless told otherwise: the checkout ran under the release's name."""
         assert self.imported(releases.prepare(engine, "1.0", print), package.parent) == "release"
 
     def test_the_package_may_lie_where_the_engine_keeps_its_sources(
-        self, engine: releases.Engine, package: Path, tmp_path: Path
+        self, engine: releases.EngineReleases, package: Path, tmp_path: Path
     ) -> None:
         repository = tmp_path / "repository"
         (repository / "python").mkdir(parents=True)
@@ -133,6 +133,6 @@ class TestLaunch:
             assert launch.version == str(path)
             assert self.imported(launch, repository).startswith("view-")
 
-    def test_a_folder_without_the_package_is_refused(self, engine: releases.Engine, tmp_path: Path) -> None:
+    def test_a_folder_without_the_package_is_refused(self, engine: releases.EngineReleases, tmp_path: Path) -> None:
         with pytest.raises(TargetError, match=r"neither a release number nor a folder with engine/__init__\.py"):
             releases.prepare(engine, str(tmp_path), print)

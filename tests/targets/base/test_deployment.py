@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.generate.grammar import draw_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.registry import describe, prepare
 from hybridfuzz.targets.base.trace import DummyRun, ExternalLoad, Trace

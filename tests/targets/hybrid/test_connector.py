@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support import ATTENTION, MAMBA, arrive, broken, change_view, make_trace, steps, watch
 
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.observe import Loaded, Planned, View
 from hybridfuzz.targets.base.trace import AnyEvent, Evict, ExternalLoad, Group, MoveTier, Preempt
 from hybridfuzz.targets.hybrid.offload.external_store import ExternalStore

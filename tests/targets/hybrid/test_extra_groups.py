@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from support import ATTENTION, MAMBA, arrive, broken, make_trace, steps, watch
 
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import Forward, Planned, SlotRead, SlotWrite
 from hybridfuzz.targets.base.trace import DummyRun, Group, Trace, TraceError, check_config

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support import ATTENTION, MAMBA, Watching, arrive, broken, make_trace, steps, watch
 
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import Copied, Planned
 from hybridfuzz.targets.base.trace import AnyEvent, Group, Preempt

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support import ATTENTION, Watching, arrive, broken, make_trace, steps, watch
 
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.observe import Delivered, Planned, PlannedRow
 from hybridfuzz.targets.base.trace import (
     Abort,

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.traces.adapt import refusal
+from hybridfuzz.harness.draw.adapt import refusal
+from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.targets.base.trace import Config, Group, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 

@@ -1,6 +1,6 @@
 """Released SGLang, through the same worker processes as a campaign. Makes the environment if it is missing.
 
-RELEASE--CAUSE--SIGNATURE.json in corpus/sglang is a reduced trace of a real bug, argued in docs/explanation/sglang.md.
+RELEASE--CAUSE--SIGNATURE.json in corpus/sglang is a reduced trace of a real bug, listed in docs/explanation/sglang.md.
 """
 
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.traces.files import load_trace
-from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.sglang.factory import SglangFactory

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hybridfuzz.harness.lockstep.state_catalogue import required_states
+from hybridfuzz.harness.judge.state_catalogue import required_states
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.factory import VllmFactory, make_factory

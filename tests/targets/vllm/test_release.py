@@ -1,6 +1,6 @@
 """Released vLLM, through the same worker processes as a campaign. Makes the environment if it is missing.
 
-RELEASE--CAUSE--SIGNATURE.json in corpus/vllm is a reduced trace of a real bug: docs/explanation/vllm.md argues each.
+RELEASE--CAUSE--SIGNATURE.json in corpus/vllm is a reduced trace of a real bug: docs/explanation/vllm.md lists each.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.protocol import TargetError

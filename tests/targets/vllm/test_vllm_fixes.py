@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.findings.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.group.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.registry import prepare

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hybridfuzz.harness.findings.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.reproduce.script import failure_of, run_script
-from hybridfuzz.harness.traces.files import load_trace
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.tell.script import failure_of, run_script
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.protocol import TargetError

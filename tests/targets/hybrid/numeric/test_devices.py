@@ -12,8 +12,8 @@ import pytest
 import torch
 from support import arrive, make_trace
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import DummyRun, Group, Sleep, Step, Trace, Wake

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.generate.grammar import draw_trace
-from hybridfuzz.harness.lockstep.run import run_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Step, Trace
 from hybridfuzz.targets.hybrid.numeric import mixers

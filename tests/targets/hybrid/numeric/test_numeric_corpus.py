@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.lockstep.run import run_trace
-from hybridfuzz.harness.traces.files import encode_trace, load_trace
+from hybridfuzz.harness.draw.files import encode_trace, load_trace
+from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory
 
 FOLDER = Path(__file__).parents[4] / "corpus" / "numeric"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.findings.fixes import Fixes
-from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.group.fixes import Fixes
+from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.coverage_tool import with_coverage

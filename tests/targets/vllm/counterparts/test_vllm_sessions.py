@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from hybridfuzz.harness.traces.outcome import Outcome
+from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, Group, ResetPrefixCache, Resume, Step, Trace

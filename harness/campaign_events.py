@@ -1,0 +1,359 @@
+"""Events of a campaign: plain data, imported by everything that produces or consumes them.
+
+Producers are the campaign and its workers; consumers implement `face.outputs.handler.EventHandler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+Reason = Literal["time", "steps", "traces", "interrupted", "error"]
+"""Why a campaign ended: one of its limits, a signal, or an error."""
+Source = Literal["seeded", "hypothesis"]
+"""What draws a campaign's traces from its seed: a PRNG, or Hypothesis."""
+
+
+class Finding(Struct, frozen=True):
+    """All failing traces with one cause, as far as the evidence shows (`identity`).
+
+    signature   symptom of its smallest trace; several findings may share it
+    name        its stable name and the stem of its files: the signature of the first trace, for a further cause behind
+                that signature with ".2", ".3", ...
+    symptoms    number of failing traces by signature
+    extras      paths of further traces that differ most from the smallest one and from each other
+    unsorted    how many of its traces were counted by their signature alone, because the time for sorting was spent
+    trace       path of the shortest trace so far; `events` is its length
+    index       number of the first trace of the campaign that failed this way, -1 for one of the corpus
+    count       number of traces that failed this way
+    reproduced  True if the trace failed again when it ran alone
+    shown, tried    how often its traces failed when they ran alone, and how often they ran
+    reduced     True once the reducer has finished
+    known       the reason in known.toml for which this is not a new finding, "" for a new one
+    """
+
+    signature: str
+    oracle: str
+    message: str
+    step: int
+    event: int
+    events: int
+    trace: str
+    index: int
+    count: int = 1
+    reproduced: bool = True
+    reduced: bool = False
+    shown: int = 0
+    tried: int = 0
+    known: str = ""
+    name: str = ""
+    symptoms: Mapping[str, int] = {}
+    extras: Sequence[str] = ()
+    unsorted: int = 0
+
+    @property
+    def id(self) -> str:
+        """The name by which outputs, files and the bug history identify the finding."""
+        return self.name or self.signature
+
+    @property
+    def flaky(self) -> bool:
+        """True if the trace did not fail every time it ran alone."""
+        return not self.reproduced or self.shown < self.tried
+
+
+class Canary(Struct, frozen=True):
+    """Result of a campaign's self-test: a bug is planted in a copy of the built-in target and must be found.
+
+    state   "silent": no planted bug was found, the campaign was blind; "unfinished": interrupted before a result;
+            "none": the configuration leaves no planted bug within reach
+    slug    the mutant planted last; `silent` lists those that were not found
+    traces, seconds    over all mutants planted; CPU seconds
+    """
+
+    slug: str
+    found: bool
+    state: Literal["found", "silent", "unfinished", "none"]
+    signature: str
+    traces: int
+    seconds: float
+    silent: Sequence[str] = ()
+
+
+class Node(Struct, frozen=True):
+    """A machine of a cluster, or one part of a merged campaign.
+
+    workers    workers on it now
+    lost       worker processes that were lost and replaced
+    state      "up"; "lost": its workers went on elsewhere; "refused": its engine or hybridfuzz has another version
+    """
+
+    name: str
+    workers: int = 0
+    traces: int = 0
+    steps: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+    state: Literal["up", "lost", "refused"] = "up"
+
+    @property
+    def traces_per_second(self) -> float:
+        """Traces per second since its first worker was ready."""
+        return self.traces / self.seconds if self.seconds else 0.0
+
+
+Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not fixed by its patch", "not tested"]
+"""The state of a known bug (`group.fixes`)."""
+
+
+class KnownBug(Struct, frozen=True):
+    """One entry of known.toml as a campaign met it. The verdict comes from its traces on the unpatched target.
+
+    patched   True if the campaign ran with its patch: no failure is this bug
+    failed, traces    how many of its traces failed unpatched, and how many ran
+    covered   number of failing traces of the campaign that it acknowledged
+    warning   a reason not to rely on the entry, "" if there is none
+    """
+
+    name: str
+    reason: str
+    verdict: Verdict = "not tested"
+    detail: str = ""
+    patched: bool = False
+    failed: int = 0
+    traces: int = 0
+    covered: int = 0
+    warning: str = ""
+
+    @property
+    def outdated(self) -> bool:
+        """True if the entry has to be removed, or its patch adapted."""
+        return self.verdict not in ("still there", "not tested")
+
+
+class Summary(Struct, frozen=True):
+    """Totals of a campaign; also the content of its state file.
+
+    exercised, reached                counts for every applicable oracle and required state, zeros included
+    never_exercised, never_reached    those with a count of 0: not empty means vacuous
+    canary                            None without a self-test, or while it is running
+    done, beyond                      trace numbers that are counted: all below `done`, and those in the ranges
+                                      [first, end) of `beyond`; with `shard`, positions in that share of the numbers
+    source                            what drew the traces
+    shard                             "I/N" if the campaign ran a share of its seed's traces
+    nodes                             machines of a cluster, or parts of a merged campaign
+    merged                            names of the campaigns that were merged; empty for a campaign that ran
+    known_bugs                        the entries of known.toml for this target
+    lines                             lines of the engine's cache modules that were reached, None if not recorded
+    refused                           how many of `traces` did not run, as the target refused their configuration when
+                                      it was opened
+    """
+
+    target: str
+    version: str
+    seed: int
+    overrides: Mapping[str, object]
+    exit_reason: Reason | None
+    traces: int
+    steps: int
+    seconds: float
+    findings: Sequence[Finding]
+    exercised: Mapping[str, int]
+    reached: Mapping[str, int]
+    never_exercised: Sequence[str]
+    never_reached: Sequence[str]
+    lost_workers: int = 0
+    canary: Canary | None = None
+    done: int = 0
+    beyond: Sequence[tuple[int, int]] = ()
+    shard: str = ""
+    source: Source = "seeded"
+    nodes: Sequence[Node] = ()
+    merged: Sequence[str] = ()
+    known_bugs: Sequence[KnownBug] = ()
+    lines: int | None = None
+    refused: int = 0
+
+    @property
+    def outdated(self) -> Sequence[KnownBug]:
+        """Known bugs that have to be removed from known.toml, or whose patch has to be adapted."""
+        return [bug for bug in self.known_bugs if bug.outdated]
+
+    @property
+    def blind(self) -> bool:
+        """True if the self-test failed: a planted bug within reach was not found."""
+        return self.canary is not None and self.canary.state == "silent"
+
+    @property
+    def vacuous(self) -> bool:
+        """True if an applicable oracle was never exercised or a required state never reached."""
+        return bool(self.never_exercised or self.never_reached)
+
+    @property
+    def new_findings(self) -> Sequence[Finding]:
+        """Findings that known.toml does not acknowledge."""
+        return [finding for finding in self.findings if not finding.known]
+
+    @property
+    def steps_per_second(self) -> float:
+        """Engine steps per second of the whole campaign, reductions included."""
+        return self.steps / self.seconds if self.seconds else 0.0
+
+
+class CampaignStarted(Struct, frozen=True):
+    """The first worker is ready; the clock runs.
+
+    earlier    findings of an earlier campaign in this folder
+    resumed    traces of this campaign that ran before it was interrupted or killed
+    """
+
+    target: str
+    version: str
+    seed: int
+    jobs: int
+    out: str
+    earlier: Sequence[Finding]
+    resumed: int = 0
+
+
+class WorkerState(Struct, frozen=True):
+    """The current activity of a worker, in a word or two. `node` is "" on this machine, here and below."""
+
+    worker: int
+    state: str
+    node: str = ""
+
+
+class TraceDone(Struct, frozen=True):
+    """A trace has ended."""
+
+    worker: int
+    index: int
+    steps: int
+    signature: str = ""
+    node: str = ""
+
+
+class TracesDone(Struct, frozen=True):
+    """Traces of a node of a cluster have ended; only their totals are reported."""
+
+    worker: int
+    traces: int
+    steps: int
+    node: str = ""
+
+
+class LinesReached(Struct, frozen=True):
+    """A trace reached lines of the engine's cache modules that no earlier one had reached.
+
+    lines    lines by module
+    total    lines of the whole campaign so far
+    """
+
+    index: int
+    lines: Mapping[str, Sequence[int]]
+    total: int
+
+
+class Found(Struct, frozen=True):
+    """The first failure with a new signature; its trace is on disk."""
+
+    finding: Finding
+    node: str = ""
+
+
+class Improved(Struct, frozen=True):
+    """The trace of a finding got shorter, or the reducer has finished."""
+
+    finding: Finding
+
+
+class Merged(Struct, frozen=True):
+    """A finding turned out to have the same cause as another one, `finding`, and is part of it now."""
+
+    name: str
+    finding: Finding
+
+
+class WorkerLost(Struct, frozen=True):
+    """A worker crashed, hung or reached its memory limit, and its trace ran clean in a new worker."""
+
+    worker: int
+    index: int
+    reason: str
+    node: str = ""
+
+
+class NodeLeft(Struct, frozen=True):
+    """A node of the cluster was lost or refused. Its workers go on elsewhere; what they had not reported runs again."""
+
+    node: str
+    state: Literal["lost", "refused"]
+    reason: str
+
+
+class CanaryDone(Struct, frozen=True):
+    """The self-test has ended."""
+
+    canary: Canary
+
+
+class KnownChecked(Struct, frozen=True):
+    """The traces of a known bug ran on the unpatched target."""
+
+    bug: KnownBug
+
+
+class Retested(Struct, frozen=True):
+    """The trace of a bug that this campaign did not meet ran again: `shown` of `tried` runs failed."""
+
+    target: str
+    signature: str
+    shown: int
+    tried: int
+
+    @property
+    def fixed(self) -> bool:
+        """True if no run failed."""
+        return self.shown == 0 < self.tried
+
+
+class Notice(Struct, frozen=True):
+    """A warning about the campaign itself, for example that a broken file was put aside."""
+
+    text: str
+
+
+class Tick(Struct, frozen=True):
+    """Time has passed. `left` is in seconds, None without a time limit."""
+
+    summary: Summary
+    left: float | None
+
+
+class CampaignEnded(Struct, frozen=True):
+    """The last event, whatever ended the campaign."""
+
+    summary: Summary
+
+
+CampaignEvent = (
+    CampaignStarted
+    | WorkerState
+    | TraceDone
+    | TracesDone
+    | LinesReached
+    | Found
+    | Improved
+    | Merged
+    | WorkerLost
+    | NodeLeft
+    | CanaryDone
+    | KnownChecked
+    | Retested
+    | Notice
+    | Tick
+    | CampaignEnded
+)

@@ -1,9 +1,0 @@
-"""Lines of an engine's cache modules that traces reach.
-
-terminal       the table and the names of functions that never ran
-report         counts by module and function, written with coverage.py's LCOV and HTML
-analysis       the process that writes them: `python -m hybridfuzz.harness.coverage.analysis`
-reached_lines  all lines of a campaign, merged and on disk
-recorder       the lines that the traces of one worker execute
-source         modules, functions and statements of Python source
-"""

@@ -1,8 +1,0 @@
-"""Measures whether known bugs are found, and how fast.
-
-canary      the self-test of every campaign: one planted bug that must be found
-trial       one mutant, one seed: how long until it is found
-matrix      every mutant with several seeds
-statistics  medians and ratios over trials
-tables      the same for the terminal and for Markdown
-"""

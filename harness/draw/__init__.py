@@ -1,0 +1,12 @@
+"""Where traces come from: drawn, read from files, adapted from another engine.
+
+choices            the source of choices: a seeded PRNG, or Hypothesis
+overrides          `--config`: settings that are the same in all traces
+configurations     draws the configuration of a trace
+grammar            draws its events
+serving_rules      the grammar as rules for Hypothesis, one for each kind of event
+hypothesis_traces  traces drawn by Hypothesis, by number
+avoid              keeps most traces away from the circumstances of known bugs
+files              reads and writes trace files, and state files
+adapt              changes a trace of one engine so that another takes it
+"""

@@ -1,0 +1,477 @@
+"""The workload grammar: draws the events of a trace.
+
+It uses what is known about hybrid caches, and nothing about single bugs:
+
+    swarm       each trace switches whole features off, so that the others meet more often
+    sharing     2 to 4 requests share prefixes; prompts repeat, extend and fork earlier ones, and continue with an
+                earlier request's own output (multi-turn)
+    boundaries  lengths cluster at j * block + {-1, 0, 1, k, k + 1, w - 1}, and some requests run up to max_model_len
+    company     arrivals come in bursts: most of what can go wrong in a batch needs two rows that differ, and a request
+                that runs alone triggers none of them. Between bursts ranks become idle, and dummy runs happen
+    endings     a trace goes on without arrivals until its requests have ended: the lockstep would end them by plain
+                steps, which are all alike. In some traces the rest is aborted instead. What requests leave behind in
+                an engine's buffers shows in a dummy run
+    short       what a configuration can fail with, it mostly fails with in its first steps: most traces are short,
+                so that there are many
+    turns       sessions are parked while other requests need their blocks, and resume before or after losing them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ...reference.batch import repeated
+from ...targets.base.protocol import Capabilities
+from ...targets.base.trace import (
+    Abort,
+    AnyEvent,
+    Arrive,
+    CaptureGraphs,
+    Config,
+    Crop,
+    DummyRun,
+    Evict,
+    ExternalLoad,
+    Fork,
+    MoveTier,
+    Park,
+    Preempt,
+    Reorder,
+    Repeat,
+    Reset,
+    ResetPrefixCache,
+    Resume,
+    Select,
+    Sleep,
+    Step,
+    Trace,
+    Truncate,
+    Wake,
+)
+from .avoid import AVOID_PERCENT, REDRAWS_MAX, Circumstances
+from .choices import Choices, RandomChoices
+from .configurations import draw_valid_config
+
+EVENTS_MAX = 100
+ENDING_MAX = 100
+"""Most events that follow until the requests have ended."""
+REQUESTS_LEFT_MAX = 12
+"""Latest requests that a trace may end with an abort of."""
+SESSIONS_MAX = 6
+IDLE_STEPS = 4
+"""Events from the estimated end of all requests to a reset, itself included: the estimate is too low."""
+PRIORITY_MAX = 7
+"""Least important priority: large enough that most requests differ."""
+
+
+class Grammar:
+    """Draws one event after another for one configuration. It guesses which requests still run; a wrong guess costs
+    only a no-op."""
+
+    def __init__(self, config: Config, capabilities: Capabilities, choices: Choices) -> None:
+        self.config = config
+        self.choices = choices
+        self.capabilities = capabilities
+        self.events = capabilities.events
+        """Tags of the events that are drawn."""
+        self.left: dict[str, int] = {}
+        """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
+        self.uncomputed: dict[str, int] = {}
+        """Tokens of their prompts that are probably not computed yet."""
+        self.history: list[Arrive] = []
+        self.sessions: dict[str, int] = {}
+        """Sessions that are not closed -> the most tokens that they can have."""
+        self.idle = 0
+        self.unit = max(group.block_size for group in config.groups)
+        self.documents = capabilities.documents_with(config.options)
+        self.rare = self._enabled()
+        self.before_reset = 0
+        """Events still to draw once all requests have probably ended, the reset included; 0 if no reset is due."""
+        self.burst = choices.pick((3, 4, 6, 8, 12, 2, 6, 1))
+        self.short = choices.chance(35)
+        self.talks = "resume" in self.events and choices.chance(50)
+        # A parked session may keep a seat: most traces leave seats to others.
+        self.sessions_max = max(config.max_num_seqs // 2, 1) if choices.chance(75) else SESSIONS_MAX
+        self.forks = self.talks and "fork" in self.events and choices.chance(40)
+        self.waits = "async-loads" in capabilities.features and "external_load" in self.events
+        """True if requests wait for loads. A load then often follows an arrival or a turn directly, before the request
+        runs."""
+        self.cuts = self.talks and "truncate" in self.events and choices.chance(50)
+
+    def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
+        """Return the rare events that this trace uses, with percentages. Each is off in about half of the traces."""
+        idle_only = "reset-when-idle" in self.capabilities.features
+        rare: dict[str, tuple[int, Callable[[], AnyEvent]]] = {
+            "preempt": (12, self.preempt),
+            "abort": (8, self.abort),
+            "park": (8, self.park),
+            "evict": (8, self.evict),
+            "reset_prefix_cache": (5, self.idle_reset if idle_only else self.reset_prefix_cache),
+            "capture_graphs": (3, CaptureGraphs),
+            "sleep": (3, Sleep),
+            "external_load": (15, self.external_load),
+            "move_tier": (6, self.move_tier),
+            "select": (6, self.select),
+            "reorder": (12, self.reorder),
+            "repeat": (8, self.repeat),
+            "crop": (8, self.crop),
+            "reset": (3, Reset),
+        }
+        return [rare[tag] for tag in rare if tag in self.events and self.choices.chance(50)]
+
+    def next_event(self) -> AnyEvent:
+        """Return the next event of the trace."""
+        if self.history and isinstance(self._last, Sleep):
+            self._last = Wake()
+            return self._last
+        self._last = self._draw()
+        return self._last
+
+    def all_events(self) -> tuple[AnyEvent, ...]:
+        """Return the events of a trace: a number of them, then aborts, or more without arrivals until the requests have
+        ended."""
+        count = self.choices.pick((8, 12, 12, 16, 25, 25, 50, EVENTS_MAX))
+        events = [self.next_event() for _ in range(count)]
+        if isinstance(self._last, Sleep):
+            events.append(self.next_event())
+        self.burst = 0
+        if "abort" in self.events and self.choices.chance(40):
+            events += self.aborts()
+        while self.left and len(events) < count + ENDING_MAX:
+            events.append(self.next_event())
+        dummy = "dummy_run" in self.events and self.choices.chance(50)
+        if dummy and not self.left:
+            events.append(self.dummy_run())
+        return tuple(events)
+
+    _last: AnyEvent | None = None
+
+    def _draw(self) -> AnyEvent:
+        choices = self.choices
+        if self.before_reset:
+            return self.idle_reset()
+        arriving = isinstance(self._last, Arrive | ExternalLoad)
+        if self.waits and isinstance(self._last, Arrive | Resume) and choices.chance(45):
+            return self.external_load()
+        if not self.left:
+            self.idle += 1
+            if self.history and "dummy_run" in self.events and choices.chance(25):
+                return self.dummy_run()
+            if self.history and self.idle < 3 and choices.chance(25):
+                return self.step()
+            if self.sessions and choices.chance(75):
+                return self.turn()
+            return self.arrive()
+        if len(self.left) < self.burst and choices.chance(70 if arriving else 30):
+            return self.arrive()
+        if self.parked() and choices.chance(35):
+            return self.turn()
+        for percent, draw in self.rare:
+            if choices.chance(percent):
+                return draw()
+        return self.step()
+
+    def live_name(self) -> str:
+        """Return a request that is probably alive."""
+        return self.choices.pick(list(self.left) or ["r0"])
+
+    def holder(self) -> str:
+        """Return a request that is probably alive, or a session."""
+        return self.choices.pick(list({**self.left, **self.sessions}) or ["r0"])
+
+    def preempt(self) -> Preempt:
+        """Return a preemption of a request, or of a session between its turns."""
+        return Preempt(self.holder())
+
+    def abort(self) -> Abort:
+        """Return an abort of a request or a session."""
+        name = self.holder()
+        self.sessions.pop(name, None)
+        self.left.pop(name, None)
+        return Abort(name)
+
+    def aborts(self) -> list[Abort]:
+        """Return aborts of all that may still run or wait. The estimate of what does knows no pool and is too low; the
+        abort of a request that has ended has no effect."""
+        recent = (event.name for event in self.history[-REQUESTS_LEFT_MAX:])
+        names = dict.fromkeys([*recent, *self.sessions])
+        self.left.clear()
+        self.sessions.clear()
+        return [Abort(name) for name in names]
+
+    def park(self) -> Park:
+        """Return an early end of a session's turn."""
+        return Park(self.live_name())
+
+    def evict(self) -> Evict:
+        """Return an eviction of a few cached blocks."""
+        return Evict(self.choices.integer(1, 6))
+
+    def reset_prefix_cache(self) -> ResetPrefixCache:
+        """Return a reset of the prefix cache."""
+        return ResetPrefixCache(self.choices.chance(50))
+
+    def idle_reset(self) -> Step | ResetPrefixCache:
+        """Return the next step until all requests have ended, then the reset, which has no effect while they run."""
+        if not self.before_reset:
+            self.before_reset = IDLE_STEPS
+        if self.left:
+            return self.step()
+        self.before_reset -= 1
+        return self.step() if self.before_reset else self.reset_prefix_cache()
+
+    def move_tier(self) -> MoveTier:
+        """Return a move of a request's blocks to the host's memory."""
+        return MoveTier(self.live_name(), "host")
+
+    def parked(self, room: int = 0) -> list[str]:
+        """Return the sessions that are probably parked and have room for as many tokens more."""
+        return [name for name in self.sessions if name not in self.left and self.room(name) >= room]
+
+    def pick_parked(self, room: int = 0) -> str:
+        """Return one of `parked`, which must not be empty."""
+        return self.choices.pick(self.parked(room))
+
+    def may_fork(self) -> bool:
+        """Return True if a session can be forked and there are not too many."""
+        return bool(self.parked()) and len(self.sessions) < self.sessions_max
+
+    def turn(self) -> Resume | Truncate | Fork | Abort | Step:
+        """Return the next turn, a truncation or a fork of a session that is probably parked. A session without room
+        for another turn is closed by an abort, or forgotten where there are none: it would keep its blocks and seat."""
+        name = self.pick_parked()
+        if self.cuts and self.choices.chance(40):
+            return self.truncate(name)
+        if self.forks and self.may_fork() and self.choices.chance(25):
+            return self.fork(name)
+        if self.room(name) < 2:
+            del self.sessions[name]
+            return Abort(name) if "abort" in self.events else self.step()
+        return self.resume(name)
+
+    def room(self, name: str) -> int:
+        """Return the number of tokens that another turn of a session may have, its output included."""
+        return self.config.max_model_len - self.sessions[name]
+
+    def truncate(self, name: str) -> Truncate:
+        """Return a truncation of a session."""
+        self.sessions[name] = self.length(self.sessions[name])
+        return Truncate(name, self.sessions[name])
+
+    def fork(self, name: str) -> Fork:
+        """Return a fork of a session."""
+        fork = f"{name}f{len(self.sessions)}"
+        self.sessions[fork] = self.sessions[name]
+        return Fork(fork, name)
+
+    def resume(self, name: str) -> Resume:
+        """Return the next turn of a session that has room for one."""
+        room = self.room(name)
+        max_new = self.length(min(room - 1, 6 if self.short else self.unit))
+        prompt = self.length(min(room - max_new, 2 * self.unit))
+        self.sessions[name] += prompt + max_new
+        self.expect(name, prompt, max_new)
+        return Resume(name, ((self.choices.pick(self.documents), prompt),), max_new)
+
+    def expect(self, name: str, prompt: int, max_new: int) -> None:
+        """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
+        self.left[name] = max_new
+        self.uncomputed[name] = prompt
+        self.idle = 0
+
+    def advance(self, budget: int, right: int) -> None:
+        """Estimate what a step computes: the first `max_num_seqs` requests share its budget, the others wait. It
+        ignores the pool and prefix hits."""
+        for name in list(self.left)[: self.config.max_num_seqs]:
+            prompt = self.uncomputed[name]
+            tokens = min(prompt or 1 + self.config.num_speculative_tokens, budget)
+            budget -= tokens
+            self.uncomputed[name] = max(prompt - tokens, 0)
+            if tokens and not self.uncomputed[name]:
+                self.left[name] -= 1 if prompt else 1 + right
+            if self.left[name] <= 0:
+                del self.left[name]
+
+    def length(self, most: int, before: int = 0) -> int:
+        """Return a length in 1..most. Behind `before` tokens it ends near a block boundary: what meets a boundary is a
+        sequence, not the last part of it."""
+        choices, config = self.choices, self.config
+        if choices.chance(25):
+            return choices.integer(1, most)
+        size = choices.pick(config.groups).block_size
+        k = config.num_speculative_tokens
+        near = choices.pick((0, -1, 1, k, k + 1, config.conv_width - 1))
+        length = choices.integer(before // size, (before + most) // size) * size + near - before
+        if before and not 1 <= length <= most:  # no boundary is within reach
+            return choices.integer(1, most)
+        return min(max(length, 1), most)
+
+    def arrive(self) -> Arrive:
+        """Return an arrival with a new prompt, or with one that shares a prefix with earlier ones."""
+        choices, config = self.choices, self.config
+        name = f"r{len(self.history)}"
+        new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
+        near = choices.chance(70)
+        max_new = self.length(new_max) if near else choices.integer(1, min(4, new_max))
+        session = self.talks and len(self.sessions) < self.sessions_max and choices.chance(60)
+        room = (config.max_model_len - max_new) // (2 if session else 1)
+        path = self._shared_path(room) if self.history and choices.chance(75) else None
+        if path is None:
+            # Short prompts meet boundaries as well, and leave the pool room for others.
+            most = min(room, 2 * self.unit) if choices.chance(40) else room
+            path = ((choices.pick(self.documents), self.length(most)),)
+        priority = self.priority() if config.policy == "priority" else 0
+        total = sum(length for _, length in path)
+        rest = config.max_model_len - total
+        if not session and rest <= 2 * self.unit and choices.chance(45):
+            max_new = rest
+        elif near:
+            max_new = self.length(max_new if session else min(new_max, rest), total)
+        event = Arrive(name, path, max_new, priority, session)
+        self.history.append(event)
+        if session:
+            self.sessions[name] = total + max_new
+        self.expect(name, total, max_new)
+        return event
+
+    def priority(self) -> int:
+        """Return a priority; a smaller number is more important. Half of the arrivals are drawn to be at
+        least as important as the one before: only a request that is more important than one that runs displaces it."""
+        most = self.history[-1].priority if self.history and self.choices.chance(50) else PRIORITY_MAX
+        return self.choices.integer(0, most)
+
+    def _shared_path(self, room: int) -> tuple[tuple[str, int], ...] | None:
+        """Return an earlier prompt again, a prefix or extension of it, or it with its own output and more; None if it
+        is too long."""
+        choices = self.choices
+        earlier = choices.pick(self.history[-4:])
+        path = earlier.prompt
+        kind = choices.integer(0, 3)
+        if kind == 1:
+            document, length = path[-1]
+            before = sum(length for _, length in path[:-1])
+            path = (*path[:-1], (document, self.length(max(length + self.unit, 1), before)))
+        elif kind >= 2:
+            before = sum(length for _, length in path)
+            path = (*path, ("~", self.length(earlier.max_new_tokens, before)))
+            if kind == 3:
+                before += path[-1][1]
+                path = (*path, (choices.pick(self.documents), self.length(self.unit, before)))
+        used = sum(length for _, length in path)
+        return path if used <= room and len(path) <= 16 else None
+
+    def step(self) -> Step:
+        """Return an engine step, sometimes with a small budget, limits for requests, few or wrong drafts."""
+        choices, config = self.choices, self.config
+        k = config.num_speculative_tokens
+        drafts = right = 0
+        per_request: dict[str, tuple[int, int]] = {}
+        if k:
+            drafts = k if not self.capabilities.variable_drafts or choices.chance(70) else choices.integer(0, k)
+            right = choices.integer(0, drafts)
+            if choices.chance(40):
+                own = choices.integer(0, k) if self.capabilities.variable_drafts else drafts
+                per_request[self.live_name()] = (own, choices.integer(0, own))
+        chunks = {}
+        if "chunks" in self.capabilities.features and choices.chance(12):
+            chunks[self.live_name()] = choices.integer(1, self.unit + 2)
+        budget = self.budget() if choices.chance(20) else None
+        self.advance(budget or config.max_num_batched_tokens, right)
+        pad_to = choices.integer(1, 8) if choices.chance(10) else 0
+        return Step(budget, chunks, drafts, right, per_request, pad_to)
+
+    def budget(self) -> int:
+        """Return a token budget. Half of them end among rows that decode, or right behind them: a budget leaves rows
+        out, or cuts a prompt short, only if it is smaller than what the batch wants."""
+        choices, most = self.choices, self.config.max_num_batched_tokens
+        decode = 1 + self.config.num_speculative_tokens
+        if choices.chance(50):
+            return choices.integer(decode, most)
+        return min(choices.integer(1, max(len(self.left), 1)) * decode + choices.pick((0, 1, decode)), most)
+
+    def external_load(self) -> ExternalLoad:
+        """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""
+        name, chance = list(self.left or ["r0"])[-1], self.choices.chance
+        length, states = self.length(self.config.max_model_len), chance(85)
+        if not self.waits:
+            return ExternalLoad(name, length, states, chance(20))
+        return ExternalLoad(name, length, states, chance(40), self.choices.integer(0, 4))
+
+    def select(self) -> Select:
+        """Return a selection of most of the requests that are probably in the batch, in any order."""
+        names = list(self.left) or ["r0"]
+        kept = [name for name in names if self.choices.chance(75)] or names
+        order = sorted(kept, key=lambda name: self.choices.integer(0, 3))
+        self.left = {name: steps for name, steps in self.left.items() if name in order}
+        return Select(tuple(order))
+
+    def reorder(self) -> Reorder:
+        """Return beams: rows are exchanged, or take over another row. Names of requests that are no longer, or not yet,
+        in the batch have no effect: an engine whose batches take no requests while they run is behind the estimate."""
+        recent = [event.name for event in self.history[-2 * self.config.max_num_seqs :]]
+        names = list(dict.fromkeys([*recent, *self.left])) or ["r0"]
+        if self.choices.chance(50):
+            shift = self.choices.integer(1, max(len(names) - 1, 1))
+            return Reorder(dict(zip(names, names[shift:] + names[:shift], strict=True)))
+        return Reorder({name: self.choices.pick(names) for name in names})
+
+    def crop(self) -> Crop:
+        """Return a crop of a few tokens."""
+        return Crop(self.choices.integer(1, 4))
+
+    def repeat(self) -> Repeat:
+        """Return two or three of each row."""
+        times = self.choices.integer(2, 3)
+        batch = repeated(list(self.left), times, self.config.max_num_seqs, set())
+        self.left |= {name: self.left[source] for name, (source, _) in batch.items()}
+        self.uncomputed |= {name: self.uncomputed[source] for name, (source, _) in batch.items()}
+        return Repeat(times)
+
+    def dummy_run(self) -> DummyRun:
+        """Return a dummy run, as of an idle data-parallel rank."""
+        return DummyRun(self.choices.integer(1, self.config.max_num_seqs), self.choices.chance(85))
+
+
+def draw_trace(
+    capabilities: Capabilities,
+    seed: int,
+    index: int,
+    overrides: Mapping[str, object] | None = None,
+    supports: Callable[[Config], str] = lambda config: "",
+    avoid: Sequence[Circumstances] = (),
+) -> Trace:
+    """Return trace `index` of a campaign with this seed: a pure function of its arguments.
+
+    Most traces to which circumstances in `avoid` apply are drawn again (`avoid`).
+    """
+    shared = capabilities.traces_per_configuration
+
+    def draw(choices: RandomChoices, origin: str) -> Trace:
+        configured_by = choices if shared == 1 else RandomChoices(seed, -1 - index // shared)
+        return _draw(choices, configured_by, capabilities, overrides, supports, origin)
+
+    trace = draw(RandomChoices(seed, index), f"seed {seed}, trace {index}")
+    if not any(each.apply_to(trace) for each in avoid):
+        return trace
+    choices = RandomChoices(seed, f"{index}/avoid")
+    if not choices.chance(AVOID_PERCENT):
+        return trace
+    for number in range(1, REDRAWS_MAX + 1):
+        again = RandomChoices(seed, f"{index}/{number}")
+        trace = draw(again, f"seed {seed}, trace {index}, drawn again ({number})")
+        if not any(each.apply_to(trace) for each in avoid):
+            break
+    return trace
+
+
+def _draw(
+    choices: Choices,
+    configured_by: Choices,
+    capabilities: Capabilities,
+    overrides: Mapping[str, object] | None,
+    supports: Callable[[Config], str],
+    origin: str,
+) -> Trace:
+    config = draw_valid_config(configured_by, supports, capabilities, overrides or {})
+    grammar = Grammar(config, capabilities, choices)
+    return Trace(config, grammar.all_events(), origin=origin)

@@ -1,0 +1,210 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import signal
+import sys
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Protocol
+
+from ...quoting import terminal_text
+from ...units import duration, size
+
+if TYPE_CHECKING:  # --help has to come at once
+    from ....targets.base.launch import Launch
+    from ....targets.base.trace import TraceError
+    from ...campaign_events import Reason
+    from ...workers.client import WorkerClient
+
+JOBS_MAX = 1024
+AGAINST_HELP = "run the same traces on a second target, which must behave the same"
+FIXES_HELP = "more known bugs: a folder with known.toml, or builtin"
+PATIENCE_SECONDS = 5.0
+"""Time for a clean end after the first signal; later ones are taken for impatience."""
+NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
+
+
+def reports(module: str) -> ModuleType:
+    """Load a module of `reports` by its name: pages stand above the command line, and most runs need none."""
+    root = (__package__ or "").removesuffix(".harness.face.commands")
+    return importlib.import_module(f"{root}.reports.{module}")
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """--target, --device, --timeout and --memory."""
+    parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="what to test (default: hybrid)")
+    parser.add_argument(
+        "--device",
+        default="symbolic",
+        metavar="D",
+        help="real kernels too, on cpu or cuda; vllm: cuda or interpreter (default: none)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=duration,
+        default=60.0,
+        metavar="TIME",
+        help="time limit for one run of a trace, else it is a HANG (default: 60s)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=size,
+        metavar="SIZE",
+        help="memory limit per worker (default: equal share of 80%% of RAM; 0: none)",
+    )
+
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    """--dp."""
+    from ...units import count
+
+    help_text = "data-parallel ranks; idle ones join through dummy runs (default: 1)"
+    parser.add_argument("--dp", type=count, default=1, metavar="N", help=help_text)
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """--config."""
+    from ...units import settings
+
+    help_text = "fix a setting instead of drawing it"
+    parser.add_argument("--config", type=settings, action="append", default=[], metavar="K=V,...", help=help_text)
+
+
+def open_worker(options: argparse.Namespace) -> WorkerClient:
+    """A worker for --target, not yet started."""
+    from ...workers.client import WorkerClient
+
+    launch = launch_target(options.target)
+    return WorkerClient(options.target, launch, options.timeout, memory_limit(options))
+
+
+def runs_clean(options: argparse.Namespace, verb: str) -> TraceError:
+    """Return the error for a trace that does not fail."""
+    from ....targets.base.trace import TraceError
+
+    return TraceError(
+        f"{options.trace} runs clean on {options.target}: there is nothing to {verb}; "
+        "name the target on which it fails with --target"
+    )
+
+
+def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:
+    """Bytes for each worker: as asked for, or its share of the machine."""
+    from ...workers.process import memory_share
+
+    return memory_share(workers) if options.memory is None else int(options.memory)
+
+
+def launch_target(target: str) -> Launch:
+    """Make the target's environment if need be; progress goes to standard error."""
+    from ....targets.base.registry import prepare
+
+    return prepare(target, progress_line)
+
+
+def progress_line(text: str) -> None:
+    """One line that is not a result."""
+    print(terminal_text(text), file=sys.stderr, flush=True)
+
+
+def cores() -> int:
+    """Cores that we may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def jobs(text: str) -> int:
+    """A number of processes; "auto" for one on each core."""
+    from ...units import count
+
+    if (number := cores() if text == "auto" else count(text)) > JOBS_MAX:
+        raise ArgumentTypeError(f"{number} processes are more than {JOBS_MAX}")
+    return number
+
+
+def print_json(value: object) -> None:
+    """One line, the last on standard output."""
+    print(json.dumps(value), flush=True)
+
+
+def printer(json_wanted: bool) -> Callable[[str], None]:
+    """Where lines for people go: standard error if standard output belongs to JSON."""
+    stream = sys.stderr if json_wanted else sys.stdout
+    return lambda text: print(terminal_text(text), file=stream, flush=True)
+
+
+def trace_files(paths: list[str]) -> list[Path]:
+    """Files as they are, folders as all *.json below them but what campaigns keep beside them."""
+    from ....targets.base.trace import TraceError
+
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files += sorted(file for file in path.rglob("*.json") if not _is_kept_beside(file, path))
+        else:
+            files.append(path)
+    if not files:
+        raise TraceError(f"no trace (*.json) in {', '.join(paths)}")
+    return files
+
+
+def _is_kept_beside(file: Path, root: Path) -> bool:
+    """Return True if a file below `root` is what a campaign keeps beside its traces: its state, measured lines, or the
+    campaigns that it was merged from, whose traces it has."""
+    from ...group.merge import PARTS_FOLDER
+    from ...group.store import STATE_FILE
+    from ...record.reached_lines import COVERAGE_FOLDER
+
+    if file.name in NO_TRACES:
+        return True
+    inside = (root / part for part in file.relative_to(root).parents if part.name in (COVERAGE_FOLDER, PARTS_FOLDER))
+    return any((folder.parent / STATE_FILE).exists() for folder in inside)
+
+
+def output_folder(name: str) -> Path:
+    """Beside the renderer in a checkout of hybridfuzz, else in a folder of ours."""
+    here = Path("harness/face/commands/fuzz.py").exists() and Path("reports").is_dir()
+    return (Path("reports/out") if here else Path("hybridfuzz-out")) / re.sub(r"[^\w.@+-]+", "_", name).strip("_")
+
+
+class Stoppable(Protocol):
+    """Long work that can be ended early."""
+
+    def stop(self, reason: Reason) -> None:
+        """End it; called from a signal handler."""
+        ...
+
+
+@contextmanager
+def ending_on_signals(work: Stoppable) -> Iterator[None]:
+    """End the work cleanly on Ctrl-C, SIGTERM or SIGHUP.
+
+    A second signal soon after belongs to the first (`timeout` sends SIGTERM to the process and to its group). One that
+    comes `PATIENCE_SECONDS` later raises KeyboardInterrupt: the clean end takes too long.
+    """
+    first = float("inf")
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        del frame
+        now = time.monotonic()
+        if now - first >= PATIENCE_SECONDS:
+            signal.default_int_handler(number, None)
+        first = min(first, now)
+        work.stop("interrupted")
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,194 @@
+"""hybridfuzz known: add, list and check known bugs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ....targets.base.launch import Launch
+    from ....targets.base.trace import Trace
+    from ...campaign_events import KnownBug
+    from ...group.known import Known
+
+EXAMPLES = """\
+add    writes an entry for a finding, with its traces and, if there is one, the
+       patch; first it checks that the traces fail without the patch, and do not
+       fail with it
+list   prints the entries of a file
+check  runs the traces of each entry: still there, fixed upstream, patch no
+       longer applies, not fixed by its patch, or not tested
+Exit status of check: 0 all are still there or not tested, 1 one is not.
+example: hybridfuzz known add night/ --id M2-step-mamba-key --reason "vLLM #57580"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    from .common import add_target
+
+    actions = ("add", "list", "check")
+    parser.add_argument("action", choices=actions, metavar="{add,list,check}", help="see below")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help="add: FINDING; list and check: file, folder or builtin (default: known.toml)",
+    )
+    parser.add_argument("--id", default="", metavar="NAME", help="add: the finding, if FINDING is a campaign's folder")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="add: the issue that tracks the bug (required)")
+    parser.add_argument("--patch", type=Path, metavar="FILE", help="add: unified diff that fixes it")
+    parser.add_argument("--expires", default="", metavar="DATE", help="add: the day from which it counts as new again")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("known.toml"),
+        metavar="FILE",
+        help="add: file to write (default: known.toml)",
+    )
+    add_target(parser)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the action."""
+    return {"add": add, "list": list_entries, "check": check}[options.action](options)
+
+
+def entries_of(options: argparse.Namespace) -> tuple[Known, ...]:
+    """Return the entries of the file that was named. Raises TraceError."""
+    from ....targets.base.trace import TraceError
+    from ...group.fixes import KNOWN_FILE, read_fixes
+
+    if not options.what and not Path(KNOWN_FILE).exists():
+        raise TraceError(f"there is no {KNOWN_FILE} here; name a file, a folder or builtin")
+    return read_fixes(options.what or KNOWN_FILE, options.target)
+
+
+def list_entries(options: argparse.Namespace) -> int:
+    """Print a table."""
+    from ...exit_status import CLEAN
+    from .common import print_json, printer
+
+    line, entries = printer(options.json), entries_of(options)
+    rows = [
+        {
+            "name": entry.title,
+            "by": "patch" if entry.patch else "condition" if entry.condition else "signature",
+            "target": entry.target,
+            "releases": ",".join(entry.releases) or "all",
+            "traces": len(entry.traces),
+            "expires": str(entry.expires or "never"),
+            "reason": entry.reason,
+        }
+        for entry in entries
+    ]
+    line(f"{'name':28} {'by':10} {'target':10} {'releases':10} {'traces':>6} {'expires':10}  reason")
+    for row in rows:
+        columns = f"{row['name']:28} {row['by']:10} {row['target']:10} {row['releases']:10} {row['traces']:>6}"
+        line(f"{columns} {row['expires']:10}  {row['reason']}")
+    if options.json:
+        print_json({"exit_reason": "done", "entries": rows})
+    return CLEAN
+
+
+def check(options: argparse.Namespace) -> int:
+    """Run the traces of every entry for the target, without its patch and with all patches."""
+    import datetime
+
+    import msgspec
+
+    from ...exit_status import CLEAN, VIOLATION
+    from ...group.fixes import apply_fixes, check_both
+    from ...workers.client import WorkerClient
+    from .common import launch_target, memory_limit, print_json, printer
+
+    line = printer(options.json)
+    fixes = apply_fixes(launch_target(options.target), entries_of(options), options.target, datetime.date.today())
+    bugs: list[KnownBug] = []
+    memory = memory_limit(options, 2)
+    with (
+        WorkerClient(options.target, fixes.unpatched, options.timeout, memory) as unpatched,
+        WorkerClient(options.target, fixes.launch, options.timeout, memory) as patched,
+    ):
+        for bug in check_both(fixes, unpatched, patched):
+            line(f"{bug.name:28} {bug.verdict:24} {bug.detail}")
+            bugs.append(bug)
+    if not bugs:
+        line(f"no entry is for {options.target}")
+    outdated = [bug for bug in bugs if bug.outdated]
+    if options.json:
+        print_json({"exit_reason": "outdated" if outdated else "done", "entries": msgspec.to_builtins(bugs)})
+    return VIOLATION if outdated else CLEAN
+
+
+def add(options: argparse.Namespace) -> int:
+    """Verify the entry, then write traces, patch and entry."""
+    import datetime
+
+    from ....targets.base.trace import TraceError
+    from ...draw.files import load_trace
+    from ...exit_status import CLEAN
+    from ...group.known import append_entry, entry_for, load_known
+    from ...group.store import make_folder, read_state
+    from ...group.verification import traces_of
+    from .common import launch_target, print_json, printer
+
+    if not options.what:
+        raise TraceError("known add: name a finding: a failing trace, or the folder of a campaign with --id NAME")
+    if not options.reason.strip():
+        raise TraceError("known add: --reason is missing; name the issue that tracks the bug")
+    try:
+        expires = datetime.date.fromisoformat(options.expires) if options.expires else None
+    except ValueError:
+        raise TraceError(f"--expires {options.expires}: write a date such as 2027-01-31") from None
+    finding, line = Path(options.what), printer(options.json)
+    if finding.is_dir() and (state := read_state(finding)) and options.target == "hybrid":
+        options.target = state.target
+    paths = traces_of(finding, options.id)
+    traces = [load_trace(path) for path in paths]
+    if options.out.exists():
+        load_known(options.out)  # a broken file is reported before anything runs
+    launch = launch_target(options.target)
+    signatures = tried(options, launch, traces)
+    make_folder(options.out.absolute().parent)
+    entry = entry_for(
+        name=options.id or finding.stem,
+        reason=options.reason,
+        target=options.target.partition("@")[0] + "*",
+        signatures=signatures,
+        expires=expires,
+        patch=options.patch,
+        traces=paths,
+    )
+    append_entry(options.out, entry, patch=options.patch, traces=paths)
+    line(f"added {entry.title} to {options.out}: {', '.join(signatures)}{', with a patch' if entry.patch else ''}")
+    if options.json:
+        print_json({"exit_reason": "added", "name": entry.title, "signatures": signatures, "file": str(options.out)})
+    return CLEAN
+
+
+def tried(options: argparse.Namespace, launch: Launch, traces: list[Trace]) -> list[str]:
+    """Return the signatures of the traces. Raises TraceError if one runs clean, or fails with the patch as well."""
+    from ....targets.base.overlay import patched
+    from ....targets.base.trace import TraceError
+    from ...group.known import patch_from
+    from ...workers.client import WorkerClient
+    from .common import memory_limit
+
+    def violations(of: Launch) -> list[str]:
+        with WorkerClient(options.target, of, options.timeout, memory_limit(options)) as worker:
+            worker.start()
+            found = [worker.run(trace).violation for trace in traces]
+        return [violation.signature if violation else "" for violation in found]
+
+    before = violations(launch)
+    if "" in before:
+        raise TraceError(f"{options.what}: trace {before.index('') + 1} runs clean on {options.target}: not added")
+    if options.patch:
+        fixed = patched(launch, [patch_from(options.patch, options.patch.stem)])
+        if failing := next(filter(None, violations(fixed)), ""):
+            raise TraceError(f"{options.patch}: a trace fails with the patch, too ({failing}): not added")
+    return sorted(set(before))

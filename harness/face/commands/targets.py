@@ -1,0 +1,100 @@
+"""hybridfuzz targets: list the targets, or the capabilities of one."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+
+EXAMPLES = """\
+Variants of hybrid are its mutants. With a target: makes its environment if it is
+missing, starts it and prints its capabilities.
+example: hybridfuzz targets vllm@0.33.0
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    parser.add_argument("target", nargs="?", metavar="T", help="one target, for example vllm@0.33.0")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """List, or describe one."""
+    from ....targets.base.registry import known_targets
+    from ...exit_status import CLEAN
+    from .common import print_json
+
+    if options.target:
+        return describe(options)
+    known = known_targets()
+    if options.json:
+        print_json(known)
+        return CLEAN
+    for line in listing(known, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0):
+        print(line)
+    return CLEAN
+
+
+def listing(known: Mapping[str, str], columns: int) -> Iterator[str]:
+    """Yield a line for each target, then the variants of each engine; cut to `columns`, 0 for no limit."""
+    engines = {target: title for target, title in known.items() if not _is_variant(target)}
+    yield from _table(engines, columns)
+    for engine in dict.fromkeys(target.partition(":")[0] for target in known if _is_variant(target)):
+        variants = {
+            target: title for target, title in known.items() if _is_variant(target) and target.startswith(f"{engine}:")
+        }
+        yield ""
+        yield f"variants of {engine} ({len(variants)}):"
+        yield from _table(variants, columns)
+
+
+def _is_variant(target: str) -> bool:
+    return ":" in target and not target.startswith("python:")
+
+
+def _table(known: Mapping[str, str], columns: int) -> Iterator[str]:
+    width = max(map(len, known))
+    for target, title in known.items():
+        line = f"  {target:{width}}  {title}".rstrip()
+        yield line if not 0 < columns < len(line) else f"{line[: columns - 4].rstrip()} ..."
+
+
+def describe(options: argparse.Namespace) -> int:
+    """Start a target and print its capabilities and what they enable."""
+    import msgspec
+
+    from ....targets.base.registry import kit_limits
+    from ....targets.base.tested import narrower
+    from ...exit_status import CLEAN
+    from ...judge.oracles import applicable
+    from ...judge.state_catalogue import required_oracles, required_states
+    from ...workers.client import WorkerClient
+    from .common import launch_target, print_json
+
+    launch = launch_target(options.target)
+    with WorkerClient(options.target, launch) as worker:
+        ready = worker.start()
+    facts = {
+        "target": options.target,
+        "version": launch.version,
+        "python": launch.python,
+        **msgspec.to_builtins(ready.capabilities, order="sorted"),
+        "oracles": applicable(ready.capabilities),
+        "required oracles": required_oracles(ready.capabilities),
+        "required states": required_states(ready.capabilities),
+    }
+    if notice := narrower(options.target, launch.version, ready.capabilities):
+        facts["note"] = notice
+    limits = kit_limits(options.target)
+    if options.json:
+        print_json(facts | ({"kits cannot": msgspec.to_builtins(limits)} if limits else {}))
+        return CLEAN
+    for name, value in facts.items():
+        words = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        print(f"{name:22} {words}")
+    for kit in dict.fromkeys(limit.kit for limit in limits):
+        print(f"\nkit {kit} refuses")
+        print("\n".join(f"  {limit.feature:22} {limit.reason}" for limit in limits if limit.kit == kit))
+    return CLEAN

@@ -1,0 +1,12 @@
+"""Consumers of a campaign's events.
+
+handler      the interface: start, handle_event, shutdown; and the loop that feeds handlers
+console      the terminal
+rates        totals over time
+triage_file  writes triage.json
+ndjson       one JSON object a line
+final_file   a handler that writes one file at the end
+junit        for CI systems
+sarif        for code-scanning pages
+summary      one JSON object at the end
+"""

@@ -1,0 +1,393 @@
+"""Prints a campaign: a live dashboard on a terminal, plain lines elsewhere, a report at the end."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, Group, RenderableType
+from rich.live import Live
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from ...campaign_events import (
+    CampaignEnded,
+    CampaignEvent,
+    CampaignStarted,
+    Canary,
+    CanaryDone,
+    Finding,
+    Found,
+    Improved,
+    KnownBug,
+    KnownChecked,
+    LinesReached,
+    Merged,
+    Node,
+    NodeLeft,
+    Notice,
+    Retested,
+    Summary,
+    Tick,
+    TraceDone,
+    WorkerLost,
+    WorkerState,
+)
+from ...group.store import replay_command
+from ...judge.oracles import titles
+from ...quoting import terminal_text
+from ...units import plural, spell
+from .handler import CampaignInfo
+
+PLAIN_SECONDS = 10.0
+"""Seconds between two lines of progress where the output is no terminal."""
+FINDINGS_SHOWN = 8
+NODES_SHOWN = 12
+"""Lost and slow ones first."""
+END_WORDS = {
+    "time": "ended by the time limit",
+    "steps": "ended by the step limit",
+    "traces": "ended by the trace limit",
+    "interrupted": "interrupted",
+    "error": "ended by an error",
+}
+
+
+def make_handler(options: argparse.Namespace) -> Console:
+    """Return a dashboard on a terminal, plain lines elsewhere; on standard error if --json has standard output."""
+    rich = Terminal(stderr=options.json)
+    return Dashboard(rich) if rich.is_terminal else Console(rich)
+
+
+class Terminal(RichConsole):
+    """A console of rich that reports a closed pipe instead of ending the process, and prints no control sequences of
+    the text that it is given.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Escape control characters: messages and names may be those of a target or of a stranger's file."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(terminal_text(segment.text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError again."""
+        raise BrokenPipeError(errno.EPIPE, "the reader of the output is gone")
+
+
+class Console:
+    """Prints plain lines."""
+
+    name = "console"
+
+    def __init__(self, rich: RichConsole) -> None:
+        self.rich = rich
+        self.target = ""
+        self._started = False
+        self._self_tested = False
+        self._shown = time.monotonic()
+        self._lengths: dict[str, int] = {}
+        """Number of events last printed for each finding, 0 for a flaky one."""
+
+    def start(self, campaign: CampaignInfo) -> None:
+        """Remember the target for the commands that are printed."""
+        self.target = campaign.target
+
+    def shutdown(self) -> None:
+        """Do nothing: everything is printed."""
+
+    def line(self, text: str, style: str = "") -> None:
+        """Print a line as it is."""
+        self.rich.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def handle_event(self, event: CampaignEvent) -> None:
+        """Print what people want to know of an event."""
+        match event:
+            case CampaignStarted():
+                self._started = True
+                self.began(event)
+            case Found(finding):
+                self.found(finding)
+            case Improved(finding) if finding.reduced or not finding.reproduced:
+                self.settled(finding)
+            case LinesReached(index, lines):
+                where = next(iter(lines)) if len(lines) == 1 else plural(len(lines), "module")
+                self.line(f"trace {index}: {plural(sum(map(len, lines.values())), 'new line')} in {where}", "dim")
+            case Merged(name, finding):
+                self.line(f"  {name}: the same cause as {finding.id}")
+            case WorkerLost():
+                where = f" on {event.node}" if event.node else ""
+                self.line(f"warning: worker {event.worker}{where}, trace {event.index}: {event.reason}", "yellow")
+            case NodeLeft():
+                self.line(f"warning: node {event.node} {event.state}: {event.reason}", "yellow")
+            case Notice(text):
+                self.line(f"warning: {text}", "yellow")
+            case CanaryDone(canary):
+                self._self_tested = True
+                self.line(canary_line(canary), "" if canary.found else "yellow")
+            case KnownChecked(bug) if bug.outdated:
+                self.line(f"warning: {known_line(bug)}", "yellow")
+            case Retested() if event.fixed:
+                self.line(f"fixed: {event.signature}: its trace runs clean now")
+            case Tick():
+                self.tick(event)
+            case CampaignEnded(summary) if self._started:
+                self.ended(summary)
+            case _:
+                pass
+
+    def began(self, event: CampaignStarted) -> None:
+        """Print what runs, and the findings of an earlier campaign in the same folder."""
+        version = f" ({event.version})" if event.version and event.version not in event.target else ""
+        jobs, out = plural(event.jobs, "worker"), event.out
+        self.line(f"fuzzing {event.target}{version}, seed {event.seed}, {jobs}; writing findings to {out}")
+        if event.resumed:
+            self.line(f"continuing a campaign that did not end, after {plural(event.resumed, 'trace')}")
+        if event.earlier:
+            self.line(f"earlier findings in this folder ({len(event.earlier)}):")
+            for finding in event.earlier:
+                self.line(f"  {finding.id}  {replay_command(event.target, finding.trace)}")
+
+    def found(self, finding: Finding) -> None:
+        """Print a finding with a new signature."""
+        self.line(
+            f"FOUND {finding.id} (trace {finding.index}, {finding.events} events)",
+            "bold red",
+        )
+        self.line(f"  {finding.message}")
+
+    def settled(self, finding: Finding) -> None:
+        """Print how a reduction ended; not again for every further trace of the finding."""
+        length = finding.events if finding.reproduced else 0
+        if self._lengths.get(finding.id) == length:
+            return
+        self._lengths[finding.id] = length
+        if finding.reproduced:
+            self.line(f"  {finding.id}: reduced to {plural(finding.events, 'event')}")
+        else:
+            self.line(f"  {finding.id}: flaky, its trace ran clean when it ran alone", "yellow")
+
+    def tick(self, tick: Tick) -> None:
+        """Print a line of progress now and then."""
+        if time.monotonic() - self._shown >= PLAIN_SECONDS and tick.summary.seconds:
+            self._shown = time.monotonic()
+            self.line(progress(tick))
+
+    def ended(self, summary: Summary) -> None:
+        """Print the report; the result of the self-test only if it comes from an earlier part of the campaign."""
+        for part in report(summary, self.rich.width, self_test=not self._self_tested):
+            self.rich.print(part, soft_wrap=isinstance(part, Text))
+        for text in notes(summary):
+            self.line(text)
+
+
+class Dashboard(Console):
+    """Prints lines as above, over a panel that is redrawn in place."""
+
+    def __init__(self, rich: RichConsole) -> None:
+        super().__init__(rich)
+        self._live = Live(console=rich, refresh_per_second=4, transient=True)
+        self._workers: dict[int, str] = {}
+        self._traces: dict[int, int] = {}
+
+    def start(self, campaign: CampaignInfo) -> None:
+        """Show the panel."""
+        super().start(campaign)
+        self._live.start()
+
+    def shutdown(self) -> None:
+        """Remove the panel."""
+        self._live.stop()
+
+    def handle_event(self, event: CampaignEvent) -> None:
+        """Also show what each worker does; on a cluster, what each node does."""
+        if isinstance(event, WorkerState):
+            self._workers[event.worker] = event.state
+        elif isinstance(event, TraceDone):
+            self._traces[event.worker] = self._traces.get(event.worker, 0) + 1
+        elif isinstance(event, CampaignEnded):
+            self._live.update(Text(""), refresh=True)
+            self._live.stop()
+        super().handle_event(event)
+
+    def tick(self, tick: Tick) -> None:
+        """Redraw."""
+        self._live.update(self._panel(tick))
+
+    def _panel(self, tick: Tick) -> RenderableType:
+        summary = tick.summary
+        parts: list[RenderableType] = [Text(progress(tick), style="bold")]
+        nodes = sorted(summary.nodes, key=lambda node: (node.state == "up", node.traces_per_second))
+        for node in nodes[:NODES_SHOWN]:
+            parts.append(Text(f"  {node_line(node)}", "dim" if node.state == "up" else "yellow"))
+        if len(nodes) > NODES_SHOWN:
+            parts.append(Text(f"  and {len(nodes) - NODES_SHOWN} faster nodes", "dim"))
+        for number, state in () if nodes else sorted(self._workers.items()):
+            parts.append(
+                Text(
+                    f"  worker {number}  {self._traces.get(number, 0):>8,} traces  {state}",
+                    style="dim",
+                )
+            )
+        for finding in sorted(summary.findings, key=lambda each: -each.count)[:FINDINGS_SHOWN]:
+            parts.append(
+                Text(
+                    f"  {finding.count:>6}x {finding.id} ({finding.events} events)",
+                    style="red",
+                )
+            )
+        missing = [*summary.never_exercised, *summary.never_reached]
+        if summary.traces and missing:
+            parts.append(Text(f"  not reached yet: {', '.join(missing)}", style="yellow", overflow="ellipsis"))
+        return Group(*parts)
+
+
+def symptoms(finding: Finding) -> str:
+    """Return the symptoms of a finding that shows more than one, and how many of its traces are unsorted."""
+    shown = sorted(finding.symptoms.items(), key=lambda item: -item[1])
+    words = [f"shows as {', '.join(f'{signature} ({times})' for signature, times in shown)}"] if len(shown) > 1 else []
+    words += [f"{plural(finding.unsorted, 'trace')} counted by signature alone"] if finding.unsorted else []
+    return "; ".join(words)
+
+
+def node_line(node: Node) -> str:
+    """Return the totals of a node in one line."""
+    lost = f", {plural(node.lost, 'worker')} lost" if node.lost else ""
+    state = plural(node.workers, "worker") if node.state == "up" else node.state
+    return f"{node.name}  {state}  {node.traces:,} traces ({node.traces_per_second:,.1f}/s){lost}"
+
+
+def progress(tick: Tick) -> str:
+    """Return the totals in one line."""
+    summary = tick.summary
+    if not summary.seconds:
+        return "starting"
+    parts = [
+        spell(summary.seconds) + (f" ({spell(tick.left)} left)" if tick.left is not None else ""),
+        f"{summary.traces:,} traces ({summary.traces / summary.seconds:,.1f}/s)",
+        f"{summary.steps:,} steps ({summary.steps_per_second:,.0f}/s)",
+        plural(len(summary.findings), "finding"),
+        f"{len(summary.reached) - len(summary.never_reached)} of {len(summary.reached)} states",
+    ]
+    parts += [plural(summary.lines, "line")] if summary.lines is not None else []
+    return " · ".join(parts)
+
+
+def report(summary: Summary, width: int, *, self_test: bool = True) -> list[RenderableType]:
+    """Return the report: what was exercised and reached, what was found, and the verdict."""
+    names = titles()
+    exercised = {f"{oracle} {names.get(oracle, '')}".strip(): count for oracle, count in summary.exercised.items()}
+    parts: list[RenderableType] = [
+        counts("Checks made by each oracle", exercised, width),
+        counts("How often each engine state occurred", summary.reached, width),
+    ]
+    for finding in summary.findings:
+        note = "" if finding.reproduced else ", flaky"
+        parts.append(
+            Text(
+                f"\n{finding.id}: seen in {plural(finding.count, 'trace')}; "
+                f"shortest: {plural(finding.events, 'event')}{note}",
+                "bold red",
+            )
+        )
+        parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
+        if also := symptoms(finding):
+            parts.append(Text(f"  {also}"))
+    for node in summary.nodes:
+        parts.append(Text(node_line(node), "" if node.state == "up" and not node.lost else "yellow"))
+    if summary.lost_workers:
+        parts.append(Text(f"{plural(summary.lost_workers, 'worker')} lost; the trace ran clean in a new one", "yellow"))
+    if summary.canary and self_test:
+        parts.append(Text(canary_line(summary.canary), "" if summary.canary.found else "yellow"))
+    parts.append(verdict(summary))
+    return parts
+
+
+def counts(title: str, values: Mapping[str, int], width: int) -> Table:
+    """Return a table of names with their counts, as many to a row as fit, zeros in red."""
+    table = Table.grid(padding=(0, 2))
+    cells = [
+        (Text(name, "" if count else "red"), Text(f"{count:,}") if count else Text("never", "red"))
+        for name, count in values.items()
+    ]
+    longest = max((name.cell_len + count.cell_len for name, count in cells), default=0) + 4
+    columns = max(width // longest, 1) if longest else 1
+    digits = max((count.cell_len for _, count in cells), default=0)
+    room = max(width // columns - digits - 4, 8)
+    for _ in range(columns):
+        table.add_column(no_wrap=True, max_width=room)  # in a narrow terminal names are cut off, numbers never
+        table.add_column(justify="right", no_wrap=True)
+    for start in range(0, len(cells), columns):
+        table.add_row(*(text for cell in cells[start : start + columns] for text in cell))
+    table.title = title
+    table.title_justify = "left"
+    table.title_style = "bold"
+    return table
+
+
+def canary_line(canary: Canary) -> str:
+    """Return the result of the self-test in one line."""
+    silent = f"; not detected: {', '.join(canary.silent)}" if canary.silent else ""
+    spent = f"in {plural(canary.traces, 'trace')}, {canary.seconds:.1f} CPU s"
+    match canary.state:
+        case "found":
+            return f"self-test passed: planted bug {canary.slug} detected {spent} ({canary.signature}){silent}"
+        case "silent":
+            return f"self-test FAILED: planted bugs were not detected {spent}: {', '.join(canary.silent)}"
+        case "none":
+            return "self-test: no bug was planted, since none is known to be within reach of this configuration"
+        case _:
+            return f"self-test: interrupted before the planted bug was detected{silent}"
+
+
+def known_line(bug: KnownBug) -> str:
+    """Return the verdict on a known bug in one line."""
+    return f"known bug {bug.name}: {bug.verdict}: {bug.detail}"
+
+
+def verdict(summary: Summary) -> Text:
+    """Return the last line of the report."""
+    refused = f" ({summary.refused:,} more refused)" if summary.refused else ""
+    done = (
+        f"{plural(summary.traces - summary.refused, 'trace')}{refused}, {plural(summary.steps, 'step')} in "
+        f"{spell(summary.seconds)} "
+        f"({summary.steps_per_second:,.0f} steps/s), seed {summary.seed}, "
+        f"{END_WORDS[summary.exit_reason or 'error']}"
+    )
+    if summary.findings:
+        return Text(f"\n{plural(len(summary.findings), 'finding')} in {done}", "bold red")
+    if summary.exit_reason in ("interrupted", "error"):
+        return Text(f"\nnot finished, no finding so far: {done}", "bold yellow")
+    if summary.blind and summary.canary:
+        what = f"blind (the self-test failed: {', '.join(summary.canary.silent)} planted and not found)"
+        return Text(f"\n{what}: {done}", "bold red")
+    missing = len(summary.never_exercised) + len(summary.never_reached)
+    if missing:
+        what = f"vacuous ({missing} required states or oracles never occurred; run longer or restrict less)"
+        return Text(f"\n{what}: {done}", "bold yellow")
+    return Text(f"\nclean: {done}", "bold green")
+
+
+def notes(summary: Summary) -> Iterator[str]:
+    """Yield what follows the report: which findings are known or flaky, and whether any is new."""
+    verdicts = Counter(bug.verdict for bug in summary.known_bugs)
+    if fixed := sum(bug.patched for bug in summary.known_bugs):
+        yield f"ran with {plural(fixed, 'known bug')} fixed, in a copy of the engine"
+    if verdicts:
+        yield f"known bugs: {', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}"
+    for bug in summary.known_bugs:
+        if bug.outdated:
+            yield known_line(bug)
+        if bug.warning and bug.covered:
+            yield f"warning: known bug {bug.name} covered {plural(bug.covered, 'failing trace')}; {bug.warning}"
+    for finding in summary.findings:
+        if finding.known:
+            yield f"known: {finding.id} ({finding.known})"
+        elif finding.flaky:
+            yield f"flaky: {finding.id}: {finding.shown} of {finding.tried} runs of its trace alone failed"
+    if summary.findings and not summary.new_findings:
+        yield "no new findings: all are known"

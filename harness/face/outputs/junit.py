@@ -1,0 +1,86 @@
+"""A campaign as a JUnit file: one case for each finding, one for the self-test, one for what was never reached.
+
+`--junit FILE`, written when the campaign ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import xml.etree.ElementTree as ET
+
+from ...campaign_events import Finding, Summary
+from ...group.store import replay_command
+from .final_file import FinalFile
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def make_handler(options: argparse.Namespace) -> FinalFile | None:
+    """Return the handler for --junit."""
+    return FinalFile("--junit", options.junit, junit_file) if options.junit else None
+
+
+def junit_file(summary: Summary) -> bytes:
+    """Return the whole file."""
+    return bytes(ET.tostring(suite(summary), encoding="utf-8", xml_declaration=True))
+
+
+def suite(summary: Summary) -> ET.Element:
+    """Return the test suite: known findings are skipped cases, new ones are failures.
+
+    A campaign that was blind, vacuous or cut off has a failure as well: it proves nothing. So has an outdated known
+    bug.
+    """
+    name = f"hybridfuzz.{summary.target}"
+    cases = [_case(name, "traces", seconds=summary.seconds)]
+    if summary.exit_reason in ("interrupted", "error"):
+        _fail(cases[0], f"the campaign did not end: {summary.exit_reason}")
+    for finding in summary.findings:
+        case = _case(name, finding.id)
+        if finding.known:
+            ET.SubElement(case, "skipped", message=_clean(f"known: {finding.known}"))
+        else:
+            _fail(case, finding.message, _details(finding, summary.target))
+        cases.append(case)
+    if summary.canary:
+        case = _case(name, "self-test")
+        if summary.blind:
+            _fail(case, f"planted bugs were not found: {', '.join(summary.canary.silent)}")
+        cases.append(case)
+    for bug in summary.known_bugs:
+        case = _case(name, f"known bug {bug.name}")
+        if bug.outdated:
+            _fail(case, f"{bug.verdict}: {bug.detail}")
+        cases.append(case)
+    case = _case(name, "reached")
+    if missing := [*summary.never_exercised, *summary.never_reached]:
+        _fail(case, f"never exercised or reached: {', '.join(missing)}")
+    cases.append(case)
+    failures = sum(case.find("failure") is not None for case in cases)
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    counts = {"tests": len(cases), "failures": failures, "errors": 0, "skipped": skipped}
+    whole = ET.Element("testsuite", {"name": _clean(name), "time": f"{summary.seconds:.3f}"})
+    for key, number in counts.items():
+        whole.set(key, str(number))
+    whole.extend(cases)
+    return whole
+
+
+def _details(finding: Finding, target: str) -> str:
+    flaky = f"\nflaky: {finding.shown} of {finding.tried} runs of its trace alone failed" if finding.flaky else ""
+    again = replay_command(target, finding.trace)
+    return f"{finding.message}\n{finding.count} traces, reduced to {finding.events} events{flaky}\n{again}"
+
+
+def _case(suite_name: str, name: str, *, seconds: float = 0.0) -> ET.Element:
+    return ET.Element("testcase", classname=_clean(suite_name), name=_clean(name), time=f"{seconds:.3f}")
+
+
+def _fail(case: ET.Element, message: str, text: str = "") -> None:
+    ET.SubElement(case, "failure", message=_clean(message)).text = _clean(text) or None
+
+
+def _clean(text: str) -> str:
+    """Replace what XML cannot hold: the last output of a crashed engine may be anything."""
+    return _NOT_XML.sub("?", text)

@@ -1,0 +1,177 @@
+"""The gate's part of a pytest run: collection of the items, and the summary at the end.
+
+Without paths on the command line only the gate runs (an engine's own tests take hours); with paths, both run.
+`hybridfuzz::NAME` selects items. Under xdist every process collects the same items and starts a worker of its own; the
+controller prints the summary.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ...targets.base.protocol import TargetError
+from ...targets.base.registry import prepare
+from ...targets.base.tested import narrower
+from ...targets.base.trace import TraceError
+from ..judge.state_catalogue import missing_states, required_oracles
+from ..units import plural
+from .items import GateCollector, TraceItem
+from .judge import OVERTIME, Judge, corpus_files
+from .packaged_bugs import acknowledged, fixes_for
+from .settings import SettingsError, combine
+
+ROOT_ID = "hybridfuzz"
+PREFIX = "hybridfuzz_"
+SHOWN_MAX = 10
+
+
+class GateSession:
+    """The plugin that is registered once a target is given."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "hybridfuzz: a trace of the hybridfuzz gate")
+        self.config = config
+        options = {
+            name.removeprefix(PREFIX): value
+            for name, value in vars(config.option).items()
+            if name.startswith(PREFIX) and value is not None
+        }
+        from_controller = getattr(config, "workerinput", {}).get("hybridfuzz_seed")
+        try:
+            self.settings = combine(options, config.rootpath)
+            self.seed = from_controller if from_controller is not None else self._seed()
+            self.fixes = fixes_for(self.settings, prepare(self.settings.target, self._progress))
+            self.launch = self.fixes.launch
+        except (SettingsError, TargetError, TraceError) as error:
+            raise pytest.UsageError(f"hybridfuzz: {error}") from None
+        self.acknowledged = acknowledged(self.settings.target, self.fixes)
+        processes = getattr(config, "workerinput", {}).get("workercount", 1)  # of xdist
+        self.judge = Judge(self.settings, self.seed, self.fixes, self.acknowledged, processes)
+        self._states: Counter[str] = Counter()
+        self._exercised: Counter[str] = Counter()
+        self._reached: Counter[str] = Counter()
+        self._steps = 0
+        self._warnings: list[str] = []
+        self._only = self._take_arguments()
+
+    def _seed(self) -> int:
+        return random.SystemRandom().randrange(1 << 32) if self.settings.seed is None else self.settings.seed
+
+    def _progress(self, text: str) -> None:
+        """Print a line: making an environment takes minutes."""
+        if reporter := self.config.pluginmanager.getplugin("terminalreporter"):
+            reporter.write_line(text)
+
+    def _take_arguments(self) -> list[str]:
+        """Remove the ids of traces from the command line's arguments, where pytest expects paths, and return them."""
+        config = self.config
+        given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
+        ours = [text for text in given if text.split("::")[0] == ROOT_ID]
+        config.args = [text for text in given if text not in ours]
+        return [text.partition("::")[2] for text in ours]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Pass the seed on: a random one is drawn once, not by every process of xdist."""
+        node.workerinput["hybridfuzz_seed"] = self.seed
+
+    def pytest_report_header(self) -> list[str]:
+        """Return target, profile, seed and budget, for the header; and which symptoms of known bugs hide others."""
+        version = f" ({self.launch.version})" if self.launch.version not in ("", self.settings.target) else ""
+        lines = [
+            f"hybridfuzz: {self.settings.target}{version}, profile {self.settings.profile}, seed {self.seed}, "
+            f"budget {self.settings.budget:g} s"
+        ]
+        bare = sorted({pattern for entry in self.acknowledged if entry.is_bare for pattern in entry.signatures})
+        if bare:
+            lines.append(f"hybridfuzz: known by signature alone, other bugs with it do not fail: {', '.join(bare)}")
+        return lines
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Add the traces; -k, -m and --lf then choose among all items."""
+        try:
+            count = self.judge.search_count
+        except (TargetError, TraceError) as error:
+            raise pytest.UsageError(f"hybridfuzz: {error}") from None
+        judge, root = self.judge, self.config.rootpath
+        traces = [(name, path, partial(judge.replay, path)) for name, path in corpus_files(self.settings)]
+        traces += [
+            (f"known/{entry.title}", root, partial(judge.check_known, entry))
+            for entry in self.fixes.entries
+            if entry.patch or entry.traces
+        ]
+        traces += [(f"search/{index:04}", root, partial(judge.search, index)) for index in range(count)]
+        wanted = [trace for trace in traces if not self._only or any(_within(trace[0], name) for name in self._only)]
+        if self._only and not wanted:
+            raise pytest.UsageError(f"hybridfuzz: there is no trace {', '.join(self._only)}")
+        collector = GateCollector.from_parent(session, name=ROOT_ID, nodeid=ROOT_ID, traces=wanted)
+        items[:0] = session.genitems(collector)  # genitems also reports each item to pytest, which counts them
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Attach the counts to the report, which xdist sends to the controller."""
+        report = yield
+        if isinstance(item, TraceItem) and report.when == "call" and item.verdict:
+            outcome, state = item.verdict.outcome, item.verdict.state
+            early = state == "skipped" and item.verdict.text.startswith("stopped early")
+            report.hybridfuzz = {  # type: ignore[attr-defined]
+                "state": "stopped early" if early else state,
+                "steps": outcome.steps if outcome else 0,
+                "exercised": outcome.exercised if outcome else {},
+                "reached": outcome.reached if outcome else {},
+                "warning": item.verdict.warning,
+            }
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a trace's counts to the totals."""
+        if counts := getattr(report, "hybridfuzz", None):
+            self._states[counts["state"]] += 1
+            self._steps += counts["steps"]
+            self._exercised.update(counts["exercised"])
+            self._reached.update(counts["reached"])
+            if counts["warning"]:
+                self._warnings.append(f"{report.nodeid}: {counts['warning']}")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print what ran, and which oracles and states were never reached."""
+        if not self._states:
+            return
+        states = ", ".join(f"{count} {state}" for state, count in sorted(self._states.items()))
+        terminalreporter.section("hybridfuzz", sep="-")
+        terminalreporter.write_line(f"{plural(self._states.total(), 'trace')} ({states}), {self._steps:,} steps")
+        if self._states["stopped early"]:
+            terminalreporter.write_line(
+                f"stopped early: a trace takes more than {OVERTIME} times as long here as the target's rate promises "
+                "(a smaller budget does not change that); use pytest -n auto or a faster machine"
+            )
+        for warning in self._warnings:
+            terminalreporter.write_line(f"warning: {warning}")
+        if missing := self._never_met():
+            shown = ", ".join(missing[:SHOWN_MAX]) + (", ..." if len(missing) > SHOWN_MAX else "")
+            line = f"never reached, so nothing is known about them ({len(missing)}): {shown}"
+            terminalreporter.write_line(f"{line}; raise the budget, or fix less by config")
+        if line := narrower(self.settings.target, self.launch.version, self.judge.capabilities):
+            terminalreporter.write_line(f"warning: {line}")
+
+    def _never_met(self) -> list[str]:
+        capabilities = self.judge.capabilities
+        required = required_oracles(capabilities, self.settings.overrides)
+        oracles = [oracle for oracle in required if not self._exercised[oracle]]
+        return [*oracles, *missing_states(capabilities, self._reached, self.settings.overrides)]
+
+    def pytest_unconfigure(self) -> None:
+        """End the worker."""
+        self.judge.close()
+
+
+def _within(name: str, chosen: str) -> bool:
+    return name == chosen or Path(name).is_relative_to(chosen)

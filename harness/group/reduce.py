@@ -1,0 +1,361 @@
+"""Cuts a failing trace down to what matters, keeping its signature.
+
+An event that refers to a missing request is a no-op, so every sub-list of events is legal and no references have to be
+fixed. Passes, repeated until none helps or the time is up:
+
+    cut        drop what comes after the failing event
+    events     delta debugging: drop ever smaller slices, from the end
+    requests   drop one request with all its uses
+    simplify   one event at a time: shorter prompts, fewer tokens, default steps
+    later      requests arrive with the beginning of their answer in their prompt, and as many steps are dropped
+    configure  fewer features, groups, rows and blocks, smaller blocks
+    rename     requests r0, r1, ..., documents a, b, ...
+
+A candidate counts only if it fails with the same signature, and if the caller `accepts` its violation: otherwise a
+reduction could end at another bug. It keeps at least one event.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from ...reference.tokens import CONTINUATION
+from ...targets.base.protocol import TargetError
+from ...targets.base.trace import (
+    AnyEvent,
+    Arrive,
+    Config,
+    Crop,
+    DummyRun,
+    Evict,
+    ExternalLoad,
+    Fork,
+    Reorder,
+    Repeat,
+    ResetPrefixCache,
+    Resume,
+    Select,
+    Step,
+    Trace,
+    TraceError,
+    Truncate,
+)
+from ..draw.overrides import RANKS
+from ..judge.outcome import Outcome
+from ..judge.violation import Violation
+
+NUMBERS: tuple[tuple[type[AnyEvent], str, int], ...] = (
+    (Step, "drafts", 0),
+    (Step, "right", 0),
+    (Step, "budget", 1),
+    (DummyRun, "rows", 1),
+    (Evict, "blocks", 1),
+    (ExternalLoad, "length", 1),
+    (ExternalLoad, "delay", 0),
+    (Truncate, "length", 0),
+    (Repeat, "times", 2),
+    (Crop, "tokens", 1),
+)
+"""Fields of events that get smaller, and how small they can be."""
+
+SWITCHES: tuple[tuple[type[AnyEvent], str, bool | int], ...] = (
+    (Arrive, "priority", 0),
+    (Arrive, "session", False),
+    (DummyRun, "uniform_decode", True),
+    (ResetPrefixCache, "preempt_running", False),
+    (ExternalLoad, "states", True),
+    (ExternalLoad, "breaks_off", False),
+)
+"""Fields of events that become usual at once."""
+
+BLOCK_SIZE_MIN = 4
+"""Blocks get no smaller: shorter than a convolution window or a row of drafts they are a case of their own."""
+
+Run = Callable[[Trace], Outcome]
+Accepts = Callable[[Violation], bool]
+
+
+class Reducer:
+    """One reduction; `best` always fails with the wanted signature."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        signature: str,
+        run: Run,
+        seconds: float,
+        on_better: Callable[[Trace], None],
+        accepts: Accepts | None = None,
+    ) -> None:
+        self.best = trace
+        self.signature = signature
+        self.tries = 0
+        self._run = run
+        self._deadline = time.monotonic() + seconds
+        self._on_better = on_better
+        self._accepts = accepts
+
+    @property
+    def out_of_time(self) -> bool:
+        """Return True if the budget is spent."""
+        return time.monotonic() >= self._deadline
+
+    def attempt(self, candidate: Trace) -> bool:
+        """Run a candidate; it becomes the best one if it fails in the same way."""
+        if candidate == self.best or not candidate.events or self.out_of_time:
+            return False
+        self.tries += 1
+        try:
+            outcome = self._run(candidate)
+        except (TraceError, TargetError):
+            return False
+        violation = outcome.violation
+        if violation is None or violation.signature != self.signature:
+            return False
+        if self._accepts and not self._accepts(violation):
+            return False
+        self.best = until(violation, candidate)
+        self._on_better(self.best)
+        return True
+
+    def reduce(self) -> Trace:
+        """Run all passes until none helps."""
+        self.attempt(with_events(self.best, self.best.events[:-1]))
+        while not self.out_of_time:
+            before = self.best
+            self.drop_events()
+            self.drop_requests()
+            self.simplify_events()
+            self.begin_later()
+            self.simplify_configuration()
+            if self.best == before:
+                break
+        self._accepts = None  # it may look at names
+        self.attempt(renamed(self.best))
+        return self.best
+
+    def drop_events(self) -> None:
+        """Drop slices of events, from the end (delta debugging)."""
+        size = max(len(self.best.events) // 2, 1)
+        while size and not self.out_of_time:
+            stop = len(self.best.events)
+            while stop > 0:
+                start = max(stop - size, 0)
+                events = self.best.events
+                self.attempt(with_events(self.best, events[:start] + events[stop:]))
+                stop = min(start, len(self.best.events))
+            size //= 2
+
+    def drop_requests(self) -> None:
+        """Drop each request with everything that names it."""
+        for name in [event.name for event in self.best.events if isinstance(event, Arrive)]:
+            events = tuple(event for event in self.best.events if getattr(event, "name", None) != name)
+            self.attempt(with_events(self.best, events))
+
+    def simplify_events(self) -> None:
+        """Simplify each event in turn, the largest simplification first."""
+        index = 0
+        while index < len(self.best.events) and not self.out_of_time:
+            improved = True
+            while improved and index < len(self.best.events):
+                events = self.best.events
+                improved = any(
+                    self.attempt(with_events(self.best, (*events[:index], simpler, *events[index + 1 :])))
+                    for simpler in simpler_events(events[index])
+                )
+            index += 1
+
+    def begin_later(self) -> None:
+        """Move tokens of answers to prompts: they are the same tokens, and save a step each."""
+        for index in range(len(self.best.events)):
+            for tokens in (16, 8, 4, 2, 1):
+                # Moving all requests up to this one keeps them in phase; moving only this one lets it catch up.
+                for first in sorted({0, index}):
+                    while self.attempt(begun_later(self.best, first, index, tokens)):
+                        pass
+
+    def simplify_configuration(self) -> None:
+        """Simplify the configuration: fewer features first, then smaller numbers."""
+        improved = True
+        while improved and not self.out_of_time:
+            improved = any(
+                self.attempt(msgspec.structs.replace(self.best, config=config))
+                for config in simpler_configurations(self.best.config)
+            )
+
+
+def with_events(trace: Trace, events: tuple[AnyEvent, ...]) -> Trace:
+    """Return the trace with other events."""
+    return msgspec.structs.replace(trace, events=events)
+
+
+def until(violation: Violation, trace: Trace) -> Trace:
+    """Return the trace without the events after the failing one, which were never run.
+
+    A violation of the whole run (DETERMINISM) has no event: the trace stays whole.
+    """
+    return with_events(trace, trace.events[: violation.event + 1 or len(trace.events)])
+
+
+def begun_later(trace: Trace, first: int, last: int, tokens: int) -> Trace:
+    """Return the trace with the first `tokens` tokens of the answers to arrivals `first` to `last` in their prompts,
+    without the steps after `last` that would have sampled them.
+
+    The trace is unchanged if the answer of `last` is not that long or too few steps follow. Shorter answers stay.
+    """
+    if last >= len(trace.events) or _begun_later(trace.events[last], tokens) == trace.events[last]:
+        return trace
+    events = [_begun_later(event, tokens) if first <= i <= last else event for i, event in enumerate(trace.events)]
+    steps = [i for i, event in enumerate(events) if i > last and isinstance(event, Step)][:tokens]
+    if len(steps) < tokens:
+        return trace
+    return with_events(trace, tuple(event for i, event in enumerate(events) if i not in steps))
+
+
+def _begun_later(event: AnyEvent, tokens: int) -> AnyEvent:
+    """Return an arrival with the first tokens of its answer in its prompt, any other event as it is."""
+    if not isinstance(event, Arrive | Resume) or event.max_new_tokens <= tokens:
+        return event
+    *path, (document, length) = event.prompt
+    more = [(document, length + tokens)] if document == CONTINUATION else [(document, length), (CONTINUATION, tokens)]
+    return msgspec.structs.replace(event, prompt=(*path, *more), max_new_tokens=event.max_new_tokens - tokens)
+
+
+def renamed(trace: Trace) -> Trace:
+    """Rename requests to r0, r1, ... in order of arrival, documents a, b, ...; nothing else changes."""
+    requests: dict[str, str] = {}
+    documents = {CONTINUATION: CONTINUATION}
+    events: list[AnyEvent] = []
+    for event in trace.events:
+        changes: dict[str, object] = {}
+        if isinstance(event, Arrive | Resume | Fork):
+            requests.setdefault(event.name, f"r{len(requests)}")
+        if isinstance(event, Fork):
+            changes["parent"] = requests.get(event.parent, event.parent)
+        if isinstance(event, Arrive | Resume):
+            for document, _ in event.prompt:
+                documents.setdefault(document, chr(ord("a") + (len(documents) - 1) % 26))
+            changes["prompt"] = tuple((documents[document], length) for document, length in event.prompt)
+        elif isinstance(event, Step):
+            changes["chunks"] = {requests.get(name, name): limit for name, limit in event.chunks.items()}
+            changes["per_request"] = {requests.get(name, name): pair for name, pair in event.per_request.items()}
+        elif isinstance(event, Select):
+            changes["names"] = tuple(_renamed(name, requests) for name in event.names)
+        elif isinstance(event, Reorder):
+            sources = event.sources.items()
+            changes["sources"] = {_renamed(name, requests): _renamed(source, requests) for name, source in sources}
+        if hasattr(event, "name"):
+            changes["name"] = _renamed(event.name, requests)
+        events.append(msgspec.structs.replace(event, **changes))
+    return with_events(trace, tuple(events))
+
+
+def _renamed(name: str, requests: Mapping[str, str]) -> str:
+    """Return the new name of a request or of a copy of it (`reference.batch.copy_name`)."""
+    original, dot, copies = name.partition(".")
+    return requests.get(name) or requests.get(original, original) + dot + copies
+
+
+def smaller_numbers(value: int, least: int) -> list[int]:
+    """Return candidates below `value`, smallest first."""
+    return sorted({least, (least + value) // 2, value - 1} - {value}) if value > least else []
+
+
+def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
+    """Yield simpler events to try."""
+    if isinstance(event, Step):
+        yield Step()
+        defaults = Step()
+        for field in Step.__struct_fields__:
+            yield msgspec.structs.replace(event, **{field: getattr(defaults, field)})
+        for field in ("chunks", "per_request"):
+            for name in getattr(event, field):
+                others = {other: limit for other, limit in getattr(event, field).items() if other != name}
+                yield msgspec.structs.replace(event, **{field: others})
+    for kind, field, least in NUMBERS:
+        if isinstance(event, kind):
+            for number in smaller_numbers(getattr(event, field) or least, least):
+                yield msgspec.structs.replace(event, **{field: number})
+    for kind, field, usual in SWITCHES:
+        if isinstance(event, kind) and getattr(event, field) != usual:
+            yield msgspec.structs.replace(event, **{field: usual})
+    if isinstance(event, Select) and len(event.names) > 1:
+        for name in event.names:
+            yield Select(tuple(other for other in event.names if other != name))
+    if isinstance(event, Reorder):
+        for name in event.sources:
+            yield Reorder({other: source for other, source in event.sources.items() if other != name})
+    if isinstance(event, Arrive | Resume):
+        for number in smaller_numbers(event.max_new_tokens, 1):
+            yield msgspec.structs.replace(event, max_new_tokens=number)
+        for index in range(len(event.prompt)):
+            if len(event.prompt) > 1:
+                yield msgspec.structs.replace(event, prompt=event.prompt[:index] + event.prompt[index + 1 :])
+        for index, (document, length) in enumerate(event.prompt):
+            for number in smaller_numbers(length, 1):
+                path = (*event.prompt[:index], (document, number), *event.prompt[index + 1 :])
+                yield msgspec.structs.replace(event, prompt=path)
+
+
+def simpler_configurations(config: Config) -> Iterator[Config]:
+    """Yield simpler configurations to try; contradictory ones are refused when they are run."""
+    replace = msgspec.structs.replace
+    if RANKS in config.options:
+        yield replace(config, options={name: value for name, value in config.options.items() if name != RANKS})
+    for index in range(len(config.groups)):
+        if len(config.groups) > 1:
+            yield replace(config, groups=config.groups[:index] + config.groups[index + 1 :])
+    for field, default in (
+        ("async_depth", 0),
+        ("policy", "fcfs"),
+        ("eagle_block_drop", False),
+        ("long_prefill_token_threshold", 0),
+        ("graph_sizes", ()),
+    ):
+        if getattr(config, field) != default:
+            yield replace(config, **{field: default})
+    halved = tuple(
+        replace(group, block_size=group.block_size // 2) if group.block_size >= 2 * BLOCK_SIZE_MIN else group
+        for group in config.groups
+    )
+    if halved != config.groups:
+        smaller, spare = replace(config, groups=halved), config.num_blocks - config.smallest_pool()
+        yield replace(smaller, num_blocks=smaller.smallest_pool() + spare)
+    for index, group in enumerate(config.groups):
+        for field, default in (("layers", 1), ("draft", False), ("window", 0)):
+            if getattr(group, field) != default:
+                simpler = replace(group, **{field: default})
+                yield replace(config, groups=(*config.groups[:index], simpler, *config.groups[index + 1 :]))
+    for field, least in (
+        ("num_speculative_tokens", 0),
+        ("async_depth", 0),
+        ("max_num_seqs", 1),
+        ("conv_width", 2),
+        ("max_model_len", 4),
+    ):
+        for number in smaller_numbers(getattr(config, field), least):
+            yield replace(config, **{field: number})
+    # The only field that may grow: fewer chunks make fewer steps.
+    if config.max_num_batched_tokens < config.max_model_len:
+        yield replace(config, max_num_batched_tokens=config.max_model_len)
+    for number in smaller_numbers(config.num_blocks, config.smallest_pool()):
+        yield replace(config, num_blocks=number)
+
+
+def reduce_trace(
+    trace: Trace,
+    signature: str,
+    run: Run,
+    *,
+    seconds: float,
+    on_better: Callable[[Trace], None] = lambda trace: None,
+    accepts: Accepts | None = None,
+) -> Trace:
+    """Return the smallest trace found within `seconds` that still fails with `signature` and that `accepts` agrees to.
+
+    `on_better` gets each improvement at once, so that the best so far can be kept on disk.
+    """
+    return Reducer(trace, signature, run, seconds, on_better, accepts).reduce()

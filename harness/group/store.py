@@ -1,0 +1,412 @@
+"""The folder of a campaign: its findings and its state.
+
+    OUT/campaign.json          the summary so far
+    OUT/findings/NAME.json     the shortest trace so far
+    OUT/findings/NAME.txt      what it breaks, why, and how to replay it
+    OUT/findings/NAME.history  the lives of its blocks (`record.history`), for reports; JSON, but not a trace
+    OUT/findings/NAME.evidence what is known about its cause (`group.evidence`); JSON, but not a trace
+    OUT/findings/NAME.also-1.json   a further trace of the same cause, up to four of them
+    OUT/findings/NAME.unreduced.json   a longer trace of this campaign, until it is decided whether the shorter one of
+                               an earlier campaign still fails
+
+A finding is one cause. Its name is the signature of its first trace; a further cause behind the same signature gets
+".2", ".3", ... A trace whose cause is not known yet counts for the finding of its signature, as *unsorted*; sorting
+moves it (`sort`), and two findings that turn out to have one cause become one (`merge`).
+
+A finding is on disk before it is reported. Every file is replaced in one go, and in an order such that the files of
+one finding never contradict each other, even after SIGKILL: text and history are removed before their trace changes
+and written after it. A trace on disk is only ever replaced by a shorter one, or by one that fails where it does not.
+
+Paths that a state file names are not trusted: they must be the names that this module gives (`read_state`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import msgspec
+from msgspec import structs
+
+from ...targets.base.trace import Trace, TraceError
+from ..campaign_events import Finding, Summary
+from ..draw.files import ERROR_LENGTH_MAX, load_trace, read_json, read_regular, save_trace, write_atomically
+from ..judge.violation import Violation
+from ..quoting import one_line
+from ..record.history import History
+from .evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
+
+STATE_FILE = "campaign.json"
+FINDINGS_FOLDER = "findings"
+OWN_FOLDERS = (FINDINGS_FOLDER, "corpus", "coverage", "hypothesis", "parts")
+"""All folders that this program writes to in an output folder."""
+TEXT_SUFFIX = ".txt"
+HISTORY_SUFFIX = ".history"
+UNREDUCED_SUFFIX = ".unreduced.json"
+EXTRA_SUFFIX = ".also-{}.json"
+EVIDENCE_BYTES_MAX = 4 << 20
+NAME_LENGTH_MAX = 120
+POSITIONS_MAX = 10**12
+"""Of the traces of a campaign: at a thousand in a second, those of thirty years."""
+
+
+class OutputError(Exception):
+    """An output folder or file cannot be used; the message is one line."""
+
+
+def file_name(signature: str) -> str:
+    """Return a signature or a name as the stem of a file name."""
+    return re.sub(r"[^\w.@+-]", "_", signature, flags=re.ASCII)[:NAME_LENGTH_MAX]
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise OutputError if one of `OWN_FOLDERS`, or a folder below it, is a symbolic link.
+
+    The folder may be a stranger's: what is written to such a link, renamed or removed there would lie elsewhere.
+    """
+    for name in OWN_FOLDERS:
+        _refuse_link(folder / name)
+        for parent, folders, _ in os.walk(folder / name):
+            for inner in folders:
+                _refuse_link(Path(parent, inner))
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise OutputError(f"{path} is a symbolic link, which may lead elsewhere; remove it, or choose another folder")
+
+
+def make_folder(folder: Path, inner: str = "") -> None:
+    """Make an output folder, and one in it. Raises OutputError if it cannot be written to, or if a part of `inner` is
+    a symbolic link."""
+    for place in (Path(inner), *Path(inner).parents)[:-1]:
+        _refuse_link(folder / place)
+    try:
+        (folder / inner).mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / inner / ".probe", b"")
+        (folder / inner / ".probe").unlink(missing_ok=True)  # another process may use the folder, too
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to the output folder {folder}: {error.strerror}; choose another with -o"
+        ) from error
+
+
+def replay_command(target: str, trace: str) -> str:
+    """Return the command that runs a finding again."""
+    return shlex.join(["hybridfuzz", "replay", trace, "--target", target])
+
+
+def trace_path(folder: Path, finding: str, named: str) -> Path:
+    """Return where a trace of a finding lies that a state file says is at `named`.
+
+    Raises TraceError unless `named` ends in a name that this module gives to a trace of the finding with this name: a
+    state file that came with a pull request must not make us read or write elsewhere.
+    """
+    stem = file_name(finding)
+    allowed = [f"{stem}.json", stem + UNREDUCED_SUFFIX]
+    allowed += [f"{stem}{EXTRA_SUFFIX.format(number)}" for number in range(1, EXTRA_TRACES_MAX + 1)]
+    *_, parent, name = ("", *Path(named).parts) if named else ("", "", "")
+    if parent != FINDINGS_FOLDER or name not in allowed:
+        raise TraceError(f"finding {finding!r}: {named!r} is not a trace in {FINDINGS_FOLDER}/")
+    return folder / FINDINGS_FOLDER / name
+
+
+def read_state(folder: Path) -> Summary | None:
+    """Return the state of the campaign in a folder, None where there is none.
+
+    Each finding's `trace` and `events` are those of the file that is there now; findings whose trace is gone are left
+    out. Raises TraceError for a file that cannot be read, that names other files, or that counts what cannot be.
+    """
+    path, cure = folder / STATE_FILE, "; move it away, or choose another folder with -o"
+    summary = read_json(path, Summary, "a state file", cure)
+    if summary is None:
+        return None
+    try:
+        check_counted(summary)
+        findings = [found for finding in summary.findings if (found := _on_disk(folder, finding))]
+    except TraceError as error:
+        raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}{cure}") from None
+    return structs.replace(summary, findings=findings)
+
+
+def check_counted(summary: Summary) -> None:
+    """Raise TraceError unless `beyond` is what a campaign writes: ranges in order, above `done`, none empty."""
+    end = summary.done
+    for start, stop in summary.beyond:
+        if not end <= start < stop:
+            raise TraceError(f"beyond: [{start}, {stop}) is not a range of traces behind {end}")
+        end = stop
+    if not 0 <= summary.done <= end <= POSITIONS_MAX:
+        raise TraceError(f"done, beyond: trace numbers are from 0 to {POSITIONS_MAX:,}")
+
+
+def _on_disk(folder: Path, finding: Finding) -> Finding | None:
+    """Return a finding with the path and length of its trace as it is on disk, None if there is no such file."""
+    path = trace_path(folder, finding.id, finding.trace)
+    if not path.exists():  # it was reduced below, or replaced, just before the process was killed
+        path = path.with_name(f"{file_name(finding.id)}.json")
+    if not path.exists():
+        return None
+    extras = [str(extra) for named in finding.extras if (extra := trace_path(folder, finding.id, named)).exists()]
+    finding = structs.replace(finding, extras=extras)
+    try:
+        events = len(load_trace(path).events)
+    except TraceError:
+        return structs.replace(finding, trace=str(path))  # reported when it is needed
+    return structs.replace(finding, trace=str(path), events=events)
+
+
+def names_for(signature: str) -> Iterator[str]:
+    """Yield the names that findings with this signature get, in order; each is the stem of a file name."""
+    stem = file_name(signature)[: NAME_LENGTH_MAX - 10]
+    yield stem
+    for number in count(2):
+        yield f"{stem}.{number}"
+
+
+def load_evidence(trace: str | Path) -> FindingEvidence | None:
+    """Return what is known about the cause of the finding whose trace is at this path, None if there is nothing.
+
+    Raises TraceError for a file that cannot be read.
+    """
+    path = _companion(trace, EVIDENCE_SUFFIX)
+    if not path.exists():
+        return None
+    data = read_regular(path, EVIDENCE_BYTES_MAX, "evidence")
+    try:
+        return msgspec.json.decode(data, type=FindingEvidence)
+    except msgspec.DecodeError as error:
+        raise TraceError(f"{path}: not evidence ({one_line(str(error), ERROR_LENGTH_MAX)})") from None
+
+
+class FindingStore:
+    """The output folder of one campaign. Methods raise OutputError; call them under one lock."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        self.folder = folder
+        self.target = target
+        self.findings: dict[str, Finding] = {}
+        self.evidence: dict[str, FindingEvidence] = {}
+        """By name, also of findings that an earlier campaign left in this folder and that this one has not met yet."""
+        make_folder(folder, FINDINGS_FOLDER)
+        for path in sorted((folder / FINDINGS_FOLDER).glob(f"*{EVIDENCE_SUFFIX}")):
+            with suppress(TraceError):  # it is written again
+                if path.with_suffix(".json").exists() and (known := load_evidence(path)):
+                    self.evidence[path.stem] = known
+
+    def resume(self, findings: Sequence[Finding]) -> None:
+        """Take over the findings of a campaign that is being resumed, and complete their files."""
+        for finding in findings:
+            self.findings[finding.id] = finding
+            if not Path(finding.trace).with_suffix(TEXT_SUFFIX).exists():
+                self._write_text(finding, self._text(finding, None))
+
+    def count(self, violation: Violation) -> Finding | None:
+        """Count a violation, unsorted, for the finding that shows its signature most often; None if none does."""
+        finding = self._showing(violation.signature)
+        if finding:
+            self.repeat(violation.signature, 1)
+            return self.findings[finding.id]
+        return None
+
+    def _showing(self, signature: str) -> Finding | None:
+        """Return the finding that shows a signature most often, None if none does."""
+        showing = [one for one in self.findings.values() if signature == one.signature or signature in one.symptoms]
+        return max(showing, key=lambda one: one.symptoms.get(signature, 1), default=None)
+
+    def _counted(self, finding: Finding, signature: str, change: int) -> Finding:
+        """Return a finding with one trace more or less of a signature."""
+        symptoms = dict(finding.symptoms or {finding.signature: finding.count})
+        symptoms[signature] = symptoms.get(signature, 0) + change
+        symptoms = {one: times for one, times in symptoms.items() if times > 0}
+        return structs.replace(finding, count=finding.count + change, symptoms=symptoms)
+
+    def claim(self, violation: Violation, index: int, trace: Trace, known: str = "") -> tuple[Finding, Trace | None]:
+        """Add a finding with this trace; it is saved when this returns.
+
+        Also returns the shorter trace that an earlier campaign left under the same name, if there is one. `known` is
+        the reason for which this is not a new finding, "" for a new one.
+        """
+        name = next(name for name in names_for(violation.signature) if self._is_free(name))
+        path, earlier = self._path(name), None
+        with suppress(TraceError):
+            earlier = load_trace(path)
+        if earlier and len(earlier.events) >= len(trace.events):
+            earlier = None
+        finding = Finding(
+            signature=violation.signature,
+            oracle=violation.oracle,
+            message=violation.message,
+            step=violation.step,
+            event=violation.event,
+            events=len(trace.events),
+            trace=str(path.with_suffix(UNREDUCED_SUFFIX) if earlier else path),
+            index=index,
+            known=known,
+            name=name,
+            symptoms={violation.signature: 1},
+        )
+        self._save(finding, violation, trace)
+        self.findings[name] = finding
+        return finding, earlier
+
+    def repeat(self, signature: str, times: int) -> None:
+        """Count further failing traces of a signature that was met before; they stay unsorted."""
+        if finding := self._showing(signature):
+            counted = self._counted(finding, signature, times)
+            self.findings[finding.id] = structs.replace(counted, unsorted=counted.unsorted + times)
+
+    def _is_free(self, name: str) -> bool:
+        return name not in self.findings and name not in self.evidence
+
+    def sort(self, counted: str, signature: str, into: str) -> Finding:
+        """Count a trace that was counted, unsorted, for finding `counted` for the finding that it belongs to."""
+        before = self.findings[counted]
+        self.findings[counted] = before = structs.replace(before, unsorted=max(before.unsorted - 1, 0))
+        if into != counted:
+            self.findings[counted] = self._counted(before, signature, -1)
+            self.findings[into] = self._counted(self.findings[into], signature, 1)
+        return self.findings[into]
+
+    def split(self, counted: str, violation: Violation, index: int, trace: Trace, known: str = "") -> Finding:
+        """Make a trace that was counted, unsorted, for finding `counted` a finding of its own."""
+        finding, _ = self.claim(violation, index, trace, known)
+        before = self.findings[counted]
+        before = structs.replace(before, unsorted=max(before.unsorted - 1, 0))
+        self.findings[counted] = self._counted(before, violation.signature, -1)
+        return finding
+
+    def merge(self, name: str, into: str) -> tuple[Finding, Finding]:
+        """Make two findings of one cause one: add the counts of `name` to `into`, which may be one that an earlier
+        campaign left. Returns the finding that is gone, whose files stay until `remove`, and the other one."""
+        gone = self.findings.pop(name)
+        kept = self.findings.get(into)
+        if kept is None:
+            kept = structs.replace(gone, name=into, trace=str(self._path(into)), extras=self._extras(into))
+            with suppress(TraceError):
+                kept = structs.replace(kept, events=len(load_trace(kept.trace).events))
+        else:
+            for signature, times in (gone.symptoms or {gone.signature: gone.count}).items():
+                kept = self._counted(kept, signature, times)
+            kept = structs.replace(kept, unsorted=kept.unsorted + gone.unsorted)
+        self.findings[into] = kept
+        return gone, kept
+
+    def _extras(self, name: str) -> list[str]:
+        paths = [self._path(name).with_suffix(EXTRA_SUFFIX.format(number + 1)) for number in range(EXTRA_TRACES_MAX)]
+        return [str(path) for path in paths if path.exists()]
+
+    def remove(self, gone: Finding) -> None:
+        """Remove the files of a finding that was merged into another; call it once the state is on disk."""
+        self.evidence.pop(gone.id, None)
+        for named in (*gone.extras, gone.trace):
+            self._remove(Path(named))
+
+    def add_trace(self, name: str, trace: Trace) -> Finding:
+        """Keep a further trace of a finding, if there is room."""
+        finding = self.findings[name]
+        if len(finding.extras) < EXTRA_TRACES_MAX:
+            path = self._path(name).with_suffix(EXTRA_SUFFIX.format(len(finding.extras) + 1))
+            try:
+                save_trace(trace, path)
+            except OSError as error:
+                raise OutputError(f"cannot write {path}: {error.strerror}") from error
+            self.findings[name] = finding = structs.replace(finding, extras=[*finding.extras, str(path)])
+        return finding
+
+    def learn(self, name: str, evidence: FindingEvidence) -> None:
+        """Write what is known about the cause of a finding."""
+        self.evidence[name] = evidence
+        path = _companion(str(self._path(name)), EVIDENCE_SUFFIX)
+        self._write(path, msgspec.json.format(msgspec.json.encode(evidence), indent=1))
+
+    def improve(self, name: str, trace: Trace, violation: Violation | None) -> Finding:
+        """Replace the trace of a finding. Without its violation the text is short."""
+        before = self.findings[name]
+        finding = structs.replace(before, events=len(trace.events), trace=str(self._path(name)))
+        if violation:
+            finding = structs.replace(finding, message=violation.message, step=violation.step, event=violation.event)
+        self._save(finding, violation, trace)
+        self.findings[name] = finding
+        if before.trace != finding.trace:
+            self._remove(Path(before.trace))
+        return finding
+
+    def explain(self, name: str, violation: Violation, history: History, text: str) -> None:
+        """Add the explanation (`text`) of the shortest trace to its text file, and keep its history."""
+        finding = self.findings[name]
+        path = Path(finding.trace)
+        self._write_text(finding, f"{self._text(finding, violation)}\n{text}\n")
+        self._write(path.with_suffix(HISTORY_SUFFIX), msgspec.json.encode(history))
+
+    def settle(self, name: str, *, reproduced: bool, shown: int, tried: int) -> Finding:
+        """Record how the investigation of a finding ended; one that did not fail again is not reduced."""
+        finding = structs.replace(
+            self.findings[name], reproduced=reproduced, reduced=reproduced, shown=shown, tried=tried
+        )
+        unreduced = Path(finding.trace)
+        if unreduced.name.endswith(UNREDUCED_SUFFIX):  # the shorter one of an earlier campaign does not fail any more
+            finding = structs.replace(finding, trace=str(self._path(name)))
+            self._remove_companions(finding)
+            try:
+                unreduced.replace(finding.trace)
+            except OSError as error:
+                raise OutputError(f"cannot write {finding.trace}: {error.strerror}") from error
+            self._remove(unreduced)
+            self._write_text(finding, self._text(finding, None))
+        self.findings[name] = finding
+        return finding
+
+    def save_state(self, summary: Summary) -> None:
+        """Write the state of the campaign."""
+        self._write(self.folder / STATE_FILE, msgspec.json.format(msgspec.json.encode(summary), indent=1))
+
+    def _path(self, name: str) -> Path:
+        return self.folder / FINDINGS_FOLDER / f"{file_name(name)}.json"
+
+    def _save(self, finding: Finding, violation: Violation | None, trace: Trace) -> None:
+        path = Path(finding.trace)
+        try:
+            self._remove_companions(finding)
+            save_trace(trace, path)
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {path}: {error.strerror}; the finding that is lost ({trace.origin}): {finding.message}"
+            ) from error
+        self._write_text(finding, self._text(finding, violation))
+
+    def _write_text(self, finding: Finding, text: str) -> None:
+        self._write(_companion(finding.trace, TEXT_SUFFIX), text.encode())
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            write_atomically(path, data)
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from error
+
+    def _remove_companions(self, finding: Finding) -> None:
+        for suffix in (TEXT_SUFFIX, HISTORY_SUFFIX):
+            _companion(finding.trace, suffix).unlink(missing_ok=True)
+
+    def _remove(self, trace: Path) -> None:
+        for path in (*(_companion(trace, suffix) for suffix in (TEXT_SUFFIX, HISTORY_SUFFIX, EVIDENCE_SUFFIX)), trace):
+            path.unlink(missing_ok=True)
+
+    def _text(self, finding: Finding, violation: Violation | None) -> str:
+        details = "\n".join(
+            f"{name:10} {value}"
+            for name, value in (structs.asdict(violation) if violation else {}).items()
+            if name != "message" and value not in ("", -1)
+        )
+        again = f"{finding.events} events. Replay: {replay_command(self.target, finding.trace)}"
+        return "\n\n".join(filter(None, [finding.id, finding.message, details, again])) + "\n"
+
+
+def _companion(trace: str | Path, suffix: str) -> Path:
+    """Return the path of a file that goes with a trace."""
+    return Path(trace).with_suffix(suffix)

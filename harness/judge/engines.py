@@ -1,0 +1,84 @@
+"""Opens the engines of a trace and closes them. What an engine raises there is a finding, too, unless it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from ...targets.base.protocol import Target, TargetError, TargetFactory
+from ...targets.base.trace import Config, TraceError
+from .lockstep import Lockstep
+from .outcome import Outcome
+from .target_exception import crash_violation, owner, text_of
+from .violation import Violation
+
+
+class RefusedError(TraceError):
+    """A target refused, when it was opened, a configuration that it was said to support. The message is its reason."""
+
+
+class Engines:
+    """The engines of one trace: one, or one for each rank."""
+
+    def __init__(self, factory: TargetFactory, config: Config) -> None:
+        self._factory = factory
+        self._config = config
+        self._opened: list[tuple[int, Target]] = []
+
+    def open(self, rank: int = -1) -> Lockstep | Violation:
+        """Open an engine and look at it for the first time. Return the finding if it raises.
+
+        Raises RefusedError if the target does not take the configuration.
+        """
+        capabilities = self._factory.capabilities
+        try:
+            target = self._factory.open(self._config)
+        except TargetError as error:
+            raise RefusedError(text_of(error)) from error
+        except TraceError:
+            raise
+        except Exception as error:  # an engine that cannot be built for a configuration it should take
+            return crash_violation(None, error, capabilities.engine)
+        self._opened.append((rank, target))
+        try:
+            return Lockstep(target, self._config, capabilities.observes, capabilities.engine)
+        except TargetError as error:
+            raise RefusedError(text_of(error)) from error
+        except Exception as error:
+            if owner(error, capabilities.engine)[0] == "hybridfuzz":
+                raise
+            return crash_violation(None, error, capabilities.engine)
+
+    def run(self, drive: Callable[[], Outcome]) -> Outcome:
+        """Return the outcome of `drive`, which opens engines and drives them; then close them all.
+
+        An engine that cannot be closed is a finding unless there is one already: that one came first.
+        """
+        try:
+            outcome = drive()
+        except BaseException:
+            self._close()
+            raise
+        violation = self._close()
+        if violation is None or outcome.violation:
+            return outcome
+        return structs.replace(outcome, violation=structs.replace(violation, event=outcome.events))
+
+    def _close(self) -> Violation | None:
+        """Close all engines, also after one that cannot be closed; return the first failure."""
+        first = None
+        for rank, target in self._opened:
+            try:
+                target.close()
+            except Exception as error:
+                first = first or on_rank(rank, crash_violation(None, error, self._factory.capabilities.engine, "close"))
+        return first
+
+
+def on_rank(rank: int, violation: Violation) -> Violation:
+    """Return a violation that names its rank; -1 where there is only one."""
+    if rank < 0:
+        return violation
+    text = violation.message.removeprefix(f"{violation.oracle}: ")
+    return structs.replace(violation, rank=rank, message=f"{violation.oracle}: rank {rank}: {text}")

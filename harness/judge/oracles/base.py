@@ -1,0 +1,253 @@
+"""The base class of oracles, and the context that they share.
+
+An oracle is one named invariant. It overrides the hooks that it needs; each hook gets the `Context` and one
+record, and returns a `Violation` or None. The lockstep calls hooks in the order of the records, so an oracle sees
+events in the order in which the target's device does its work.
+
+`exercised` counts how often the invariant was checked: an oracle with a count of 0 proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from ....reference.layout import Layout
+from ....reference.model import PlanFacts, Reference
+from ....reference.request import Life
+from ....targets.base.observe import (
+    Copied,
+    Delivered,
+    Forward,
+    ForwardRow,
+    Loaded,
+    Numeric,
+    OutOfRange,
+    Planned,
+    RealForward,
+    SlotRead,
+    SlotWrite,
+    StateRead,
+    StateWrite,
+    Table,
+    View,
+    Zeroed,
+)
+from ....targets.base.protocol import Target
+from ..violation import Violation
+
+RECORD_HOOKS = {
+    Planned: "on_planned",
+    Zeroed: "on_zeroed",
+    Copied: "on_copied",
+    Loaded: "on_loaded",
+    Numeric: "on_numeric",
+    RealForward: "on_real_forward",
+    Forward: "on_forward",
+    Delivered: "on_delivered",
+}
+"""Record type -> the hook that checks it."""
+ACCESS_HOOKS = {
+    StateRead: "on_state_read",
+    StateWrite: "on_state_write",
+    SlotRead: "on_slot_read",
+    SlotWrite: "on_slot_write",
+    OutOfRange: "on_outside",
+}
+
+HOOKS = (*RECORD_HOOKS.values(), *ACCESS_HOOKS.values(), "on_row", "on_view", "on_idle")
+
+
+class Context:
+    """State shared by all oracles of one run: the reference, the target's storage, the last view.
+
+    facts, lives and tables belong to the step whose device work is being checked. By row of the batch: `lives[row]` is
+    the request in it, `tables[row]` the scheduler's columns when the step was planned, both None for a dead row
+    (padding or dummy); `names[row]` is the row's name in messages.
+    """
+
+    def __init__(self, target: Target, view: View) -> None:
+        self.target = target
+        self.layout: Layout = target.layout
+        self.reference = Reference(target.layout)
+        self.before = view
+        """Metadata at the end of the previous event."""
+        self.facts: PlanFacts | None = None
+        self.lives: list[Life | None] = []
+        self.tables: list[Table | None] = []
+        self.names: list[str] = []
+        self.step = -1
+        self.event_index = -1
+        self.event_kind = ""
+        self.refused = ""
+        """The reason if the target refused the last event, else ""."""
+        self.null = target.layout.null_block
+        self.has_pool = target.layout.num_blocks > 0
+        """False for plain caches."""
+        self.empty_row = "padding row"
+        """The name of a row without a request in messages."""
+        self._no_columns: Table = ((),) * len(target.layout.groups)
+
+    def set_batch_rows(self, names: Iterable[str | None], *, dummy: bool = False) -> None:
+        """Set the rows of the batch that is executed; `names` in row order, None for padding and dummy rows.
+
+        Messages call a row without a request a dummy row if the batch is a dummy run (`dummy`), else a padding row.
+        """
+        lives = self.facts.lives if self.facts else {}
+        self.lives, self.tables, self.names = [], [], []
+        self.empty_row = "dummy row" if dummy else "padding row"
+        for row, name in enumerate(names):
+            life = lives.get(name) if name else None
+            self.lives.append(life)
+            self.tables.append(self.table(life.name) if life else None)
+            self.names.append(life.name if life else f"{self.empty_row} {row}")
+
+    def table(self, request: str) -> Table:
+        """Return the scheduler's columns of a request when the step being checked was planned; empty if it had none."""
+        return (self.facts.tables.get(request) if self.facts else None) or self._no_columns
+
+    def life(self, row: int) -> Life | None:
+        """Return the request in a row of the batch; None for a dead row and for one that does not exist."""
+        return self.lives[row] if 0 <= row < len(self.lives) else None
+
+    def row_name(self, row: int) -> str:
+        """Return the name of a row for messages, also of one that does not exist."""
+        return self.names[row] if 0 <= row < len(self.names) else f"{self.empty_row} {row}"
+
+
+class Oracle:
+    """Base of all oracles. Subclasses set the class attributes and override hooks.
+
+    A subclass's docstring is user-visible: the text after "S3: " is printed as the rule of S3.
+    """
+
+    ids: ClassVar[tuple[str, ...]] = ()
+    """Rules that it checks; several where one observation can break either of closely related rules."""
+    title: ClassVar[str] = ""
+    fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields of violations that this class alone reports, where several classes have one id: they select its rule."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Words of `Capabilities.observes` without which it cannot run."""
+
+    def __init__(self) -> None:
+        self.exercised: dict[str, int] = dict.fromkeys(self.ids, 0)
+
+    def count(self, oracle: str = "", times: int = 1) -> None:
+        """Count a check that could have failed."""
+        self.exercised[oracle or self.ids[0]] += times
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        """A step was planned; `context.before` is the view before it."""
+
+    def on_zeroed(self, context: Context, zeroed: Zeroed) -> Violation | None:
+        """Blocks were zeroed."""
+
+    def on_copied(self, context: Context, copied: Copied) -> Violation | None:
+        """A state, or slots of an attention page, were copied."""
+
+    def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
+        """Content was loaded from outside the pool."""
+
+    def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
+        """A kernel read an initial state."""
+
+    def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
+        """A kernel stored a state."""
+
+    def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
+        """Attention read keys and values."""
+
+    def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
+        """Keys and values were stored."""
+
+    def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
+        """Metadata pointed a kernel at an entry that does not exist."""
+
+    def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
+        """A live row was executed; its life has not advanced yet."""
+
+    def on_forward(self, context: Context, forward: Forward) -> Violation | None:
+        """A whole forward was executed; lives have not advanced yet."""
+
+    def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
+        """The client got tokens."""
+
+    def on_numeric(self, context: Context, numeric: Numeric) -> Violation | None:
+        """A forward was executed on bytes; the `Forward` with its tags follows."""
+
+    def on_real_forward(self, context: Context, forward: RealForward) -> Violation | None:
+        """A real model was executed; the tags of the same forward follow."""
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        """Metadata at the end of an event."""
+
+    def on_idle(self, context: Context, view: View) -> Violation | None:
+        """The trace is over, all requests have ended, the worker has dropped their rows."""
+
+    def violation(
+        self,
+        context: Context,
+        field: str,
+        message: str,
+        *,
+        expected: object = "",
+        observed: object = "",
+        request: str = "",
+        group: int = -1,
+        block: int = -1,
+        oracle: str = "",
+    ) -> Violation:
+        """Return a violation with step, event and group kind filled in from the context."""
+        return Violation(
+            oracle=oracle or self.ids[0],
+            field=field,
+            message=f"{oracle or self.ids[0]}: {message} (step {context.step})",
+            expected=str(expected),
+            observed=str(observed),
+            step=context.step,
+            event=context.event_index,
+            event_kind=context.event_kind,
+            request=request,
+            group=group,
+            group_kind=context.layout.groups[group].kind if group >= 0 else "",
+            block=block,
+        )
+
+
+def after_tokens(whose: str, depth: int) -> str:
+    """Return "the state of r1 after 16 tokens"."""
+    return f"the state of {whose} after {depth} token{'s' * (depth != 1)}"
+
+
+def name_tag(context: Context, tag: int | None, part: str = "") -> str:
+    """Return a tag in words: the prefix whose state it is; with `part` ("KV", "input") the position that it is of."""
+    if tag is None:
+        return "nothing"
+    if tag == 0:
+        return "zeroed memory"
+    if tag < 0:
+        return "bytes of another dtype"
+    for name, life in context.reference.lives.items():
+        if tag in life.truth.tags:
+            return _in_prefix(name, life.truth.tags.index(tag), part)
+    for key, truth in context.reference.truths.items():
+        if tag in truth.tags:
+            return _in_prefix(f"the cached prefix of depth {key.depth}", truth.tags.index(tag), part)
+    for name, truth in context.reference.replaced.items():
+        if tag in truth.tags[1:]:
+            return _in_prefix(f"the tokens that {name} had before", truth.tags.index(tag), part)
+    return "content that matches no known prefix" if part else "a state that matches no known prefix"
+
+
+def _in_prefix(whose: str, depth: int, part: str) -> str:
+    if not depth:
+        return "the empty state"
+    return f"the {part} of position {depth - 1} of {whose}" if part else after_tokens(whose, depth)
+
+
+def first_difference(expected: Sequence[int], observed: Sequence[int]) -> int:
+    """Return the index of the first unequal element, or the shorter length."""
+    for index, (wanted, seen) in enumerate(zip(expected, observed, strict=False)):
+        if wanted != seen:
+            return index
+    return min(len(expected), len(observed))

@@ -1,0 +1,371 @@
+"""M2 hash, M6 hit, S5 commit: which keys may be published, and which a hit may use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from ....reference.layout import cached_columns, cdiv
+from ....reference.prefix_cache import (
+    Key,
+    attention_match,
+    keys_given_up,
+    keys_needed,
+    longest_hit,
+    partial_match,
+)
+from ....reference.request import Life
+from ....targets.base.observe import Planned, PlannedRow, Table, View
+from ..violation import Violation
+from .base import Context, Oracle
+
+
+class Hash(Oracle):
+    """M2: lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d of a
+    request with that prefix, and d is no more than the steps planned so far compute. A state that a chunk leaves
+    inside it (`Group.inner_states`) may be of any depth and is in the column before the chunk's last. In mode slots a
+    key may be on any slot, since a copy may have filled it, but a request with that prefix must have computed d
+    tokens."""
+
+    ids = ("M2",)
+    title = "hash"
+    needs = frozenset({"pool", "tables"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._judged: View | None = None
+        self._known: Mapping[int, Key] = {}
+        self._aliases: Mapping[int, Sequence[Key]] = {}
+        self._reach: dict[str, int] = {}
+        """Tokens by request that the planned steps compute, drafts and steps in flight included."""
+        self._tables: Mapping[str, Table] = {}
+        """Tables of the previous view: a block may be published and freed at once, by a request that ended or by one
+        whose accepted drafts crossed the boundary."""
+        self._lives: dict[str, Life] = {}
+        """Requests when the previous view was taken. One that ended since may be in no step that is in flight."""
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        self._reach |= {row.name: row.start + row.num_tokens for row in planned.rows}
+        return self._check(context, planned.view)
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        return self._check(context, view)
+
+    def _check(self, context: Context, view: View) -> Violation | None:
+        if view is self._judged:
+            return None
+        if view.labels is not None and view.published != view.labels:
+            return self._disagreement(context, view, view.labels)
+        self._judged = view
+        if view.published != self._known:
+            for block, key in view.published.items():
+                if self._known.get(block) != key:
+                    self.exercised["M2"] += 1
+                    violation = self._new_key(context, view, block, key)
+                    if violation:
+                        return violation
+            self._known = view.published
+        if view.aliases != self._aliases:
+            for block, keys in view.aliases.items():
+                for key in keys:
+                    if key not in self._aliases.get(block, ()) and self._known.get(block) != key:
+                        violation = self._alias(context, view, block, key)
+                        if violation:
+                            return violation
+            self._aliases = view.aliases
+        self._tables = view.tables
+        self._lives = dict(context.reference.lives)
+        return None
+
+    def _alias(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
+        """A further key of an attention block names a beginning of what its own key names."""
+        self.exercised["M2"] += 1
+        own, group = view.published[block], context.layout.groups[key.group]
+        truth = context.reference.truths.get(own)
+        inside = own.group == key.group and group.kind == "attention" and 0 < own.depth - key.depth < group.block_size
+        if inside and (truth is None or truth.tag(key.depth) == key.tag):
+            return None
+        return self.violation(
+            context,
+            "alias",
+            f"block {block}, published as {own}, is also published as {key}, which is no beginning of it",
+            expected=f"a beginning of {own}",
+            observed=key,
+            group=key.group,
+            block=block,
+        )
+
+    def _disagreement(self, context: Context, view: View, labels: Mapping[int, Key]) -> Violation | None:
+        for block in view.published.keys() | labels.keys():
+            found, own = view.published.get(block), labels.get(block)
+            if found != own:
+                return self.violation(
+                    context,
+                    "agreement",
+                    f"the lookup structure has block {block} as {found or 'unpublished'}, the block's own label is "
+                    f"{own or 'unpublished'}",
+                    expected=own,
+                    observed=found,
+                    block=block,
+                )
+        return None
+
+    def _new_key(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
+        group = context.layout.groups[key.group]
+        moved = block in view.pins and key in self._known.values()
+        if moved or self._known.get(view.copies.get(block, -1)) == key:
+            return None  # a partial key moved to a copy of its block, since a request still writes to that block
+        column = cdiv(key.depth, group.block_size) - 1
+        unit = context.layout.hash_unit or group.block_size
+        holders = []
+        slots = context.layout.mode == "slots" and group.kind == "mamba"
+        ended = self._lives | (context.facts.lives if context.facts else {})
+        for name, table in [*view.tables.items(), *self._tables.items()]:
+            columns = table[key.group]
+            life = context.reference.lives.get(name) or ended.get(name)
+            if life is None or (block not in columns and not slots):
+                continue
+            if block in columns:
+                holders.append(f"{name} has it in column {columns.index(block)}")
+            computed = self._reach.get(name, life.settled)
+            on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] == block
+            if group.inner_states:
+                on_grid |= columns.index(block) == cdiv(computed, group.block_size) - 2
+            if (on_grid or slots) and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
+                return None
+        return self.violation(
+            context,
+            "key",
+            f"block {block} was published as depth {key.depth} of a prefix, but no request has it in that prefix's "
+            f"column ({'; '.join(holders) or 'no request holds it'})",
+            expected="the column of that depth in a request that computes it",
+            observed="; ".join(holders),
+            group=key.group,
+            block=block,
+        )
+
+
+class HitValidity(Oracle):
+    """M6: for a hit of L tokens every group has published content of exactly that prefix, in the right columns; a
+    session resumes from no more tokens than it has computed. M8 (hit part): a hit is no shorter than the longest one
+    that the documented rule allows."""
+
+    ids = ("M6", "M8")
+    title = "hit"
+    fields = frozenset({"hit"})
+    needs = frozenset({"pool", "tables"})
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        for row in planned.rows:
+            if not row.admitted:
+                continue
+            life = context.reference.lives[row.name]
+            violation = self._long_enough(context, planned, row) if context.layout.prefix_caching and row.anew else None
+            if violation:
+                return violation
+            start, most = row.kept or row.hit + row.external, life.known - 1
+            if row.kept:
+                most = min(most, life.settled)
+            if start > most:
+                what = (
+                    f"kept {start} tokens, with {life.settled} computed" if row.kept else f"got a hit of {start} tokens"
+                )
+                return self.violation(
+                    context,
+                    "kept" if row.kept else "whole-request",
+                    f"{row.name} {what}; of its {life.known} tokens it may have at most {most} before this step",
+                    expected=f"at most {most}",
+                    observed=start,
+                    request=row.name,
+                )
+            for index in range(len(context.layout.groups) if row.hit else 0):
+                violation = self._valid(context, planned.view, row, index, life.truth.tags)
+                if violation:
+                    return violation
+            violation = self._block_given_up(context, planned, row) if row.hit else None
+            if violation:
+                return violation
+        return None
+
+    def _block_given_up(self, context: Context, planned: Planned, row: PlannedRow) -> Violation | None:
+        """EAGLE: the last matched block of the drafter's attention is computed again. The match is at most as long as
+        what was published before or after this planning."""
+        life = context.reference.lives[row.name]
+        for index in context.layout.eagle_groups:
+            group = context.layout.groups[index]
+            if _is_completed(context, row, index):
+                continue
+            available = {
+                *context.before.published.values(),
+                *planned.view.published.values(),
+                *chain.from_iterable([*context.before.aliases.values(), *planned.view.aliases.values()]),
+            }
+            if group.is_local:
+                if available.issuperset(keys_given_up(context.layout, index, life.truth.tags, row.hit)):
+                    continue
+                return self.violation(
+                    context,
+                    "eagle-block",
+                    f"{row.name} got a hit of {row.hit} tokens, but local attention group {index} does not have the "
+                    "block after them cached, which must be computed again for the drafter",
+                    expected="a shorter hit",
+                    observed=row.hit,
+                    request=row.name,
+                    group=index,
+                )
+            matched = attention_match(index, group, available, life.truth.tags, life.known)
+            dropped, what = group.block_size, "block"
+            if context.layout.eagle_unit:
+                dropped = min(context.layout.eagle_unit, group.block_size)
+                what = f"{dropped} token{'s' * (dropped > 1)}"
+                matched = partial_match(index, group, available, life.truth.tags, matched, dropped)
+            if row.hit > max(matched - dropped, 0):
+                return self.violation(
+                    context,
+                    "eagle-block",
+                    f"{row.name} got a hit of {row.hit} tokens, but only {matched} are cached in attention group "
+                    f"{index}, of which the last {what} must be computed again for the drafter",
+                    expected=f"at most {max(matched - dropped, 0)}",
+                    observed=row.hit,
+                    request=row.name,
+                    group=index,
+                )
+        return None
+
+    def _valid(self, context: Context, view: View, row: PlannedRow, index: int, tags: list[int]) -> Violation | None:
+        self.count("M6")
+        group = context.layout.groups[index]
+        columns = view.tables[row.name][index]
+        if context.layout.mode == "slots" and group.kind == "mamba":
+            return self._state_cached(context, view, row, index, tags)
+        inside = row.hit % group.block_size  # the part inside a block is a copy: checked when it is read (S2)
+        for key in keys_needed(index, group, tags, row.hit - inside, inside + row.external):
+            column = key.depth // group.block_size - 1
+            block = columns[column] if column < len(columns) else None
+            if _is_completed(context, row, index) and block is not None and block not in view.published:
+                continue  # it is loaded: checked when it is read (S2, S4)
+            if block is None or view.published.get(block) != key:
+                holds = view.published.get(block) if block is not None else None
+                other = f"published as depth {holds.depth} of another prefix" if holds else "which is not published"
+                return self.violation(
+                    context,
+                    "length",
+                    f"{row.name} got a hit of {row.hit} tokens, but column {column} of its {group.kind} group {index} "
+                    + ("is missing" if block is None else f"is block {block}, {other}"),
+                    expected=f"the block of depth {key.depth}",
+                    observed=f"block {block}",
+                    request=row.name,
+                    group=index,
+                    block=-1 if block is None else block,
+                )
+        return None
+
+    def _state_cached(
+        self, context: Context, view: View, row: PlannedRow, index: int, tags: list[int]
+    ) -> Violation | None:
+        """Mode slots: the state is copied out of a slot of the cache. The read shows which slot it was (S2)."""
+        if Key(index, row.hit, tags[row.hit]) in view.published.values():
+            return None
+        return self.violation(
+            context,
+            "length",
+            f"{row.name} got a hit of {row.hit} tokens, but no slot of mamba group {index} is published as that state",
+            expected=f"a slot with state@{row.hit}",
+            observed="none",
+            request=row.name,
+            group=index,
+        )
+
+    def _long_enough(self, context: Context, planned: Planned, row: PlannedRow) -> Violation | None:
+        """Check that the hit is the longest one. Only blocks that certainly kept their content through this planning
+        count: eviction shortens hits legally, and a block that was free before and is not now may have been allocated
+        and published again."""
+        if planned.preempted:
+            return None
+        life = context.reference.lives[row.name]
+        before, view = context.before, planned.view
+        revived = {
+            block
+            for columns, group in zip(view.tables[row.name], context.layout.groups, strict=True)
+            for block in columns[: cached_columns(group, context.layout.mode, row.hit)]
+        }
+        lasting = {
+            key
+            for block, key in before.published.items()
+            if view.published.get(block) == key
+            and (block in revived or before.references[block] > 0 or view.references[block] == 0)
+        }
+        promised = longest_hit(context.layout, lasting, life.truth.tags, life.known)
+        self.count("M8", 1 if promised else 0)
+        if row.hit >= promised:
+            return None
+        return self.violation(
+            context,
+            "hit",
+            f"{row.name} got a hit of {row.hit} tokens, but {promised} tokens of its prefix are cached in every group",
+            expected=promised,
+            observed=row.hit,
+            request=row.name,
+            oracle="M8",
+        )
+
+
+def _is_completed(context: Context, row: PlannedRow, index: int) -> bool:
+    """Return True if a load brings what a group lacks of a row's hit."""
+    group = context.layout.groups[index]
+    return context.layout.loads_complete_hits and row.external > 0 and (group.is_local or group.shift > 0)
+
+
+class Commit(Oracle):
+    """S5: a state may be hit only if an earlier step than the hit's own writes it: a state published in a step exists
+    only after that step's forward. (Attention stores all slots of a step before it reads any.)"""
+
+    ids = ("S5",)
+    title = "commit"
+    needs = frozenset({"pool", "tables"})
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        for row in planned.rows:
+            if not row.admitted or not row.hit or row.external:
+                continue
+            for index, group in enumerate(context.layout.groups):
+                block = self._source(context, planned, row, index) if group.kind == "mamba" else None
+                if block is None:
+                    continue
+                self.count()
+                key = planned.view.published.get(block)
+                if key != context.before.published.get(block) and not self._exists(context, planned, block, row.hit):
+                    return self.violation(
+                        context,
+                        "early-hit",
+                        f"{row.name} hits the state after {row.hit} tokens in block {block}, which is written only by "
+                        "this step",
+                        expected="a state written by an earlier step",
+                        observed="published in this step",
+                        request=row.name,
+                        group=index,
+                        block=block,
+                    )
+        return None
+
+    def _source(self, context: Context, planned: Planned, row: PlannedRow, index: int) -> int | None:
+        """Return the block that holds the state of the hit, None if none is published; of several slots one that was
+        published before."""
+        if context.layout.mode == "slots":
+            wanted = Key(index, row.hit, context.reference.lives[row.name].truth.tag(row.hit))
+            slots = [block for block, key in planned.view.published.items() if key == wanted]
+            return max(slots, key=lambda slot: context.before.published.get(slot) == wanted, default=None)
+        size = context.layout.groups[index].block_size
+        return None if row.hit % size else planned.view.tables[row.name][index][row.hit // size - 1]
+
+    def _exists(self, context: Context, planned: Planned, block: int, depth: int) -> bool:
+        """Return True if an executed step has written the state already: then it is published late, not early. In mode
+        slots a published slot no longer belongs to its writer, so it was written, or will be by an earlier step."""
+        if context.layout.mode == "slots":
+            tables = [planned.view.tables[row.name] for row in planned.rows]
+            return not any(block in columns for table in tables for columns in table)
+        for name, table in context.before.tables.items():
+            life = context.reference.lives.get(name)
+            if life is not None and life.settled >= depth and any(block in columns for columns in table):
+                return True
+        return False

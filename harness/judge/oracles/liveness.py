@@ -1,0 +1,175 @@
+"""M8 liveness: the engine makes progress, and computed content is published to the prefix cache.
+
+A hit can only be as long as what was published, so an engine that publishes nothing never violates a rule about hits
+(vLLM #54360: hits stay 0). `Publication` therefore checks the publication itself.
+"""
+
+from __future__ import annotations
+
+from ....reference.layout import Layout, cdiv, first_attended
+from ....reference.prefix_cache import Key
+from ....reference.request import Life
+from ....targets.base.observe import Delivered, ForwardRow, Planned, View
+from ..violation import Violation
+from .base import Context, Oracle
+
+STALL_STEPS_MAX = 8
+"""Planned steps in a row that schedule no token while requests are unfinished."""
+
+
+class Liveness(Oracle):
+    """M8: while requests are unfinished, one of every few steps schedules a token; no request gets lost."""
+
+    ids = ("M8",)
+    title = "liveness"
+    needs = frozenset()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stalled = 0
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        self.exercised["M8"] += 1
+        self._stalled = 0 if planned.rows else self._stalled + 1
+        return None
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        unfinished = [*view.running, *view.waiting]
+        if not unfinished:
+            self._stalled = 0
+        if self._stalled <= STALL_STEPS_MAX:
+            return None
+        return self.violation(
+            context,
+            "stall",
+            f"nothing was scheduled in {self._stalled} steps while {', '.join(unfinished)} could run",
+            expected="progress",
+            observed="none",
+            request=unfinished[0],
+        )
+
+    def on_idle(self, context: Context, view: View) -> Violation | None:
+        for life in context.reference.lives.values():
+            if life.aborted:
+                continue
+            return self.violation(
+                context,
+                "lost",
+                f"{life.name} is neither running nor waiting, but its client received only {life.delivered} of "
+                f"{life.max_new_tokens} tokens",
+                expected=life.max_new_tokens,
+                observed=life.delivered,
+                request=life.name,
+            )
+        return None
+
+
+def _can_be_hit(layout: Layout, index: int, depth: int) -> bool:
+    """Return True if some hit on the grid uses the block that ends at `depth`: a later one may be out of its reach."""
+    group, unit = layout.groups[index], layout.hit_unit
+    hit = cdiv(depth, unit) * unit
+    if index in layout.eagle_groups and depth % unit == group.block_size % unit:
+        return True  # the block after a hit
+    return first_attended(group, hit) < depth
+
+
+class Publication(Oracle):
+    """M8 (publication): when a request whose results are known is scheduled again, every block boundary that it has
+    computed is published if it holds the block, or if this plan released it and left it free while no request waited,
+    was admitted or was preempted. For attention and mode all that is every boundary (less where hits are rarer than
+    blocks: `Layout.publish_unit`); for mode align those at which a step ended or that verified drafts crossed. A block
+    that was published may be evicted later."""
+
+    ids = ("M8",)
+    title = "publication"
+    fields = frozenset({"unpublished"})
+    needs = frozenset({"pool", "tables"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[str, int] = {}
+        """Settled tokens by request, as of the last delivery."""
+        self._checked: dict[str, int] = {}
+        """Tokens by request up to which publication was checked, or that came with a hit."""
+        self._certain: dict[str, int] = {}
+        """Tokens by request that the last executed step would have reached with every draft rejected."""
+
+    def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
+        self._certain[life.name] = row.position + len(row.tokens) - row.drafts
+        return None
+
+    def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
+        for name in context.facts.lives if context.facts else ():
+            # A request that waits for a load has a new life, which the reference enters with its first step.
+            if name in context.reference.lives and name not in context.reference.loading:
+                self._known[name] = context.reference.certain(name)
+        return None
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        if not context.layout.prefix_caching or context.layout.mode not in ("align", "all"):
+            return None
+        for row in planned.rows:
+            if row.anew:
+                self._known[row.name] = self._checked[row.name] = row.hit
+                continue
+            if row.kept:  # a truncated session resumes from fewer tokens
+                for counts in (self._known, self._checked):
+                    counts[row.name] = min(counts.get(row.name, 0), row.kept)
+            known, checked = self._known.get(row.name, 0), self._checked.get(row.name, 0)
+            if known <= checked:
+                continue
+            self._checked[row.name] = known
+            for index in range(len(context.layout.groups)):
+                violation = self._published(context, planned, row.name, index, checked, known)
+                if violation:
+                    return violation
+        return None
+
+    @staticmethod
+    def _released(context: Context, planned: Planned, name: str, index: int, column: int) -> int | None:
+        """Return the block that a column held until this plan, if it is free now: nothing has overwritten its content,
+        and without a key it is lost. None for a column that held none, and whenever a request waits, was admitted or
+        was preempted: the plan may then have handed the block out and taken it back, which costs it its key.
+        """
+        undone = planned.preempted or planned.view.waiting or any(row.admitted for row in planned.rows)
+        tables = context.before.tables.get(name)
+        if undone or not tables or column >= len(tables[index]):
+            return None
+        block = tables[index][column]
+        return block if block in planned.view.free else None
+
+    def _published(
+        self, context: Context, planned: Planned, name: str, index: int, checked: int, known: int
+    ) -> Violation | None:
+        group, tags = context.layout.groups[index], context.reference.lives[name].truth
+        size, table, published = group.block_size, planned.view.tables[name][index], planned.view.published
+        first = (checked // size + 1) * size
+        if group.kind == "mamba" and context.layout.mode == "align":
+            first = max(first, self._certain.get(name, known))
+            first = cdiv(first, size) * size
+        if (group.kind == "mamba" or group.is_local) and not context.layout.keeps_every_state:
+            return None
+        unit = context.layout.publish_unit
+        for depth in range(first, (known // unit * unit if unit else known) + 1, size):
+            column = depth // size - 1
+            held: int | None = table[column]
+            if held == context.null:
+                held = self._released(context, planned, name, index, column)
+            if held is None or (unit and not _can_be_hit(context.layout, index, depth)):
+                continue
+            block = held
+            self.exercised["M8"] += 1
+            key = Key(index, depth, tags.tag(depth))
+            if published.get(block) != key and key not in published.values():
+                return self.violation(
+                    context,
+                    "unpublished",
+                    f"{name} has computed {known} tokens, but block {block} of {group.kind} group {index}, which holds "
+                    f"its boundary at {depth} tokens, is not published: no request can hit it",
+                    expected=f"block {block} published as depth {depth}",
+                    observed=published.get(block, "not published"),
+                    request=name,
+                    group=index,
+                    block=block,
+                )
+        return None

@@ -1,0 +1,179 @@
+"""M1 pool, M7 capacity, M9 leak: the partition of blocks, the admission estimate, what is left at the end."""
+
+from __future__ import annotations
+
+from ....reference.layout import peak_blocks
+from ....reference.partition import count_owners, is_partition, partition_faults
+from ....targets.base.observe import Planned, View
+from ..violation import Violation
+from .base import Context, Oracle
+
+
+class Partition(Oracle):
+    """M1: every block is exactly one of: null or reserved; free, once in the free queue; owned, with a reference count
+    of owners + pins."""
+
+    ids = ("M1",)
+    title = "pool"
+    needs = frozenset({"pool", "tables"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._checked: View | None = None
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        return self._check(context, planned.view)
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        return self._check(context, view)
+
+    def _check(self, context: Context, view: View) -> Violation | None:
+        # Most steps change nothing between planning and their end.
+        if view == self._checked:
+            return None
+        self._checked = view
+        self.exercised["M1"] += 1
+        layout = context.layout
+        owners = count_owners(view.tables.values(), layout)
+        cached = view.published if layout.cache_owns else ()
+        observed = (layout, view.free, view.references, owners, view.pins, cached)
+        for fault in () if is_partition(*observed) else partition_faults(*observed):
+            holders = [name for name, table in view.tables.items() if any(fault.block in row for row in table)]
+            return self.violation(
+                context,
+                fault.field,
+                f"block {fault.block} should be {fault.expected}, but is {fault.observed}"
+                + (f"; held by {', '.join(holders)}" if holders else ""),
+                expected=fault.expected,
+                observed=fault.observed,
+                block=fault.block,
+                request=holders[0] if holders else "",
+            )
+        for block in layout.unowned.intersection(view.published):
+            return self.violation(
+                context,
+                "null-hashed",
+                f"reserved block {block} is published as {view.published[block]}",
+                block=block,
+            )
+        return None
+
+
+class Capacity(Oracle):
+    """M7: the admission check estimates exactly the blocks that are then taken from the free queue, and a step
+    schedules no more tokens than its budget. Where a load extends a hit, the estimate may include the states of the
+    hit, which are then not used."""
+
+    ids = ("M7",)
+    title = "capacity"
+    needs = frozenset({"estimates"})
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        tokens = sum([row.num_tokens for row in planned.rows])
+        if tokens > planned.budget:
+            return self.violation(
+                context,
+                "budget",
+                f"{tokens} tokens were scheduled with a budget of {planned.budget}",
+                expected=planned.budget,
+                observed=tokens,
+            )
+        for row in planned.rows:
+            if row.estimated < 0:
+                continue
+            self.exercised["M7"] += 1
+            states = sum(group.kind == "mamba" for group in context.layout.groups) if row.hit and row.external else 0
+            if not row.taken <= row.estimated <= row.taken + states:
+                return self.violation(
+                    context,
+                    "blocks",
+                    f"admission of {row.name} estimated {row.estimated} blocks, {row.taken} were taken",
+                    expected=row.estimated,
+                    observed=row.taken,
+                    request=row.name,
+                )
+        return None
+
+
+class Leak(Oracle):
+    """M9: lists that are drained in each step are empty after it; no request holds more blocks than its tokens need;
+    when all requests have ended, nothing is left over."""
+
+    ids = ("M9",)
+    title = "leak"
+    needs = frozenset({"leftovers"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead = 0
+        """Most steps that were in flight at a time: columns for their rejected drafts stay allocated."""
+        self._reach: dict[str, int] = {}
+        """Most tokens that blocks were allocated for since the request's admission."""
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        layout = context.layout
+        self._ahead = max(self._ahead, len(context.reference.pending))
+        for row in planned.rows:
+            # Columns stay allocated when the drafts that they were for are rejected.
+            reach = row.start + row.num_tokens + layout.num_speculative_tokens + layout.overallocation
+            if not row.anew:
+                reach = max(reach, self._reach.get(row.name, 0))
+            self._reach[row.name] = reach
+            if not context.has_pool:
+                continue
+            table = planned.view.tables[row.name]
+            settled = min(context.reference.certain(row.name), row.start)
+            for index, group in enumerate(layout.groups):
+                held = len(table[index]) - table[index].count(layout.null_block)
+                most = peak_blocks(group, layout.mode, reach, layout.num_speculative_tokens, self._ahead, settled)
+                self.exercised["M9"] += 1
+                if held > most:
+                    return self.violation(
+                        context,
+                        "peak",
+                        f"{row.name} holds {held} blocks of {group.kind} group {index} for {reach} tokens; "
+                        f"{most} are enough",
+                        expected=most,
+                        observed=held,
+                        request=row.name,
+                        group=index,
+                    )
+        return None
+
+    def on_view(self, context: Context, view: View) -> Violation | None:
+        self.exercised["M9"] += len(view.drained)
+        for what, size in view.drained.items():
+            if size:
+                return self.violation(
+                    context,
+                    what.replace(" ", "-"),
+                    f"the list of {what} has {size} entries after the step that should drain it",
+                    expected=0,
+                    observed=size,
+                )
+        return None
+
+    def on_idle(self, context: Context, view: View) -> Violation | None:
+        for what, size in view.leftovers.items():
+            self.count()
+            if size:
+                return self.violation(
+                    context,
+                    what.replace(" ", "-"),
+                    f"all requests have ended, but {size} {what} are left",
+                    expected=0,
+                    observed=size,
+                )
+        layout = context.layout
+        if not context.has_pool:
+            return None
+        usable = layout.num_blocks - len(layout.unowned) - (len(view.published) if layout.cache_owns else 0)
+        if len(view.free) != usable:
+            return self.violation(
+                context,
+                "blocks",
+                f"all requests have ended, but only {len(view.free)} of {usable} blocks are free",
+                expected=usable,
+                observed=len(view.free),
+            )
+        return None

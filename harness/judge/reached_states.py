@@ -1,0 +1,403 @@
+"""Counts the reached states of one trace (the catalogue is in `state_catalogue.py`).
+
+States are derived from the same records and views that the oracles check, so each means the same for every target.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from ...reference.layout import Layout
+from ...reference.prefix_cache import Key
+from ...reference.request import Life
+from ...targets.base.observe import (
+    Content,
+    Copied,
+    Delivered,
+    Forward,
+    ForwardRow,
+    Loaded,
+    Numeric,
+    OutOfRange,
+    Planned,
+    PlannedRow,
+    RealForward,
+    Record,
+    SlotWrite,
+    StateWrite,
+    View,
+    Zeroed,
+)
+from ...targets.base.trace import (
+    BATCH_EVENTS,
+    Abort,
+    Event,
+    Evict,
+    Fork,
+    MoveTier,
+    Park,
+    Reorder,
+    ResetPrefixCache,
+    Sleep,
+    Step,
+    Truncate,
+)
+from .oracles.base import Context
+
+_LOCAL = (
+    ("blocks to the left of a sliding window freed", "hit behind a sliding window"),
+    ("blocks of an earlier attention chunk freed", "hit behind an attention chunk"),
+)
+"""States of groups with a sliding window, and of those with chunks."""
+
+
+class ReachedStates:
+    """Counts states of one trace."""
+
+    def __init__(self, layout: Layout, observes: frozenset[str] = frozenset()) -> None:
+        """`observes` is what the target declares that it observes."""
+        self._missing = set(observes)
+        """Declared observations that were not delivered yet."""
+        self.counts: Counter[str] = Counter()
+        self._local = {index: _LOCAL[bool(group.chunk)] for index, group in enumerate(layout.groups) if group.is_local}
+        self._drafting = [index for index, group in enumerate(layout.groups) if group.draft]
+        self._computed: Counter[str] = Counter()
+        """Steps executed for each request."""
+        self._preempted: Counter[str] = Counter()
+        self._evicted: set[Key] = set()
+        self._parked_with: dict[str, int] = {}
+        """Tokens that a session had in memory when its last turn ended."""
+        self._content: Content | None = None
+        """The first content that was read."""
+        self._seats: list[str] = []
+        """Requests of the last batch, by row."""
+        self._loading: set[str] = set()
+        """Requests that wait for a load."""
+
+    def after_record(self, record: Record, context: Context) -> None:
+        """Count the states of a record. Called after the oracles accepted it and before the reference applies it."""
+        if self._missing:
+            self._observed(record)
+        if isinstance(record, Planned):
+            self._planned(record, context)
+        elif isinstance(record, Forward):
+            self._forward(record, context)
+        elif isinstance(record, Copied):
+            self._copied(record)
+        elif isinstance(record, Zeroed):
+            self.counts["blocks zeroed"] += 1
+        elif isinstance(record, Loaded):
+            self.counts["loaded from outside the pool"] += 1
+            earlier = any(step < record.step for step in context.reference.pending)
+            self.counts["load overtook a step in flight"] += earlier and record.request in context.reference.loading
+        elif isinstance(record, Delivered):
+            self.counts["request ended with an error by its load"] += len(record.failed)
+
+    def _observed(self, record: Record) -> None:
+        """Note which of the declared observations were delivered, each once in a trace."""
+        if isinstance(record, Planned):
+            view = record.view
+            self._deliver("pool", len(view.references) > 0)
+            self._deliver("labels", view.labels is not None)
+            self._deliver("tables", len(view.tables) > 0)
+            self._deliver("caches", len(view.caches) > 0)
+            self._deliver("leftovers", len(view.leftovers) > 0)
+            self._deliver("estimates", any(row.estimated >= 0 for row in record.rows))
+        elif isinstance(record, Forward):
+            self._deliver("accesses", any(not isinstance(access, OutOfRange) for access in record.accesses))
+        elif isinstance(record, Zeroed | Copied | Loaded):
+            self._deliver("device_order", True)
+        elif isinstance(record, Numeric):
+            self._deliver("numeric", True)
+        elif isinstance(record, RealForward):
+            self._deliver("real_model", True)
+
+    def _deliver(self, word: str, delivered: bool) -> None:
+        if delivered and word in self._missing:
+            self._missing.remove(word)
+            self.counts[f"observed: {word}"] = 1
+
+    def _read_content(self, context: Context, view: View) -> None:
+        """Read pages until two differ: a target that always returns the same has shown nothing."""
+        groups = range(len(context.layout.groups))
+        pages = [(key.group, block) for block, key in view.published.items()]
+        if not context.layout.prefix_caching:
+            columns = [(index, table[index]) for table in view.tables.values() for index in groups]
+            pages = [(index, block) for index, blocks in columns for block in blocks if block != context.null]
+        for group, block in pages[:8]:
+            content = context.target.read(group, 0, block)
+            if self._content is None:
+                self._content = content
+            self._deliver("content", content != self._content)
+
+    def _planned(self, planned: Planned, context: Context) -> None:
+        counts, rows, lives = self.counts, planned.rows, context.reference.lives
+        if len(context.reference.pending) > 1:
+            counts["planned ahead of execution"] += 1
+        if len(rows) >= 3:
+            counts["batch of three or more"] += 1
+        if not rows and planned.view.waiting:
+            counts["nothing could be scheduled"] += 1
+        if max(planned.view.references, default=0) > 1:
+            counts["block shared by two requests"] += 1
+        if planned.view.published != context.before.published:
+            self._published(planned.view, context)
+        admitted = prompts = 0
+        for row in rows:
+            life = lives[row.name]
+            for index, (freed, hit) in self._local.items():
+                passed = context.has_pool and planned.view.tables[row.name][index][:1] == (context.null,)
+                counts[hit if row.admitted else freed] += passed
+            if row.anew:
+                admitted += 1
+                self._admitted(row, life, context)
+            if row.kept:
+                counts["turn resumed with kept caches"] += 1
+                counts["turn resumed from a checkpoint"] += row.kept < self._parked_with.get(row.name, 0)
+            if row.loads_apart:
+                counts["load tried again after it broke off"] += row.name in self._loading
+                self._loading.add(row.name)
+            else:
+                self._loaded(row)
+            if not row.loads_apart and row.start < life.truth.prompt_length:
+                prompts += 1
+                self._prompt(row, life, context)
+        if admitted > 1:
+            counts["two admitted in one step"] += 1
+        holders = planned.view.tables or planned.view.caches
+        if not holders.keys().isdisjoint(set(planned.view.waiting) - self._loading):
+            counts["resumed turn waits while holding its caches"] += 1
+        if 0 < prompts < len(rows):
+            counts["prompts and decodes in one step"] += 1
+            counts["prompts and drafts in one step"] += any(row.drafts for row in rows)
+
+    def _loaded(self, row: PlannedRow) -> None:
+        """Count the end of a load for a waiting request."""
+        if row.name in self._loading:
+            self._loading.remove(row.name)
+            self.counts["request computed after it waited for a load"] += not row.admitted
+            self.counts["request computed after its load broke off"] += row.admitted
+
+    def _published(self, view: View, context: Context) -> None:
+        counts, before, now = self.counts, context.before.published, view.published
+        keys = set(now.values())
+        counts["duplicate key"] += len(keys) < len(now)
+        if before.keys() - now.keys():
+            counts["cached block evicted"] += 1
+            self._evicted |= set(before.values()) - keys
+        if self._evicted & keys:
+            counts["evicted content computed again"] += 1
+            self._evicted -= keys
+
+    def _admitted(self, row: PlannedRow, life: Life, context: Context) -> None:
+        counts, resumed = self.counts, bool(self._computed[row.name])
+        counts["first chunk of one token"] += row.num_tokens == 1 and not row.hit and life.truth.prompt_length > 1
+        counts["prompt with as many tokens as a speculative decode"] += (
+            not row.hit and 1 < row.num_tokens == context.layout.num_speculative_tokens + 1
+        )
+        counts["resumed without a hit"] += resumed and not row.hit
+        deeper = {
+            context.layout.groups[key.group].kind
+            for key in context.before.published.values()
+            if row.hit < key.depth < life.known and life.truth.tag(key.depth) == key.tag
+        }
+        counts["attention blocks cached past the end of the hit"] += "attention" in deeper
+        counts["state cached past the end of the hit"] += "mamba" in deeper
+        counts["hit inside a block"] += any(row.hit % group.block_size for group in context.layout.groups)
+        counts["hit extended by a load"] += row.hit > 0 and row.external > 0
+        counts["load joined the step of its request"] += row.external > 0 and row.num_tokens > 0
+        if not row.hit:
+            return
+        counts["prefix hit"] += 1
+        counts["hit behind an image"] += any(image.stop <= row.hit for image in life.truth.images)
+        counts["resumed from a hit"] += resumed
+        tag = life.truth.tag(row.hit)
+        for key, truth in context.reference.truths.items():
+            if key.depth == row.hit and key.tag == tag and truth.prompt_length < row.hit:
+                counts["hit on content written by decoding"] += 1
+                break
+        since, published = context.reference.published_since, context.before.published
+        first = min(context.reference.pending, default=sys.maxsize)
+        counts["hit on content still in flight"] += any(
+            key.tag == tag and since[block][1] >= first for block, key in published.items() if block in since
+        )
+
+    def _prompt(self, row: PlannedRow, life: Life, context: Context) -> None:
+        counts, end = self.counts, row.start + row.num_tokens
+        unfinished = end < life.truth.prompt_length
+        counts["chunked prefill"] += unfinished
+        counts["chunk shorter than the convolution window"] += (
+            unfinished and row.num_tokens < context.layout.conv_width - 1
+        )
+        counts["prompt continued with a one-token chunk"] += row.num_tokens == 1 and not row.admitted
+        for group in context.layout.groups:
+            past = end % group.block_size
+            if group.kind == "mamba":
+                counts["chunk that crosses two state boundaries"] += (
+                    end // group.block_size > row.start // group.block_size + 1
+                )
+                counts["chunk ends on a state boundary"] += not past
+                counts["chunk ends one token before a state boundary"] += past == group.block_size - 1
+                counts["chunk ends one token after a state boundary"] += past == 1
+
+    def _copied(self, copied: Copied) -> None:
+        if copied.shift:
+            self.counts["convolution window shifted by accepted drafts"] += 1
+        if copied.destination_column < 0:
+            self.counts["state kept in the cache after its request advanced"] += 1
+        if copied.source_column < 0:
+            self.counts["state copied out of the cache"] += 1
+            return
+        if copied.destination_column < copied.source_column:
+            self.counts["state copied back to its boundary block"] += 1
+        else:
+            self.counts["state copied to the request's current column"] += 1
+
+    def _forward(self, forward: Forward, context: Context) -> None:
+        counts, rows = self.counts, forward.rows
+        seats = [row.request for row in rows if row.request is not None]
+        if forward.dummy:
+            counts["dummy run after requests"] += bool(self._computed)
+        else:
+            if len(seats) < len(rows):
+                counts["padding rows"] += 1
+                counts["padding over a vacated row"] += len(seats) < min(len(rows), len(self._seats))
+            if seats != self._seats:
+                counts["request moved to another row"] += any(
+                    name in seats and seats.index(name) != row for row, name in enumerate(self._seats)
+                )
+            if context.layout.num_speculative_tokens:
+                counts["different numbers of drafts in one step"] += len({row.drafts for row in rows if row.drafts}) > 1
+            self._seats = seats
+        for row, life in zip(rows, context.lives, strict=True):
+            if life is not None:
+                self._computed[life.name] += 1
+                if row.drafts:
+                    self._verified(row, life, context)
+        if context.layout.mode == "slots":
+            beside = any(isinstance(access, StateWrite) and access.column for access in forward.accesses)
+            counts["snapshot written beside the working state"] += beside
+        if context.reference.handed_out:
+            self._handed_out(context)
+        if self._drafting:
+            self._drafter(forward, context)
+
+    def _drafter(self, forward: Forward, context: Context) -> None:
+        if forward.dummy:
+            self.counts["dummy run with a drafter present"] += (
+                bool(self._computed) and context.layout.num_speculative_tokens > 1
+            )
+        rows = forward.rows
+        self.counts["proposals written by the drafter"] += any(
+            isinstance(one, SlotWrite)
+            and one.group in self._drafting
+            and one.position >= rows[one.row].position + len(rows[one.row].tokens) - rows[one.row].drafts
+            and one.position > rows[one.row].position
+            for one in reversed(forward.accesses)  # a drafter works last
+        )
+
+    def _verified(self, row: ForwardRow, life: Life, context: Context) -> None:
+        counts, accepted = self.counts, len(row.sampled) - 1
+        counts["all drafts accepted"] += accepted == row.drafts
+        counts["draft rejected"] += accepted < row.drafts
+        counts["ended in the middle of accepted drafts"] += life.known + len(row.sampled) > life.total_length
+        after = row.position + 1 + accepted
+        if any(
+            after // group.block_size > row.position // group.block_size
+            for group in context.layout.groups
+            if group.kind == "mamba"
+        ):
+            counts["boundary crossed in a step with a rejection"] += accepted < row.drafts
+            counts["boundary crossed in a step without a rejection"] += accepted == row.drafts
+
+    def _handed_out(self, context: Context) -> None:
+        groups, facts = context.layout.groups, context.reference.ledger.facts
+        pairs = {
+            (facts[block].previous_group, facts[block].group)
+            for block in context.reference.handed_out
+            if facts[block].previous_group >= 0
+        }
+        kinds = [(old == new, groups[old].kind == groups[new].kind) for old, new in pairs]
+        self.counts["block reused by another kind of group"] += (False, False) in kinds
+        self.counts["block reused by another group of its kind"] += (False, True) in kinds
+
+    def after_event(self, event: Event, context: Context, view: View) -> None:
+        """Count the states at the end of an event. Called after the oracles checked `view`; `context.before` is the
+        view before it."""
+        counts, running = self.counts, context.before.running
+        if "content" in self._missing and not isinstance(event, Sleep):
+            self._read_content(context, view)
+        if isinstance(event, Sleep):
+            counts["memory given back and taken again"] += view != context.before
+        elif isinstance(event, Evict):
+            lost = context.before.published.keys() - view.published.keys()
+            counts["cached block evicted by an event"] += bool(lost)
+        if context.before.published and not view.published:
+            self._evicted.update(context.before.published.values())
+        gone = [name for name in running if name in view.waiting]
+        if gone:
+            counts["preempted"] += 1
+            counts["preempted with a step in flight"] += bool(context.reference.pending)
+            for name in gone:
+                self._lost_its_blocks(name, context)
+        if len(view.stored) > len(context.before.stored):
+            counts["stored outside the pool"] += isinstance(event, Step)
+            counts["cached content moved to another tier"] += isinstance(event, MoveTier)
+        if view.parked or context.before.parked:
+            self._parked(event, context, view)
+        if isinstance(event, Abort) and event.name in self._loading:
+            self._loading.remove(event.name)
+            counts["aborted while a load was under way"] += 1
+        ended = view.tables.keys() - context.reference.lives.keys() - {*view.running, *view.waiting, *view.parked}
+        counts["blocks held for a transfer after the end of their request"] += bool(ended)
+        if isinstance(event, Abort) and event.name in running:
+            counts["aborted while running"] += 1
+            counts["aborted with a step in flight"] += bool(context.reference.pending)
+        if context.event_kind in BATCH_EVENTS:
+            self._batch(event, context, view)
+        if isinstance(event, ResetPrefixCache) and context.before.published and not view.published:
+            counts["prefix cache reset"] += 1
+            counts["prefix cache reset while requests run"] += bool(running)
+
+    def _batch(self, event: Event, context: Context, view: View) -> None:
+        counts, rows = self.counts, context.before.running
+        kind = context.event_kind
+        if kind == "crop":
+            counts["batch cropped or crop refused"] += bool(rows)
+        elif kind == "reset":
+            counts["batch reset"] += bool(rows)
+        elif kind == "select":
+            counts["rows of the batch selected"] += rows != view.running
+        elif kind == "repeat":
+            counts["rows of the batch repeated"] += len(view.running) > len(rows)
+        elif isinstance(event, Reorder):
+            sources = [event.sources.get(name, name) for name in rows]
+            counts["rows of the batch exchanged"] += sources != list(rows) and sorted(sources) == sorted(rows)
+            counts["row copied over another row"] += any(one in rows and sources.count(one) > 1 for one in sources)
+
+    def _parked(self, event: Event, context: Context, view: View) -> None:
+        counts, before = self.counts, context.before
+        parked = [name for name in view.parked if name not in before.parked]
+        self._parked_with.update((name, context.reference.lives[name].settled) for name in parked)
+        if isinstance(event, Truncate) and event.name in view.parked:
+            counts["truncation refused" if context.refused else "session truncated"] += 1
+        counts["session forked"] += isinstance(event, Fork) and event.name in parked
+        counts["session parked"] += bool(parked)
+        counts["turn ended by its client"] += isinstance(event, Park) and event.name in parked
+        counts["session parked between drafts"] += any(context.reference.lives[name].speculated for name in parked)
+        counts["caches of a parked session evicted"] += any(
+            name in before.parked and name in before.tables and name not in view.tables for name in view.parked
+        )
+        counts["session closed while parked"] += isinstance(event, Abort) and event.name in before.parked
+
+    def _lost_its_blocks(self, name: str, context: Context) -> None:
+        counts, life = self.counts, context.reference.lives.get(name)
+        self._preempted[name] += 1
+        counts["preempted twice"] += self._preempted[name] > 1
+        if life is not None:
+            counts["preempted with a partial block"] += any(
+                life.settled % group.block_size for group in context.layout.groups
+            )
+            counts["preempted during prefill"] += life.settled < life.truth.prompt_length
+            counts["preempted between drafts"] += life.speculated

@@ -1,0 +1,188 @@
+"""Findings for exceptions: whose fault it is, the exception's type and the innermost function.
+
+    CRASH    the engine raised (where nothing tells engine and adapter apart: the target)
+    HANG     the adapter reports that the engine makes no progress inside an event (`EngineStalled`)
+    ADAPTER  the adapter raised: of all frames of the two, the innermost one is in the adapter
+    RECORD   hybridfuzz raised while it processed what the target reported: the finding names the malformed field
+
+The outermost frame outside of hybridfuzz belongs to the adapter; the engine's packages are declared
+(`Capabilities.engine`). Only a CRASH is a finding about the engine.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from ...targets.base.protocol import EngineError, EngineStalled
+from ..quoting import DETAILS_MAX, clean, one_line
+from .malformed import Fault
+from .oracles.base import Context
+from .violation import Violation, cleaned
+
+FIRST_LINE_MAX = 1_000
+"""Characters that a finding's message keeps of an exception's first line."""
+ADAPTER_ORACLES = frozenset({"ADAPTER", "RECORD"})
+"""Findings about a target's adapter, not about its engine."""
+_PACKAGE = __name__.partition(".")[0]
+_OWN = tuple(f"{_PACKAGE}.{name}" for name in ("harness", "reference", "targets.base", "reports"))
+
+Owner = Literal["engine", "adapter", "target", "hybridfuzz"]
+
+
+def owner(error: BaseException, engine: tuple[str, ...]) -> tuple[Owner, str]:
+    """Return whose exception it is, and the guilty module. `engine` are the declared packages; without any, engine and
+    adapter are one "target"."""
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    foreign = [module for module in modules if not _within(module, _OWN)]
+    if not foreign:
+        return "hybridfuzz", modules[-1] if modules else ""
+    if not engine:
+        return "target", foreign[-1]
+    of_engine = next((module for module in reversed(modules) if _within(module, engine)), "")
+    if isinstance(error, EngineError):
+        return "engine", of_engine or foreign[-1]
+    adapter = _package(foreign[0])
+    for module in reversed(foreign):
+        if _within(module, engine):
+            return "engine", module
+        if _within(module, (adapter,)):
+            return "adapter", module
+    return "adapter", foreign[0]
+
+
+def _within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def _package(module: str) -> str:
+    """Return the package of an adapter's module: `targets`, if it comes with hybridfuzz, with what adapters share; else
+    the top."""
+    parts = module.split(".")
+    return ".".join(parts[:2] if parts[:2] == [_PACKAGE, "targets"] else parts[:1])
+
+
+def crash_violation(
+    context: Context | None,
+    error: Exception,
+    engine: tuple[str, ...] = (),
+    outside: Literal["open", "close"] = "open",
+) -> Violation:
+    """Return the finding for an exception that the target raised.
+
+    `context` is None if that was not in an event, but while it was opened or closed (`outside`). Messages are cleaned
+    and cut: they may be megabytes, no valid Unicode, or raise themselves.
+    """
+    who, module = owner(error, engine)
+    oracle = "ADAPTER" if who == "adapter" else "CRASH"
+    name = f"adapter ({module})" if who == "adapter" else f"engine ({module})" if who == "engine" else "target"
+    frame = _innermost(error.__traceback__, module if who == "adapter" else "")
+    where = f"{importable(frame.filename)}:{frame.lineno} in {frame.name}" if frame else "nowhere"
+    function = frame.name if frame else ""
+    text = text_of(error)
+    # An exception without a message, such as most assertions, says nothing; its source line does.
+    first_line = (text.splitlines() or [""])[0] or (frame.line or "" if frame else "")
+    what = one_line(first_line, FIRST_LINE_MAX)
+    field = f"{type(error).__name__}-{function}".strip("-<>")
+    message = f"{oracle}: the {name} raised {type(error).__name__}: {what} at {where} ({_when(context, outside)})"
+    stalled = isinstance(error, EngineStalled)
+    if stalled:
+        oracle, field, message = "HANG", "no-progress", f"HANG: {what} ({_when(context, outside)})"
+    return cleaned(
+        Violation(
+            oracle=oracle,
+            field=field,
+            message=message,
+            expected="progress" if stalled else "no exception",
+            observed=_formatted(error, text),
+            step=context.step if context else -1,
+            event=context.event_index if context else 0,
+            event_kind=context.event_kind if context else outside,
+        )
+    )
+
+
+def record_violation(context: Context, error: Exception, fault: Fault | None, module: str) -> Violation:
+    """Return the finding for a malformed record or view, which `module` reported. `fault` is None if no field is known
+    to be wrong, and hybridfuzz itself may be at fault."""
+    what = f"{type(error).__name__}: {one_line((text_of(error).splitlines() or [''])[0], FIRST_LINE_MAX)}"
+    if fault is None:
+        message = f"hybridfuzz raised {what} while it processed what {module} reported; no field is known to be wrong"
+    else:
+        message = f"{module} reported {fault.field} = {one_line(fault.observed, 200)}, expected {fault.expected}"
+    return cleaned(
+        Violation(
+            oracle="RECORD",
+            field=fault.field.replace(".", "-") if fault else type(error).__name__,
+            message=f"RECORD: {message} ({_when(context)})",
+            expected=fault.expected if fault else "no exception",
+            observed=(f"{fault.observed}\n" if fault else "") + _formatted(error, text_of(error)),
+            step=context.step,
+            event=context.event_index,
+            event_kind=context.event_kind,
+        )
+    )
+
+
+def _when(context: Context | None, outside: Literal["open", "close"] = "open") -> str:
+    if context:
+        return f"event {context.event_index}, {context.event_kind}"
+    return "while it was opened" if outside == "open" else "while it was closed"
+
+
+def _innermost(stack: TracebackType | None, module: str) -> traceback.FrameSummary | None:
+    """Return the innermost frame; with a module, the innermost one of it."""
+    frames = traceback.extract_tb(stack)
+    names = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(stack)]
+    of_module = [frame for frame, name in zip(frames, names, strict=True) if name == module]
+    return of_module[-1] if of_module else frames[-1] if frames else None
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's message, also if its `__str__` fails."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"(its message cannot be printed: {type(broken).__name__})"
+
+
+def _formatted(error: Exception, text: str) -> str:
+    """Return the end of the traceback, with the message cut."""
+    try:
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        causes = [one for one in (error.__cause__, error.__context__) if one is not None]
+        before = f"(while handling {type(causes[0]).__name__}: {clean(text_of(causes[0]), 500)})\n" if causes else ""
+    except Exception:
+        stack, before = "", ""
+    last = f"{type(error).__name__}: {clean(text, DETAILS_MAX // 4)}\n"
+    before += "Traceback (most recent call last):\n" if stack else ""
+    return f"{before}{stack[-(DETAILS_MAX - len(last) - len(before)) :]}{last}"
+
+
+def importable(filename: str) -> str:
+    """Return a source file relative to the folder that it is imported from, so that reports name no machine's paths."""
+    ours = str(Path(__file__).parents[2])  # the package; an editable installation has it in a folder of another name
+    found = [root for root in (*sys.path, ours) if root and Path(filename).is_relative_to(root)]
+    if not found:
+        return filename
+    root = max(found, key=len)
+    inside = Path(filename).relative_to(root)
+    return f"{_PACKAGE}/{inside}" if root == ours else str(inside)
+
+
+def ended_request(context: Context, name: str) -> Violation:
+    """Return the finding for a step that contains a request which ended, was aborted, or never arrived."""
+    return Violation(
+        oracle="M9",
+        field="ended",
+        message=f"M9: a step was planned for {name}, which has ended (step {context.step})",
+        expected="only live requests",
+        observed=name,
+        step=context.step,
+        event=context.event_index,
+        event_kind=context.event_kind,
+        request=name,
+    )

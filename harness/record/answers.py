@@ -1,0 +1,267 @@
+"""Tokens that clients receive if a failing trace runs to its end: what users see of a violation.
+
+A trace ends at its first violation. Here it runs on, without oracles, until every request has ended. Then each prompt
+is sent once more, together with its right answer, as a multi-turn client does: a wrong entry of the prefix cache
+changes no answer before that. Behaviour after a broken invariant is undefined, so this describes one run of the target,
+nothing that must happen.
+
+Reduced traces have few tokens, and a wrong state yields the right token by chance, once in 126 times. If every answer
+is right, the run is repeated with documents of other names (other tokens, the same schedule), then with more new tokens
+for the violation's request. The result names the variation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct, structs
+
+from ...reference.tokens import CONTINUATION, Truth
+from ...targets.base.observe import Delivered
+from ...targets.base.protocol import Target, TargetFactory
+from ...targets.base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    Crop,
+    Event,
+    Fork,
+    Park,
+    Prompt,
+    Reorder,
+    Repeat,
+    Resume,
+    Select,
+    Sleep,
+    Step,
+    Trace,
+    Truncate,
+    Wake,
+    fits,
+)
+from ..draw.adapt import refusal
+from ..judge.lockstep import DRAIN_STEPS_PER_TOKEN
+from ..judge.ranks import ranks_of
+from ..judge.target_exception import text_of
+from ..quoting import clean
+
+AGAIN_TOKENS = 4
+"""Most new tokens of a prompt that is sent again."""
+NAME_MAX = 58
+RENAMINGS = (".2", ".3")
+"""Suffixes of the documents' names in further runs."""
+MORE_TOKENS = 6
+MORE_BLOCKS = 16
+"""What the violation's request gets in the last variation."""
+UNSUPPORTED = (Fork, Park, Truncate, Select, Reorder, Repeat, Crop)
+"""Events that change which tokens a client has; traces with them have no answers."""
+
+
+class Answer(Struct, frozen=True):
+    """Tokens that the client of one request, or of one turn of a session, should have received and did receive.
+
+    prompt   number of prompt tokens
+    again    True for a prompt that was sent once more after the trace
+    end      "" if it ended by itself, else the reason: "aborted", "not finished", or an exception
+    """
+
+    request: str
+    prompt: int
+    expected: tuple[int, ...]
+    observed: tuple[int, ...]
+    again: bool = False
+    end: str = ""
+
+    @property
+    def wrong_from(self) -> int:
+        """Return the index of the first wrong token, -1 if all that were received are right."""
+        pairs = zip(self.expected, self.observed, strict=False)
+        at = next((index for index, (wanted, seen) in enumerate(pairs) if wanted != seen), -1)
+        return len(self.expected) if at < 0 and len(self.observed) > len(self.expected) else at
+
+    @property
+    def is_right(self) -> bool:
+        """Return True if the client got all of its tokens, or all until it aborted."""
+        return self.wrong_from < 0 and (self.end == "aborted" or len(self.observed) == len(self.expected))
+
+
+class Answers(Struct, frozen=True):
+    """Answers in order of arrival, prompts that were sent again last. `variation`: what differs from the trace."""
+
+    rows: tuple[Answer, ...] = ()
+    variation: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Return True if there are answers, and all of them are right."""
+        return bool(self.rows) and all(row.is_right for row in self.rows)
+
+
+def collect_answers(factory: TargetFactory, trace: Trace, request: str = "") -> Answers:
+    """Run a trace without oracles, and variations of it as long as every answer is right; `request` is the violation's.
+
+    None for a trace with several ranks or with an event of UNSUPPORTED. An exception of the target ends a run.
+    """
+    if ranks_of(trace.config) > 1 or any(isinstance(event, UNSUPPORTED) for event in trace.events):
+        return Answers()
+    first = Answers(_answers(factory, trace))
+    if not first.is_right:
+        return first
+    for varied, variation in _variations(trace, request):
+        if not refusal(varied, factory):
+            answers = Answers(_answers(factory, varied), variation)
+            if any(row.wrong_from >= 0 for row in answers.rows):
+                return answers
+    return first
+
+
+def _answers(factory: TargetFactory, trace: Trace) -> tuple[Answer, ...]:
+    run = _Run(factory.open(trace.config), trace.config)
+    try:
+        run.serve(trace)
+    except Exception as error:  # the answers up to it are the result
+        run.fail(clean(f"{type(error).__name__}: {text_of(error)}"))
+    finally:
+        run.target.close()
+    return tuple(run.answers())
+
+
+def _variations(trace: Trace, request: str) -> Iterator[tuple[Trace, str]]:
+    """Yield variations with a clause about each."""
+    for suffix in RENAMINGS:
+        yield _renamed(trace, suffix), "other prompt tokens, the same lengths"
+    config = trace.config
+    longer = structs.replace(
+        config, max_model_len=config.max_model_len + MORE_TOKENS, num_blocks=config.num_blocks + MORE_BLOCKS
+    )
+    events = [
+        structs.replace(event, max_new_tokens=event.max_new_tokens + MORE_TOKENS)
+        if isinstance(event, Arrive) and event.name == request
+        else event
+        for event in trace.events
+    ]
+    if request:
+        more = f"{request} has {MORE_TOKENS} new tokens more, max_model_len and the pool are larger"
+        yield structs.replace(trace, config=longer, events=tuple(events)), more
+
+
+def _renamed(trace: Trace, suffix: str) -> Trace:
+    """Return the trace with a suffix on every document's name."""
+
+    def path(prompt: Prompt) -> Prompt:
+        return tuple((name if name == CONTINUATION else f"{name[:NAME_MAX]}{suffix}", size) for name, size in prompt)
+
+    events = [
+        structs.replace(event, prompt=path(event.prompt)) if isinstance(event, Arrive | Resume) else event
+        for event in trace.events
+    ]
+    return structs.replace(trace, events=tuple(events))
+
+
+class _Turn:
+    """One request, or one turn of a session, while it runs."""
+
+    def __init__(self, name: str, truth: Truth, new: int, *, session: bool = False, again: bool = False) -> None:
+        truth.reach(truth.prompt_length + new)
+        self.name, self.truth, self.new, self.session, self.again = name, truth, new, session, again
+        self.received: list[int] = []
+        self.end = "not finished"
+
+
+class _Run:
+    """A target, and what the clients of its requests have received."""
+
+    def __init__(self, target: Target, config: Config) -> None:
+        self.target = target
+        self.config = config
+        self.turns: list[_Turn] = []
+        self.live: dict[str, _Turn] = {}
+        """The last turn of each name."""
+
+    def serve(self, trace: Trace) -> None:
+        asleep = False
+        for event in trace.events:
+            self.apply(event)
+            asleep = isinstance(event, Sleep) or (asleep and not isinstance(event, Wake))
+        if asleep:
+            self.apply(Wake())
+        self.drain()
+        if not any(turn.session for turn in self.turns):
+            for event in list(self.prompts_again(trace)):
+                self.apply(event)
+                self.live[event.name].again = True
+                self.drain()
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, Arrive) and event.name not in self.live and fits(self.config, event):
+            self.begin(_Turn(event.name, Truth(event.prompt), event.max_new_tokens, session=event.session))
+        elif isinstance(event, Resume) and event.name in self.live and event.name in self.target.view().parked:
+            before = self.live[event.name]
+            known = before.truth.prompt_length + len(before.received)
+            if fits(self.config, event, known):
+                truth = before.truth.continued(known - self.target.layout.resume_drops, event.prompt)
+                self.begin(_Turn(event.name, truth, event.max_new_tokens, session=True))
+        elif isinstance(event, Abort) and event.name in self.live and self.live[event.name].end:
+            self.live[event.name].end = "aborted"
+        for record in self.target.apply(event).records:
+            if isinstance(record, Delivered):
+                self.deliver(record)
+
+    def begin(self, turn: _Turn) -> None:
+        self.turns.append(turn)
+        self.live[turn.name] = turn
+
+    def deliver(self, delivered: Delivered) -> None:
+        for name, tokens in delivered.outputs:
+            if name in self.live:
+                self.live[name].received += tokens
+        for name in delivered.finished:
+            if name in self.live and self.live[name].end != "aborted":
+                self.live[name].end = ""
+        for name in delivered.failed:
+            if name in self.live and self.live[name].end != "aborted":
+                self.live[name].end = "ended with an error"
+
+    def drain(self) -> None:
+        """Step until no request runs or waits, and once for each step in flight; up to a bound."""
+        bound = DRAIN_STEPS_PER_TOKEN * sum(turn.truth.prompt_length + turn.new for turn in self.live.values()) + 4
+        for _ in range(bound):
+            view = self.target.view()
+            if not view.running and not view.waiting:
+                break
+            self.apply(Step())
+        for _ in range(self.config.async_depth + 1):
+            self.apply(Step())
+
+    def prompts_again(self, trace: Trace) -> Iterator[Arrive]:
+        """Yield an arrival for each different prompt of the trace, continued by its right answer."""
+        seen: set[Prompt] = set()
+        for event in trace.events:
+            if isinstance(event, Arrive) and event.name in self.live:
+                path = _cut((*event.prompt, (CONTINUATION, event.max_new_tokens)), self.config.max_model_len - 1)
+                if path not in seen:
+                    seen.add(path)
+                    left = self.config.max_model_len - sum(length for _, length in path)
+                    yield Arrive(f"{event.name[:NAME_MAX]}-again", path, min(left, AGAIN_TOKENS), event.priority)
+
+    def fail(self, reason: str) -> None:
+        """Give the reason to every request that has not ended."""
+        for turn in self.turns:
+            if turn.end == "not finished":
+                turn.end = reason
+
+    def answers(self) -> Iterator[Answer]:
+        for turn in self.turns:
+            start = turn.truth.prompt_length
+            wanted = tuple(turn.truth.tokens[start : start + turn.new])
+            yield Answer(turn.name, start, wanted, tuple(turn.received), turn.again, turn.end)
+
+
+def _cut(path: Prompt, length: int) -> Prompt:
+    """Return the first `length` tokens of a path."""
+    parts = []
+    for document, tokens in path:
+        if length > 0:
+            parts.append((document, min(tokens, length)))
+            length -= tokens
+    return tuple(parts)

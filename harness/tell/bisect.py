@@ -1,0 +1,134 @@
+"""Finds the releases that show a failure: one trace, several releases, as few of them as are needed.
+
+A release that is known to fail is tried first, then the ends, then the middle between two neighbours that differ. As
+long as no release fails in the way that is looked for, the middle of the largest gap is tried. A release that fails in
+another way does not tell whether it has the bug; the place where one failure gives way to another is looked for all
+the same. Releases that cannot be installed or refuse the configuration are stepped over, at both ends by halving, as a
+configuration that one release refuses is taken to be refused by those beyond it. Nothing is concluded about a release
+that was not tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from ...targets.base.protocol import TargetError
+from ...targets.base.trace import TraceError
+from ..group.store import file_name
+from ..judge.outcome import Outcome
+
+State = Literal["bad", "good", "other", "not applicable"]
+Attempt = Callable[[str], Outcome]
+"""Runs the trace on a release. Raises TargetError or TraceError if that is impossible."""
+Kind = Literal["introduced", "fixed", "other"]
+
+
+class Tried(Struct, frozen=True):
+    """One release. `detail`: its message, or the reason why it could not be tested."""
+
+    release: str
+    state: State
+    detail: str = ""
+    signature: str = ""
+    seconds: float = 0.0
+
+
+class ReleaseChange(Struct, frozen=True):
+    """Two releases that differ, with nothing between them that fails or passes; `open` were not tried.
+
+    `kind` is "other" if one of them is bad and the other one fails in another way.
+    """
+
+    before: str
+    after: str
+    kind: Kind
+    open: Sequence[str] = ()
+
+
+def bisect(
+    releases: Sequence[str], signature: str, attempt: Attempt, *, first: str = "", everything: bool = False
+) -> Iterator[Tried]:
+    """Yield each release as it is tried, `first` at the beginning; all of them if `everything`.
+
+    Without a signature the first failure is the one that is looked for. One that is the name of a file may have
+    characters replaced (`group.store.file_name`).
+    """
+    tried: dict[str, Tried] = {}
+    while (release := _next(releases, tried, first, everything)) is not None:
+        tried[release] = _try(release, signature, attempt)
+        signature = signature or tried[release].signature
+        yield tried[release]
+
+
+def changes(releases: Sequence[str], tried: Mapping[str, Tried]) -> list[ReleaseChange]:
+    """Return the places where good turns into bad or bad into good, and those between bad and another failure."""
+    found = []
+    for states in (("bad", "good"), ("bad", "other", "good")):
+        known = [release for release in releases if release in tried and tried[release].state in states]
+        for before, after in itertools.pairwise(known):
+            ends = {tried[before].state, tried[after].state}
+            if ends == ({"bad", "good"} if len(states) == 2 else {"bad", "other"}):
+                between = releases[releases.index(before) + 1 : releases.index(after)]
+                kind: Kind = "other" if "other" in ends else "fixed" if tried[before].state == "bad" else "introduced"
+                found.append(
+                    ReleaseChange(before, after, kind, [release for release in between if release not in tried])
+                )
+    return sorted(found, key=lambda change: releases.index(change.before))
+
+
+def _next(releases: Sequence[str], tried: Mapping[str, Tried], first: str, everything: bool) -> str | None:
+    untried = [release for release in releases if release not in tried]
+    if everything or not untried:
+        return untried[0] if untried else None
+    for release in (first, releases[0], releases[-1]):
+        if release in untried:
+            return release
+    if all(one.state != "bad" for one in tried.values()):
+        return _middle(max(_gaps(releases, tried), key=len))
+    known = [index for index, release in enumerate(releases) if _ran(tried, release)]
+    for left, right in itertools.pairwise(known):
+        between = [release for release in releases[left + 1 : right] if release in untried]
+        if between and tried[releases[left]].state != tried[releases[right]].state:
+            return _middle(between)
+    # Beyond the outermost releases that ran: as far as the next one that was refused, unless no release is good.
+    is_any_good = any(one.state == "good" for one in tried.values())
+    stops = [index for index, release in enumerate(releases) if release in tried and not _ran(tried, release)]
+    left = max((index for index in stops if index < known[0] and is_any_good), default=-1)
+    right = min((index for index in stops if index > known[-1] and is_any_good), default=len(releases))
+    for edge, beyond in ((known[0], releases[left + 1 : known[0]]), (known[-1], releases[known[-1] + 1 : right])):
+        between = [release for release in beyond if release in untried]
+        if between and tried[releases[edge]].state != "good":
+            return _middle(between)
+    return None
+
+
+def _gaps(releases: Sequence[str], tried: Mapping[str, Tried]) -> list[list[str]]:
+    """Return the runs of neighbouring releases that were not tried."""
+    return [list(run) for is_tried, run in itertools.groupby(releases, lambda one: one in tried) if not is_tried]
+
+
+def _middle(releases: Sequence[str]) -> str:
+    return releases[len(releases) // 2]
+
+
+def _ran(tried: Mapping[str, Tried], release: str) -> bool:
+    return release in tried and tried[release].state != "not applicable"
+
+
+def _try(release: str, signature: str, attempt: Attempt) -> Tried:
+    began = time.monotonic()
+    try:
+        violation = attempt(release).violation
+    except (TargetError, TraceError) as error:
+        return Tried(release, "not applicable", str(error), seconds=time.monotonic() - began)
+    seconds = time.monotonic() - began
+    if violation is None:
+        return Tried(release, "good", "clean", seconds=seconds)
+    is_it = not signature or file_name(violation.signature) == file_name(signature)
+    state: State = "bad" if is_it else "other"
+    return Tried(release, state, violation.message, violation.signature, seconds)

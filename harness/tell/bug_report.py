@@ -1,0 +1,439 @@
+"""REPORT.md: a bug report in GitHub's Markdown, for a person to check, own and paste into an engine's form.
+
+It begins with what a user sees, then the scenario with every request, the settings of a server, expected and observed,
+the script, and the environment. Everything that comes from the target, the trace or the command line is quoted. The
+only HTML is that of collapsible blocks, whose texts are fixed. It is shorter than GitHub's limit for an issue: what
+does not fit is left out, the script first, and named.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from msgspec import Struct, structs
+
+from ...targets.base.deployment import Deployment
+from ...targets.base.launch import Launch
+from ...targets.base.repro import Script
+from ...targets.base.trace import Config, Trace
+from ..group.evidence import Place
+from ..judge.violation import Violation
+from ..quoting import markdown_code, markdown_fence, markdown_text
+from ..record.answers import Answer, Answers
+from ..record.history import History
+from ..units import plural
+from .explain import Explanation, explain
+from .headline import headline_of
+from .related import RelatedEntry, public_reports
+from .scenario import narrate, requests_of
+from .script import PACKAGE, ScriptVerdict
+from .timeline import build_timeline, plain_text
+
+LENGTH_MAX = 65_000
+"""Characters; GitHub refuses an issue of more than 65,536."""
+PATCH_LINES_MAX = 300
+"""A longer patch is left out."""
+SCRIPT_LINES_SHOWN = 80
+"""A longer script is collapsed."""
+EVENTS_SHOWN = 24
+"""A longer scenario is collapsed."""
+TOKENS_SHOWN = 12
+PLACES_SHOWN = 5
+ISSUE = re.compile(r"\\#(?=\d)")
+_STATE = re.compile(r"state@(\d+)")
+
+
+class OtherRun(Struct, frozen=True):
+    """The trace on one implementation of several. `result`: "passes", "fails (SIGNATURE)" or why it cannot run."""
+
+    title: str
+    default: bool
+    current: bool
+    result: str
+
+
+class TriedFix(Struct, frozen=True):
+    """A patch that was tried.
+
+    source  where it comes from, in words
+    result  the trace with the patch: "passes", "fails (SIGNATURE)" or why it cannot run
+    script  the script with the patch, None without a script
+    """
+
+    text: str
+    source: str
+    result: str
+    script: ScriptVerdict | None = None
+
+    @property
+    def good(self) -> bool:
+        """True if the trace passes, and the script if there is one."""
+        return self.result == "passes" and (self.script is None or self.script.status == 0)
+
+
+class ReproCase(Struct, frozen=True):
+    """The content of a report.
+
+    answers   of a run to the end; none if there was no run
+    runs      the trace on each implementation that the engine has, () if it has one
+    versions  package -> version in the target's environment, and "Python"
+    system    operating system and architecture
+    places    suspicious functions of the engine, most suspicious first; () if they were not computed
+    related   entries of known bugs that match
+    script    without one, the report shows how to replay the trace
+    fix       a patch and what the script and the trace do with it, None without a patch
+    """
+
+    spec: str
+    launch: Launch
+    deployment: Deployment
+    trace: Trace
+    history: History
+    violation: Violation
+    answers: Answers = Answers()
+    runs: Sequence[OtherRun] = ()
+    versions: Mapping[str, str] = {}
+    system: str = ""
+    places: Sequence[Place] = ()
+    related: Sequence[RelatedEntry] = ()
+    script: Script | None = None
+    verdict: ScriptVerdict | None = None
+    fix: TriedFix | None = None
+
+
+def report(case: ReproCase, *, has_picture: bool = False) -> str:
+    """Return the text of REPORT.md."""
+    for with_script, with_timeline in ((True, True), (False, True), (False, False)):
+        text = "\n".join(_lines(case, has_picture, with_script, with_timeline)) + "\n"
+        if len(text) <= LENGTH_MAX:
+            return text
+    note = "\n\n(Cut: longer than an issue may be.)\n"
+    return text[: LENGTH_MAX - len(note)].rpartition("\n")[0] + note
+
+
+def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
+    headline = headline_of(case.trace, case.history, case.violation, case.answers.rows)
+    current = next((run for run in case.runs if run.current), None)
+    on = f", {current.title}" if current and any(run.result == "passes" for run in case.runs) else ""
+    yield f"# {markdown_text(headline.title + on)}\n"
+    yield OWNER
+    yield f"{markdown_text(headline.impact)}\n"
+    yield f"**First deviation:** {markdown_text(_sentence(case.violation))}.\n"
+    yield from _implementations(case)
+    yield "## Scenario\n"
+    yield from _scenario(case)
+    if case.deployment.command:
+        yield "\n## Equivalent server\n"
+        yield from _server(case.deployment)
+    yield "\n## Expected and observed\n"
+    explanation = explain(case.history)
+    yield from _expected(case, explanation)
+    yield "\n## Reproduction\n"
+    yield from _reproduction(case, with_script)
+    if case.fix:
+        yield "\n## A patch, before and after\n"
+        yield from _fix(case, case.fix)
+    if explanation and explanation.story:
+        yield "\n## What happens\n"
+        yield from _story(case, explanation, has_picture, with_timeline)
+    if case.places:
+        yield "\n## Where to look\n"
+        yield "Functions in which the failing run takes another path than its nearest passing neighbors, or holds"
+        yield "values of a kind that none of them holds, with scores from 0 to 1:\n"
+        for place in case.places[:PLACES_SHOWN]:
+            yield f"* {markdown_code(f'{place.file}:{place.line}')} {markdown_code(place.function)}, {place.score:.2f}"
+    yield "\n## Environment\n"
+    yield from _environment(case)
+    yield "\n## Related reports\n"
+    yield from _related(case, headline.title)
+    count = plural(len(case.trace.events), "event")
+    yield f"\nFound by hybridfuzz {_version()} as {markdown_code(case.violation.signature)}, reduced to {count}."
+
+
+OWNER = """\
+> **Reported by:** (your name) — I have run the reproduction below, read the code that it points to, and searched the
+> issues today. hybridfuzz wrote this text; a report without a person who answers for it should not be filed.
+"""
+
+
+def _implementations(case: ReproCase) -> Iterator[str]:
+    """Yield which implementations show the failure, the default one first."""
+    if not case.runs:
+        return
+    default = next((run for run in case.runs if run.default), None)
+    if default:
+        name, result = markdown_text(default.title), markdown_text(default.result)
+        if default.current:
+            yield f"**Reproduced on the default: {name}.**\n"
+        elif default.result.startswith("fails"):
+            yield f"**The default fails, too:** on {name} the same trace {result}.\n"
+        else:
+            result = "**passes**" if default.result == "passes" else result
+            yield f"**Not the default:** on the default, {name}, the same trace {result}.\n"
+    yield "| implementation | default | this trace |\n| --- | --- | --- |"
+    for run in sorted(case.runs, key=lambda run: not run.default):
+        result = "**fails** (this report)" if run.current else markdown_text(run.result)
+        yield f"| {markdown_text(run.title)} | {'yes' if run.default else 'no'} | {result} |"
+    if case.deployment.unusual:
+        yield f"\nOff by default, and on here: {', '.join(map(markdown_code, case.deployment.unusual))}."
+    yield ""
+
+
+def _scenario(case: ReproCase) -> Iterator[str]:
+    config = case.trace.config
+    yield from _configuration(config)
+    if case.deployment.sizes:
+        yield f"As flags, these sizes are {markdown_code(shlex.join(case.deployment.sizes))}.\n"
+    if case.deployment.scaled:
+        yield "Scaled down, or given by the scenario:\n"
+        yield from (f"* {markdown_text(clause)}" for clause in case.deployment.scaled)
+        yield ""
+    rows = requests_of(case.trace, case.history)
+    if rows:
+        heads = ["request", "arrives before", "prompt tokens", "shared prefix", "cache hit", "chunks", "new tokens"]
+        yield f"| {' | '.join(heads)} |\n| --- | --- | --- | --- | ---: | --- | ---: |"
+    for row in rows:
+        parts = ", ".join(f"{tokens} of {document}" for document, tokens in row.parts)
+        hit = f"{max(row.hit, 0)} + {row.load} loaded" if row.load else max(row.hit, 0)
+        prompt = f"{row.prompt} (document {row.parts[0][0]})" if len(row.parts) == 1 else f"{row.prompt} ({parts})"
+        shared = f"{row.shared} with {row.shares_with}" if row.shared else "none"
+        chunks = " + ".join(map(str, row.chunks)) or ("none" if row.hit >= 0 else "not admitted")
+        chunks += " + …" if row.chunks and max(row.hit, 0) + sum(row.chunks) < row.prompt else ""
+        cells = [row.name, f"step {row.arrives}", prompt, shared, hit, chunks, row.new]
+        yield f"| {' | '.join(markdown_text(str(cell)) for cell in cells)} |"
+    yield ""
+    events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(narrate(case.trace, case.history), 1)]
+    yield from _collapsed("Every event", events) if len(events) > EVENTS_SHOWN else events
+
+
+def _configuration(config: Config) -> Iterator[str]:
+    """Yield the cache groups and the settings that differ from the defaults."""
+    groups = []
+    for group in config.groups:
+        kind = "Mamba" if group.kind == "mamba" else "attention"
+        extra = " of the drafter" if group.draft else ""
+        extra += f" with a window of {plural(group.window, 'token')}" if group.window else ""
+        extra += f" with chunks of {plural(group.chunk, 'token')}" if group.chunk else ""
+        size = plural(group.block_size, "token")
+        groups.append(f"{plural(group.layers, f'{kind} layer')}{extra} in blocks of {size}")
+    yield f"KV cache groups: {markdown_text(', '.join(groups))}.\n"
+    defaults = structs.asdict(Config(0, config.groups))
+    shown = {key: value for key, value in structs.asdict(config).items() if value != defaults[key] or key in SHOWN}
+    options: Mapping[str, object] = shown.pop("options", {})
+    settings = [f"{key}={value}" for key, value in {**shown, **options}.items() if key != "groups"]
+    yield f"Settings, in the miniature sizes of the scenario: {', '.join(map(markdown_code, settings))}.\n"
+
+
+SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
+"""Settings that are shown even with their default."""
+
+
+def _server(deployment: Deployment) -> Iterator[str]:
+    small = ", without its miniature sizes" if deployment.sizes else ""
+    yield f"The command of a server that runs the same code paths as the scenario{small}:\n"
+    variables = [f"{name}={shlex.quote(value)}" for name, value in deployment.variables.items()]
+    yield markdown_fence(
+        " \\\n  ".join([" ".join([*variables, *deployment.command]), *_pairs(deployment.flags)]), "bash"
+    )
+    if deployment.notes:
+        yield ""
+        yield from (f"* {markdown_text(note)}" for note in deployment.notes)
+
+
+def _pairs(flags: Sequence[str]) -> Iterator[str]:
+    """Yield each flag with its value, quoted for a shell."""
+    pair: list[str] = []
+    for part in flags:
+        if part.startswith("--") and pair:
+            yield shlex.join(pair)
+            pair = []
+        pair.append(part)
+    if pair:
+        yield shlex.join(pair)
+
+
+def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
+    violation = case.violation
+    if explanation:
+        yield f"**What must hold.** {markdown_text(_rule(case.spec, explanation.rule))}\n"
+    who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
+    observed = violation.observed.splitlines()
+    yield "| | expected | observed |\n| --- | --- | --- |"
+    seen = observed[0] if len(observed) == 1 else _sentence(violation)
+    wanted = _plain(violation.expected)
+    at = f", step {violation.step}" if violation.step >= 0 else ""
+    yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |"
+    if not case.answers.rows:
+        return
+    varied = f"; {case.answers.variation}" if case.answers.variation else ""
+    about = f"What clients receive if the run goes on after the deviation (token ids of the stand-in model{varied}):"
+    yield f"\n{markdown_text(about)}\n"
+    yield "| request | expected | observed | |\n| --- | --- | --- | --- |"
+    for answer in case.answers.rows:
+        name = f"{answer.request} (its prompt and answer sent again)" if answer.again else answer.request
+        cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
+        yield f"| {' | '.join(markdown_text(cell) for cell in cells)} | {_grade(answer)} |"
+
+
+def _rule(spec: str, rule: str) -> str:
+    """Return a rule, without its sentence about numeric runs if the target has none."""
+    numeric = spec.startswith("hybrid") and "@" in spec
+    return rule if numeric else re.sub(r" In a numeric run, .*", "", rule)
+
+
+def _tokens(tokens: Sequence[int]) -> str:
+    more = f" ... ({len(tokens)} in all)" if len(tokens) > TOKENS_SHOWN else ""
+    return " ".join(map(str, tokens[:TOKENS_SHOWN])) + more if tokens else "none"
+
+
+def _grade(answer: Answer) -> str:
+    if answer.wrong_from >= 0:
+        return f"**wrong from token {answer.wrong_from + 1} on**"
+    return "right" if answer.is_right and not answer.end else markdown_text(answer.end or "too short")
+
+
+def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
+    replay = f"$ {shlex.join(['hybridfuzz', 'replay', 'trace.json', '--target', case.spec])}"
+    script, verdict = case.script, case.verdict
+    if script is None or verdict is None:
+        yield "There is no stand-alone script for this failure. With hybridfuzz installed:\n"
+        yield markdown_fence(replay, "console")
+        return
+    if verdict.promised:
+        part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
+        after = "within a second" if verdict.seconds < 1 else f"after {verdict.seconds:.0f} s"
+        needs = markdown_text(script.needs)
+        yield f"With {needs} installed{part}, on a CPU, `python repro.py` reproduces the failure {after}:\n"
+    else:
+        yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.** Its output:\n"
+    shown = verdict.tail.splitlines()[-6:]
+    yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
+    yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
+    lines = script.text.count("\n")
+    if not with_script:
+        yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"
+    elif lines <= SCRIPT_LINES_SHOWN:
+        yield markdown_fence(script.text.rstrip("\n"), "python") + "\n"
+    else:
+        yield from _collapsed(f"repro.py ({lines} lines)", [markdown_fence(script.text.rstrip("\n"), "python")])
+    yield "To replay the trace in hybridfuzz:\n"
+    yield markdown_fence(replay, "console")
+
+
+def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
+    """Yield what fails without the patch and passes with it, and the patch."""
+    yield f"`fix.patch` is {markdown_text(fix.source)}. Each was run without it and with it:\n"
+    yield "| | as released | with `fix.patch` |\n| --- | --- | --- |"
+    if case.verdict and fix.script:
+        before, after = case.verdict.status, fix.script.status
+        yield f"| `python repro.py` | exit status {before} | exit status {after} |"
+        words = ("fails" if before else "passes"), ("fails" if after else "passes")
+        yield f"| `pytest test_repro.py` (runs `repro.py`) | {words[0]} | {words[1]} |"
+    replayed = markdown_text(fix.result)
+    yield f"| the trace, in hybridfuzz | fails ({markdown_text(case.violation.signature)}) | {replayed} |\n"
+    if not fix.good:
+        yield "**The patch does not fix this failure.**\n"
+    yield "It shows the cause; it was not written for review.\n"
+    shown = [line for line in fix.text.splitlines() if not line.startswith("#")]
+    lines, count = len(shown), plural(len(shown), "line")
+    if lines <= PATCH_LINES_MAX:
+        yield from _collapsed(f"fix.patch ({count})", [markdown_fence("\n".join(shown), "diff")])
+    else:
+        yield f"`fix.patch` ({count}) is attached.\n"
+
+
+def _story(case: ReproCase, explanation: Explanation, has_picture: bool, with_timeline: bool) -> Iterator[str]:
+    yield from (f"{number}. {markdown_text(_plain(words))}" for number, words in enumerate(explanation.story, 1))
+    diverge = explanation.apart.replace(f": {_sentence(case.violation)}.", ".", 1)  # said at the top
+    yield f"\n{markdown_text(_plain(diverge))}\n"
+    if with_timeline and (table := plain_text(build_timeline(case.history))):
+        picture = ["The same as a picture: `timeline.svg`.\n"] if has_picture else []
+        yield from _collapsed("Blocks, step by step", [*picture, markdown_fence(table)])
+
+
+def _environment(case: ReproCase) -> Iterator[str]:
+    deployment = case.deployment
+    release = f"{deployment.title} {case.launch.version}".strip()
+    yield f"* {markdown_text(release)} (target {markdown_code(case.spec)})"
+    for run in case.runs:
+        if run.current:
+            default = "the default of this release" if run.default else "not the default of this release"
+            yield f"* {markdown_text(run.title)}, {default}"
+    if case.versions:
+        names = {"torch": "PyTorch", "triton": "Triton", "transformers": "Transformers", "numpy": "NumPy"}
+        yield "* " + markdown_text(
+            ", ".join(f"{names.get(one, one)} {number}" for one, number in case.versions.items())
+        )
+    if case.system:
+        yield f"* {markdown_text(case.system)}"
+    for title, clauses in (("The engine's own code", deployment.own), ("Stand-ins", deployment.replaced)):
+        if clauses:
+            yield f"\n{title}:\n"
+            yield from (f"* {markdown_text(clause)}" for clause in clauses)
+
+
+def _related(case: ReproCase, title: str) -> Iterator[str]:
+    where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
+    words = " ".join(dict.fromkeys(_words(case, title)))
+    search = f"search{where} for {markdown_code(words)} before filing"
+    # Numbers of issues become links in the repository where the report is filed.
+    if numbers := public_reports(case.related):
+        yield f"Public reports of this or a related bug: {', '.join(numbers)}. The list may be old: {search}."
+    else:
+        yield f"No public report is recorded. Please {search}."
+    if not case.related:
+        return
+    yield "\nEntries in hybridfuzz's own list of known bugs, which are not public reports:\n"
+    for entry in case.related:
+        reason = re.sub(ISSUE, "#", markdown_text(entry.reason))
+        other = "" if entry.is_exact else " (same symptom, perhaps another cause)"
+        yield f"* {markdown_code(entry.name)}{other}: {reason}"
+
+
+SEARCH_WORDS = {
+    "speculative": "speculative decoding",
+    "asynchronous": "async scheduling",
+    "priority": "priority scheduling",
+    "dummy": "dummy run data parallel",
+    "preemption": "preemption",
+    "reset": "reset prefix cache",
+    "abort": "abort",
+    "hit": "prefix caching",
+    "chunks": "chunked prefill",
+    "one-token": "one token prompt",
+    "leaks": "memory leak",
+    "waits?": "request stuck waiting",
+    "connector": "KV connector load failure",
+}
+
+
+def _words(case: ReproCase, title: str) -> Iterator[str]:
+    """Yield words for a search, from the title and the kind of cache group."""
+    yield "mamba" if case.violation.group_kind != "attention" else "kv cache"
+    yield from (found for word, found in SEARCH_WORDS.items() if re.search(rf"\b{word}\b", title))
+
+
+def _collapsed(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """Yield a collapsible block. `title` is text of ours without markup."""
+    yield f"<details><summary>{title}</summary>\n"
+    yield from lines
+    yield "\n</details>\n"
+
+
+def _plain(text: str) -> str:
+    """Return a text with "state@3" in words."""
+    return _STATE.sub(lambda match: f"state after {plural(int(match[1]), 'token')}", text)
+
+
+def _sentence(violation: Violation) -> str:
+    return violation.message.partition(": ")[2] or violation.message
+
+
+def _version() -> str:
+    try:
+        return version("hybridfuzz")
+    except PackageNotFoundError:
+        return "of a checkout"

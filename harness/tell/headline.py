@@ -1,0 +1,251 @@
+"""What a user sees of a failure, and under which circumstances: the title of a report.
+
+Derived from the violated invariant, the answers of a run to the end (`explain/answers.py`) and the reduced trace. No
+title is written for one bug.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, ExternalLoad, Preempt, ResetPrefixCache, Resume, Trace
+from ..judge.violation import Violation
+from ..record.answers import Answer
+from ..record.history import History, RequestStep
+from .scenario import requests_of, steps_of
+
+CONSEQUENCES = {
+    "M1": ("Cache blocks are miscounted", "Blocks leak, or are freed or handed out while they are in use."),
+    "M2": (
+        "The prefix cache publishes blocks that do not hold what their keys name",
+        "A later request with that prefix continues from {content}.",
+    ),
+    "M3": (
+        "The worker uses a cache block that is not the scheduler's",
+        "A state or KV is read from, or written to, memory that may belong to something else.",
+    ),
+    "M4": (
+        "A padding or dummy row writes into cache memory",
+        "If the block is cached or in use, a request continues from overwritten content.",
+    ),
+    "M5": (
+        "A request writes into a cache block that is shared or published",
+        "Other requests that use the block continue from overwritten content.",
+    ),
+    "M6": (
+        "A prefix-cache hit is longer than the cached content",
+        "The request skips tokens whose content was never computed.",
+    ),
+    "M7": (
+        "The admission check miscounts cache blocks",
+        "Requests are admitted without enough memory, or wait although there is enough.",
+    ),
+    "M8": ("A request waits forever", "The engine schedules nothing for it although it could be served."),
+    "M9": ("Cache memory leaks", "Memory is not returned: a long-running server loses capacity."),
+    "S1": (
+        "A prefix-cache entry holds {content}",
+        "A later request with that prefix continues from {content}.",
+    ),
+    "S2": (
+        "A request resumes from {content}",
+        "All of its following tokens are computed from it.",
+    ),
+    "S3": (
+        "A request continues from {content}",
+        "All of its following tokens are computed from it.",
+    ),
+    "S4": (
+        "A request reads cache memory that was never written for it",
+        "Its tokens depend on what an earlier request left in that memory.",
+    ),
+    "S5": (
+        "A prefix-cache entry is published before it is written",
+        "A later request with that prefix continues from memory that holds something else.",
+    ),
+    "S6": ("Wrong tokens", "The client receives other tokens than the model's."),
+    "S7": ("NaN in the output", "The client receives tokens that were chosen from NaN."),
+    "S8": ("Device work overtakes an earlier step", "An earlier step may read memory that is already overwritten."),
+    "S9": (
+        "A row of the batch's cache holds {content}",
+        "All of the row's following tokens are computed from it.",
+    ),
+    "HANG": ("The server hangs", "No request makes progress any more."),
+    "PROTOCOL": ("The worker's output is corrupted", "The engine writes into a stream that is not its own."),
+    "DETERMINISM": (
+        "The same requests give another result in a second run",
+        "Results depend on something that is not part of the requests.",
+    ),
+    "ADAPTER": ("The target's adapter fails", "The engine was not tested; the adapter needs a fix."),
+    "RECORD": ("The target's adapter reports an invalid record", "The engine was not tested; the adapter needs a fix."),
+    "D1": ("Two implementations behave differently", "At least one of them is wrong."),
+}
+"""Oracle -> (what happens, what follows from it). `{content}` is what the violation's cache group holds."""
+CONTENTS = {"mamba": "a wrong recurrent state", "attention": "wrong KV"}
+_OWNER = re.compile(r"\b(?:the state|the \w+ of position \d+) of (\S+)")
+
+
+class Headline(Struct, frozen=True):
+    """`title` is one line without markup; `impact` is one paragraph of sentences."""
+
+    title: str
+    impact: str
+
+
+def headline_of(trace: Trace, history: History, violation: Violation, answers: Sequence[Answer]) -> Headline:
+    """Return the title of a report and its first paragraph."""
+    what, follows = _consequence(violation)
+    details = [*_seen(answers)]
+    wrong = [one for one in answers if one.wrong_from >= 0]
+    if violation.oracle != "CRASH":
+        if any(not one.again for one in wrong):
+            what = "Wrong tokens"
+        elif wrong:
+            what = "Wrong tokens from a prefix-cache hit"
+        elif late := next((one for one in answers if one.end not in ("", "aborted", "not finished")), None):
+            details.append(f"Later the engine raises: {late.end}.")
+    if violation.oracle == "M8" and violation.field == "stall":
+        what = _stall(trace, history, violation)
+    if owner := _other_owner(trace, violation):
+        details.append(f"{violation.request} reads memory of another request, {owner}.")
+    situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation)]
+    # A user of a server that stalls sees what happened before, not which request is the first to wait.
+    circumstances = events if _stalls(violation) else [*situation, *events]
+    settings = list(_settings(trace))
+    title = " ".join([what, *circumstances]) + (f" ({', '.join(settings)})" if settings else "")
+    if not details:
+        clean = "In the run below every client receives the right tokens." if answers else ""
+        details = [text for text in (follows, clean) if text]
+    return Headline(title, " ".join(details))
+
+
+def _consequence(violation: Violation) -> tuple[str, str]:
+    if violation.oracle == "CRASH":
+        kind, _, where = violation.field.partition("-")
+        place = f" in {where}" if where else ""
+        return f"The engine crashes with {kind}{place}", "All running requests are lost."
+    if violation.oracle == "M8" and violation.field in ("hit", "unpublished"):
+        return "Cached prefixes are not found", "They are computed again: throughput is lost, no wrong token by itself."
+    if violation.oracle == "M8" and violation.field == "lost":
+        return "A request is lost", "Its client waits forever."
+    content = CONTENTS.get(violation.group_kind, "wrong content")
+    if violation.oracle == "S1" and violation.field == "stored":
+        return f"A KV connector saves {content}", f"A later request that loads it continues from {content}."
+    what, follows = CONSEQUENCES.get(violation.oracle, (f"Invariant {violation.oracle} is violated", ""))
+    return what.replace("{content}", content), follows.replace("{content}", content)
+
+
+def _seen(answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield a sentence for the first wrong answer, and for requests that do not end."""
+    if one := next((one for one in answers if one.wrong_from >= 0), None):
+        at = one.wrong_from
+        got = _token(one.observed, at)
+        again = "A later request with the same prefix" if one.again else f"The client of {one.request}"
+        yield (
+            f"{again} receives wrong tokens: token {at + 1} is {got}, expected {_token(one.expected, at)}. "
+            "No error is raised."
+        )
+    stuck = [one.request for one in answers if one.end == "not finished" and not one.again]
+    if stuck:
+        them = f"{' and '.join(stuck)} {'wait' if len(stuck) > 1 else 'waits'}"
+        after = ", and so do requests that are sent later" if _are_stuck_again(answers) else ""
+        yield f"{them} until the client gives up{after}. No error is raised."
+
+
+def _are_stuck_again(answers: Sequence[Answer]) -> bool:
+    """Return True if no request that was sent again ended."""
+    again = [one for one in answers if one.again]
+    return bool(again) and all(one.end == "not finished" for one in again)
+
+
+def _token(tokens: Sequence[int], index: int) -> str:
+    return str(tokens[index]) if index < len(tokens) else "none"
+
+
+def _other_owner(trace: Trace, violation: Violation) -> str:
+    """Return the request whose content the violation's request reads, "" if it is its own or no request's."""
+    names = {event.name for event in trace.events if isinstance(event, Arrive)}
+    match = _OWNER.search(violation.observed)
+    owner = match[1] if match else ""
+    return owner if violation.request and owner in names - {violation.request} else ""
+
+
+def _stalls(violation: Violation) -> bool:
+    """Return True if no request makes progress, or one gets lost."""
+    return violation.oracle in ("M8", "HANG") and violation.field in ("stall", "lost", "")
+
+
+def _stall(trace: Trace, history: History, violation: Violation) -> str:
+    """Return what a user sees of an engine that schedules nothing although requests wait."""
+    if len(history.moments[-1].waiting) > 1:
+        return "Requests wait forever"
+    subject = next((one for one in requests_of(trace, history) if one.name == violation.request), None)
+    return "A request is never admitted" if subject and subject.hit < 0 else "A request waits forever"
+
+
+def _situation(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
+    """Yield the situation of the violation's request."""
+    subject = next((one for one in requests_of(trace, history) if one.name == violation.request), None)
+    steps = steps_of(history)
+    own = steps.get(violation.request, [])
+    first = own[0].step if own else -1
+    k = trace.config.num_speculative_tokens
+    if subject:
+        kind = "a request"
+        if subject.prompt == 1:
+            kind = "a one-token prompt"
+        elif k and subject.prompt == 1 + k:
+            kind = "a prompt of 1 + k tokens"
+        elif len(subject.chunks) > 1 and len(own) <= len(subject.chunks):
+            kind = "a prompt that is prefilled in chunks"
+        others = [name for name, all_steps in steps.items() if name != subject.name and _has(all_steps, first)]
+        resumed = sum(one.admitted for one in own) > 1
+        yield f"for {kind}" + (" that joins a running batch" if others and not resumed else "")
+        if any(isinstance(event, Resume) and event.name == subject.name for event in trace.events):
+            yield "in a later turn of its session"
+        elif resumed and not any(isinstance(event, Preempt | ResetPrefixCache) for event in trace.events):
+            yield "that resumes after a preemption"
+        if subject.hit > 0:
+            yield "after a prefix-cache hit"
+
+
+def _events(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
+    """Yield the events that are left in the trace."""
+    last = len(history.moments)
+    happened = [type(event) for event in trace.events[:last]]
+    names = {
+        DummyRun: "a data-parallel dummy run",
+        ResetPrefixCache: "a prefix-cache reset",
+        Preempt: "a preemption",
+        Abort: "an abort",
+        Evict: "an eviction",
+    }
+    if violation.event_kind == "dummy_run":  # of the trace, or of a rank without requests
+        del names[DummyRun]
+        yield "in a data-parallel dummy run"
+    earlier = [words for kind, words in names.items() if kind in happened]
+    loads = [event for event in trace.events[:last] if isinstance(event, ExternalLoad)]
+    if any(event.breaks_off for event in loads):
+        earlier.append("a failed load of a KV connector")
+    elif loads:
+        earlier.append("a KV connector's load" if len(loads) == 1 else "loads of a KV connector")
+    if earlier:
+        yield f"after {' and '.join(earlier)}"
+
+
+def _has(steps: Sequence[RequestStep], number: int) -> bool:
+    return any(one.step == number for one in steps)
+
+
+def _settings(trace: Trace) -> Iterator[str]:
+    config = trace.config
+    if any(group.kind == "mamba" for group in config.groups):
+        yield "hybrid model"
+    if config.num_speculative_tokens:
+        yield "speculative decoding"
+    if config.async_depth:
+        yield "asynchronous scheduling"
+    if config.policy == "priority":
+        yield "priority scheduling"

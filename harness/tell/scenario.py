@@ -1,0 +1,229 @@
+"""A failing trace in plain words: its requests, and what happens to them, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from ...reference.tokens import Truth
+from ...targets.base.trace import (
+    Abort,
+    Arrive,
+    CaptureGraphs,
+    Config,
+    Crop,
+    DummyRun,
+    Event,
+    Evict,
+    ExternalLoad,
+    Fork,
+    MoveTier,
+    Park,
+    Preempt,
+    Prompt,
+    Reorder,
+    Repeat,
+    Reset,
+    ResetPrefixCache,
+    Resume,
+    Select,
+    Sleep,
+    Step,
+    Trace,
+    Truncate,
+    Wake,
+)
+from ..record.history import History, RequestStep
+from ..units import plural
+from .clauses import step_clause
+
+
+class ScenarioRow(Struct, frozen=True):
+    """One request of a scenario.
+
+    prompt   number of its tokens; `parts` the documents that they are of
+    arrives  the step before which it arrives
+    shared   tokens of its prompt that an earlier request's prompt begins with, too, and that request; 0 and "" if none
+    hit      prefix-hit length at its first admission, -1 if it was not admitted
+    chunks   tokens of its prompt that each step computed
+    load     tokens that were to be loaded from outside the pool at its first admission
+    """
+
+    name: str
+    prompt: int
+    parts: Prompt
+    new: int
+    arrives: int
+    shared: int = 0
+    shares_with: str = ""
+    hit: int = -1
+    chunks: tuple[int, ...] = ()
+    load: int = 0
+
+
+def requests_of(trace: Trace, history: History) -> list[ScenarioRow]:
+    """Return the requests in order of arrival."""
+    steps = steps_of(history)
+    before: dict[str, Truth] = {}
+    rows = []
+    planned = 0
+    for index, event in enumerate(trace.events):
+        if index < len(history.moments):
+            planned = max(planned, *(step + 1 for step in history.moments[index].steps), 0)
+        if not isinstance(event, Arrive) or event.name in before:
+            continue
+        truth = Truth(event.prompt)
+        shared, other = max(((_common(truth, one), name) for name, one in before.items()), default=(0, ""))
+        before[event.name] = truth
+        own = steps.get(event.name, [])
+        chunks = tuple(one.num_tokens for one in own if one.num_tokens and one.start < truth.prompt_length)
+        hit, load = (own[0].hit, own[0].external) if own else (-1, 0)
+        rows.append(
+            ScenarioRow(
+                event.name,
+                truth.prompt_length,
+                event.prompt,
+                event.max_new_tokens,
+                planned,
+                shared,
+                other if shared else "",
+                hit,
+                chunks,
+                load,
+            )
+        )
+    return rows
+
+
+def steps_of(history: History) -> Mapping[str, Sequence[RequestStep]]:
+    """Return the steps of each request, in order."""
+    found: dict[str, list[RequestStep]] = {}
+    for one in sorted(history.request_steps, key=lambda one: one.step):
+        found.setdefault(one.request, []).append(one)
+    return found
+
+
+def narrate(trace: Trace, history: History) -> Iterator[str]:
+    """Yield one sentence for each event up to the violation, draining steps included; one for all steps in a row that
+    schedule nothing."""
+    at: dict[int, list[RequestStep]] = {}
+    for one in history.request_steps:
+        at.setdefault(one.moment, []).append(one)
+    idle: list[int] = []
+    for index in range(len(history.moments)):
+        event = trace.events[index] if index < len(trace.events) else Step()
+        rows = sorted(at.get(index, ()), key=lambda one: one.step)
+        if isinstance(event, Step) and not rows and not _limits(event):
+            if idle and history.moments[idle[0]].waiting != history.moments[index].waiting:
+                yield _idle(history, idle)
+                idle = []
+            idle.append(index)
+            continue
+        if idle:
+            yield _idle(history, idle)
+            idle = []
+        yield f"{_words(event, rows, trace.config)}."
+    if idle:
+        yield _idle(history, idle)
+
+
+def _idle(history: History, moments: Sequence[int]) -> str:
+    """Return a sentence for consecutive steps that schedule nothing."""
+    ran = {one.step for one in history.request_steps}  # a moment may also execute an earlier step
+    steps = sorted({step for moment in moments for step in history.moments[moment].steps} - ran)
+    where = "A step" if not steps else f"Step {steps[0]}" if len(steps) == 1 else f"Steps {steps[0]} to {steps[-1]}"
+    waiting = history.moments[moments[0]].waiting
+    who = f" while {' and '.join(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
+    return f"{where}: nothing is scheduled{who}."
+
+
+def _words(event: Event, rows: Sequence[RequestStep], config: Config) -> str:
+    clauses = [step_clause(one) for one in rows]
+    planned = "; ".join(clauses)
+    match event:
+        case Step():
+            step = f"Step {rows[0].step}" if rows else "A step"
+            limits = _limits(event)
+            return f"{step}{limits}: {planned or 'nothing is scheduled'}"
+        case Arrive():
+            session = ", the first turn of a session" if event.session else ""
+            priority = f", priority {event.priority}" if event.priority else ""
+            length = sum(tokens for _, tokens in event.prompt)
+            most = plural(event.max_new_tokens, "new token")
+            return f"{event.name} arrives: {plural(length, 'prompt token')}, {most}{priority}{session}"
+        case Resume():
+            length = sum(tokens for _, tokens in event.prompt)
+            more = plural(event.max_new_tokens, "new token")
+            return f"The next turn of {event.name} arrives: {plural(length, 'further prompt token')}, {more}"
+        case DummyRun():
+            kind = "replaying a decode graph" if event.uniform_decode and config.graph_sizes else "eager"
+            words = (
+                f"Dummy run of {plural(event.rows, 'row')} ({kind}): this data-parallel rank is idle, another is not"
+            )
+            return f"{words}; {planned}" if planned else words
+        case _:
+            words = _other(event)
+            return f"{words}; {planned}" if planned else words
+
+
+def _limits(event: Step) -> str:
+    parts = [f"at most {plural(event.budget, 'token')}"] if event.budget else []
+    parts += [f"at most {plural(most, 'token')} of {name}" for name, most in event.chunks.items()]
+    if event.pad_to:
+        parts.append(f"decode batch padded to {plural(event.pad_to, 'row')}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _other(event: Event) -> str:
+    """Return an event that schedules nothing by itself."""
+    match event:
+        case Preempt():
+            return f"{event.name} is preempted"
+        case Abort():
+            return f"The client of {event.name} aborts it"
+        case ResetPrefixCache():
+            return "The prefix cache is reset" + (
+                "; running requests are preempted first" if event.preempt_running else ""
+            )
+        case Evict():
+            return f"Memory pressure: {plural(event.blocks, 'free block')} at most lose their keys, oldest first"
+        case CaptureGraphs():
+            return "The decode graphs are captured again"
+        case Sleep():
+            return "The engine sleeps: the pool's memory is released"
+        case Wake():
+            return "The engine wakes: the pool's memory is allocated again, with undefined content"
+        case ExternalLoad():
+            states = " and the state at the last boundary among them" if event.states else ""
+            broken = "; the first load fails" if event.breaks_off else ""
+            broken += f"; a load takes {plural(event.delay, 'step')} more" if event.delay else ""
+            return f"A KV connector holds the first {plural(event.length, 'token')} of {event.name}{states}{broken}"
+        case Fork():
+            return f"Session {event.parent} is forked: {event.name} begins as a copy of it"
+        case Truncate():
+            return f"Session {event.name} is cut to its first {plural(event.length, 'token')}"
+        case Park():
+            return f"The client ends the turn of {event.name} early; the session keeps its cache"
+        case Select():
+            return f"The batch keeps the rows of {', '.join(event.names)}, in this order; the others end"
+        case Reorder():
+            moved = (f"{name} goes on as {source}" for name, source in event.sources.items())
+            return f"Beam search reorders the batch: {', '.join(moved)}"
+        case Repeat():
+            return f"Each row is repeated {event.times} times"
+        case Crop():
+            return f"The last {plural(event.tokens, 'token')} of each row are cropped and computed again"
+        case Reset():
+            return "The caches of the batch are emptied; its requests start again"
+        case MoveTier():
+            return f"The cached content of {event.name} moves to tier {event.tier}"
+        case _:
+            return f"Event {event.__struct_config__.tag}"
+
+
+def _common(one: Truth, other: Truth) -> int:
+    """Return the number of tokens that both prompts begin with."""
+    most = min(one.prompt_length, other.prompt_length)
+    pairs = zip(one.tokens[:most], other.tokens[:most], strict=True)
+    return next((index for index, (left, right) in enumerate(pairs) if left != right), most)

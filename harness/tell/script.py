@@ -1,0 +1,115 @@
+"""Runs the script of a reproducer, and collects what a target needs to write one.
+
+A script is run before it is handed out, with the environment and the home folder of a worker (`workers/isolation.py`);
+`ScriptVerdict` is the result.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from ...targets.base.launch import Launch
+from ...targets.base.repro import Failure, Script
+from ...targets.base.trace import Step, Trace, Wake
+from ..judge.violation import Violation
+from ..quoting import clean
+from ..record.history import History
+from ..record.tag_names import Names
+from ..workers.isolation import Home
+from ..workers.process import worker_environment
+
+PACKAGE = "hybridfuzz"
+TAIL_LINES = 25
+OUTPUT_MAX = 100_000
+RUN_SECONDS = 900.0
+_STATE = re.compile(r"state@(\d+)")
+
+
+class ScriptVerdict(Struct, frozen=True):
+    """Result of a script. `promised`: it failed with the promised message; `tail`: the end of its output."""
+
+    promised: bool
+    status: int
+    seconds: float
+    tail: str
+
+
+def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
+    """Return the parts of a violation that a script shows."""
+    drained = range(max(len(history.moments) - len(trace.events), 0))
+    draining = [Wake() if history.moments[len(trace.events) + one].kind == "wake" else Step() for one in drained]
+    events = (*trace.events[: len(history.moments)], *draining)
+    match = _STATE.search(violation.expected)
+    depth, holder = int(match[1]) if match else -1, violation.request
+    if depth < 0:
+        starts = [
+            turn.start for turn in history.request_steps if turn.step == violation.step and turn.request == holder
+        ]
+        depth = starts[0] if starts else -1
+    if not holder:
+        depth, holder = _holder(trace, history, violation)
+    return Failure(
+        oracle=violation.oracle,
+        field=violation.field,
+        message=violation.message,
+        events=events,
+        step=violation.step,
+        request=violation.request,
+        group=violation.group,
+        block=violation.block,
+        depth=depth,
+        holder=holder,
+    )
+
+
+def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, str]:
+    """Return (depth, a request with that prefix) for the key of the violation's block; (-1, "") if there is none."""
+    keys = [mark.content for mark in history.marks if mark.what == "hash" and mark.block == violation.block]
+    match = _STATE.match(keys[-1]) if keys else None
+    names = Names(trace.events)
+    if match:
+        for event in trace.events:
+            name = getattr(event, "name", "")
+            if name and names.of(name, int(match[1])) == keys[-1]:
+                return int(match[1]), name
+    return -1, ""
+
+
+def run_script(path: Path, script: Script, launch: Launch) -> ScriptVerdict:
+    """Run a script in the target's environment; hybridfuzz is importable only if the script needs it."""
+    began = time.monotonic()
+    try:
+        with Home() as home:
+            ended = subprocess.run(
+                [launch.python, str(path.absolute())],
+                env=_environment(launch, script, home),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=RUN_SECONDS,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        return ScriptVerdict(False, -1, time.monotonic() - began, f"it did not end within {RUN_SECONDS:.0f} s")
+    out, err = (clean(text.decode(errors="replace")[-OUTPUT_MAX:], OUTPUT_MAX) for text in (ended.stdout, ended.stderr))
+    lines = [line for line in err.splitlines() if line.strip()]
+    promised = ended.returncode == 1 and bool(lines) and script.promise in lines[-1]
+    folder = f"{path.absolute().parent}{os.sep}"  # a traceback names it in full; reports name no folder of this machine
+    tail = "\n".join([*out.splitlines(), *lines][-TAIL_LINES:]).replace(folder, "")
+    return ScriptVerdict(promised, ended.returncode, time.monotonic() - began, tail)
+
+
+def _environment(launch: Launch, script: Script, home: Path) -> Mapping[str, str]:
+    """Return a worker's environment, without the folder that makes hybridfuzz importable there."""
+    variables = worker_environment(launch, home)
+    if PACKAGE in script.needs:
+        return variables
+    path = variables.get("PYTHONPATH", "").split(os.pathsep)
+    variables["PYTHONPATH"] = os.pathsep.join(one for one in path if not (Path(one) / PACKAGE).is_dir())
+    return variables

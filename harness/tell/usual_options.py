@@ -1,0 +1,56 @@
+"""Finds the plainest options with which a trace still fails: every option that a report lists should matter.
+
+A drawn trace sets every option of its target, and reduction keeps them: evidence of causes compares them. Readers ask
+which flags they need. So each option in turn gets another value if the failure stays the same and the server that the
+trace stands for is then closer to a default one, or as close with one more usual option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from ...targets.base.protocol import Capabilities, TargetError
+from ...targets.base.trace import Trace, TraceError
+from ..judge.outcome import Outcome
+
+
+def plainest(
+    trace: Trace,
+    signature: str,
+    run: Callable[[Trace], Outcome],
+    capabilities: Capabilities,
+    unusual: Callable[[Trace], int],
+) -> Trace:
+    """Return the trace with other options, or as it is. `unusual` counts a server's departures from its
+    defaults; the trace is run once for each value that would reduce them."""
+    usual = capabilities.usual_options
+
+    def odd(one: Trace) -> tuple[int, int]:
+        """Return how far a trace is from a server as it comes."""
+        options = one.config.options
+        return unusual(one), sum(options.get(name, value) != value for name, value in usual.items())
+
+    least = odd(trace)
+    for name, values in capabilities.options.items():
+        for value in dict.fromkeys(values):
+            config = structs.replace(trace.config, options={**trace.config.options, name: value})
+            candidate = structs.replace(trace, config=config)
+            if (now := odd(candidate)) < least and _fails(candidate, signature, run):
+                trace, least = candidate, now
+    return trace
+
+
+def _fails(trace: Trace, signature: str, run: Callable[[Trace], Outcome]) -> bool:
+    try:
+        violation = run(trace).violation
+    except (TargetError, TraceError):  # options that do not go together
+        return False
+    return violation is not None and violation.signature == signature
+
+
+def changes(before: Trace, after: Trace) -> list[str]:
+    """Return the options that differ, as `name=value`."""
+    old = before.config.options
+    return [f"{name}={value}" for name, value in after.config.options.items() if old.get(name) != value]

@@ -1,0 +1,400 @@
+"""The workload: a pure function of its seed, within the capabilities, clustered, and wide enough."""
+
+from collections import Counter
+from itertools import pairwise
+
+import msgspec
+import pytest
+from support import CLEAN, drawn, watch
+
+from hybridfuzz.harness.draw import configurations
+from hybridfuzz.harness.draw.choices import RandomChoices
+from hybridfuzz.harness.draw.configurations import SEATS_IN_POOL_MAX, draw_config, draw_valid_config
+from hybridfuzz.harness.draw.grammar import Grammar, draw_trace
+from hybridfuzz.harness.draw.overrides import apply_overrides
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.judge.state_catalogue import missing_states
+from hybridfuzz.reference.tokens import kind_of
+from hybridfuzz.targets.base.observe import Planned
+from hybridfuzz.targets.base.protocol import Capabilities
+from hybridfuzz.targets.base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    ExternalLoad,
+    Fork,
+    Group,
+    ResetPrefixCache,
+    Resume,
+    Step,
+    Trace,
+    TraceError,
+    check_config,
+    fits,
+)
+
+TRACES = range(150)
+POOR = Capabilities(
+    events=frozenset({"arrive", "step", "abort"}),
+    modes=("align",),
+    observes=frozenset(),
+    block_sizes=((16, 16),),
+)
+
+
+def test_the_same_seed_gives_the_same_traces() -> None:
+    for index in range(20):
+        first = draw_trace(CLEAN.capabilities, 5, index)
+        assert first == draw_trace(CLEAN.capabilities, 5, index)
+        assert first.origin == f"seed 5, trace {index}"
+
+
+def test_seed_and_index_both_matter() -> None:
+    traces = [draw_trace(CLEAN.capabilities, seed, index) for seed in range(4) for index in range(4)]
+    distinct = {repr((trace.config, trace.events)) for trace in traces}
+    assert len(distinct) == len(traces)
+
+
+def test_a_trace_does_not_depend_on_its_predecessors() -> None:
+    """Trace 7 alone is trace 7 of a campaign: findings can be drawn again."""
+    [*_, last] = [draw_trace(CLEAN.capabilities, 1, index) for index in range(8)]
+    assert last == draw_trace(CLEAN.capabilities, 1, 7)
+
+
+@pytest.mark.parametrize("index", range(0, 150, 3))
+def test_configurations_are_valid_and_supported(index: int) -> None:
+    config = drawn(1, index).config
+    check_config(config)
+    assert not CLEAN.supports(config)
+    assert config.num_blocks <= (1 + SEATS_IN_POOL_MAX) * config.smallest_pool() + 4
+
+
+def test_most_pools_are_under_pressure() -> None:
+    """Half of the pools have room for two requests of the maximum length, or less; some have room for barely one."""
+    configs = [drawn(1, index).config for index in TRACES]
+    rooms = sorted((config.num_blocks - 4) / config.smallest_pool() for config in configs)
+    assert rooms[len(rooms) // 10] <= 1 and rooms[len(rooms) // 2] <= 2
+
+
+def test_requests_fit_and_names_are_new() -> None:
+    for index in TRACES:
+        trace = drawn(1, index)
+        arrivals = [event for event in trace.events if isinstance(event, Arrive)]
+        assert all(fits(trace.config, event) for event in arrivals)
+        assert len({event.name for event in arrivals}) == len(arrivals)
+
+
+def allowed(trace: Trace, capabilities: Capabilities) -> bool:
+    tags = {str(event.__struct_config__.tag) for event in trace.events}
+    config = trace.config
+    return (
+        tags <= capabilities.events | {"arrive", "step"}
+        and config.mamba_cache_mode in capabilities.modes
+        and config.num_speculative_tokens <= capabilities.max_speculative_tokens
+        and config.async_depth <= capabilities.max_async_depth
+        and config.policy in capabilities.policies
+        and config.conv_width in capabilities.conv_widths
+        and config.max_model_len <= capabilities.max_model_len
+        and (capabilities.eagle_block_drop or not config.eagle_block_drop)
+        and config.options.keys() == capabilities.options.keys()
+    )
+
+
+@pytest.mark.parametrize("event", sorted(CLEAN.capabilities.events - {"arrive", "step"}))
+def test_every_declared_event_is_drawn_and_none_else(event: str) -> None:
+    """With one more event declared, that one appears, too."""
+    partners = {"sleep": "wake", "wake": "sleep", "truncate": "resume", "fork": "resume"}
+    events = frozenset({event, partners.get(event, event)})
+    capabilities = msgspec.structs.replace(CLEAN.capabilities, events=events | {"arrive", "step"})
+    seen: Counter[str] = Counter()
+    for index in TRACES:
+        trace = draw_trace(capabilities, 2, index)
+        assert allowed(trace, capabilities)
+        seen.update(str(event.__struct_config__.tag) for event in trace.events)
+    assert seen[event]
+
+
+def test_a_poor_target_is_asked_for_nothing_more() -> None:
+    for index in TRACES:
+        trace = draw_trace(POOR, 3, index)
+        assert allowed(trace, POOR)
+        assert {group.block_size for group in trace.config.groups} == {16}
+        for event in trace.events:
+            assert not isinstance(event, Step) or (event.drafts, event.chunks) == (0, {})
+
+
+def test_all_modes_and_features_are_drawn() -> None:
+    """Swarm: each feature is on in some configurations and off in others."""
+    configs = [draw_config(RandomChoices(9, index), CLEAN.capabilities) for index in range(400)]
+    assert {config.mamba_cache_mode for config in configs} == {"none", "align", "all"}
+    assert {config.num_speculative_tokens for config in configs} == {0, 1, 2, 3, 4}
+    assert {config.async_depth for config in configs} == {0, 1, 2}
+    assert {config.policy for config in configs} == {"fcfs", "priority"}
+    assert {config.eagle_block_drop for config in configs} == {True, False}
+    assert {bool(config.graph_sizes) for config in configs} == {True, False}
+    assert {len(config.groups) for config in configs} >= {1, 2, 3, 4}
+    sizes = {tuple(sorted({group.block_size for group in config.groups})) for config in configs}
+    assert {(8, 16), (4, 8), (8,), (16,)} <= sizes
+
+
+def test_lengths_cluster_around_block_boundaries() -> None:
+    """Far more prompts than chance would have it end at j * block + {-1, 0, 1, k, k + 1, w - 1}."""
+    near = total = 0
+    expected = 0.0
+    for index in TRACES:
+        trace = drawn(1, index)
+        config = trace.config
+        k, size = config.num_speculative_tokens, config.groups[0].block_size
+        offsets = {offset % size for offset in (-1, 0, 1, k, k + 1, config.conv_width - 1)}
+        if len(offsets) > size * 0.7:
+            continue
+        for event in trace.events:
+            if isinstance(event, Arrive) and len(event.prompt) == 1:
+                total += 1
+                near += event.prompt[0][1] % size in offsets
+                expected += len(offsets) / size
+    assert total > 200
+    assert near > 1.3 * expected
+
+
+def test_prompts_share_prefixes() -> None:
+    """Most requests of a trace begin like an earlier one, and some continue an earlier answer."""
+    shared = turns = total = 0
+    for index in TRACES:
+        seen: set[str] = set()
+        for event in drawn(1, index).events:
+            if isinstance(event, Arrive):
+                total += 1
+                shared += event.prompt[0][0] in seen
+                turns += any(document == "~" for document, _ in event.prompt)
+                seen.add(event.prompt[0][0])
+    assert shared > 0.5 * total
+    assert turns > 0.1 * total
+
+
+def test_a_sleeping_engine_is_woken_next() -> None:
+    for index in TRACES:
+        tags = [str(event.__struct_config__.tag) for event in drawn(1, index).events]
+        for before, after in pairwise(tags):
+            assert (before == "sleep") == (after == "wake")
+
+
+def test_all_required_states_are_reached_within_a_campaign() -> None:
+    """The smoke test of the whole grammar: 150 traces are no vacuous campaign."""
+    reached: Counter[str] = Counter()
+    for index in TRACES:
+        reached.update(run_trace(CLEAN, drawn(1, index)).reached)
+    assert missing_states(CLEAN.capabilities, reached) == []
+
+
+def test_a_setting_that_excludes_a_frequent_one_stays_frequent() -> None:
+    """A refused configuration is repaired. Drawn again as a whole, a third of all traces would have priorities."""
+
+    def refuse(config: Config) -> str:
+        return "they exclude each other" if config.policy == "priority" and not config.async_depth else ""
+
+    configs = [draw_valid_config(RandomChoices(4, index), refuse, CLEAN.capabilities, {}) for index in range(2000)]
+    assert not any(map(refuse, configs))
+    assert sum(config.policy == "priority" for config in configs) > 0.35 * len(configs)
+
+
+def test_an_extra_gives_way_to_what_every_configuration_has() -> None:
+    """A repeated value of an option is the usual one. Where another one excludes drafts, it is left out, not the
+    drafts: before, 58 % of the configurations had drafts, which are drawn for three quarters. Here 6 % of the
+    configurations are about the extra."""
+    capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"pipeline": ("no", "no", "yes", "deep")})
+
+    def refuse(config: Config) -> str:
+        staged = config.options["pipeline"] != "no"
+        return "stages exclude drafts" if staged and config.num_speculative_tokens else ""
+
+    configs = [draw_valid_config(RandomChoices(4, index), refuse, capabilities, {}) for index in range(1000)]
+    assert not any(map(refuse, configs))
+    assert sum(config.num_speculative_tokens > 0 for config in configs) > (0.7 - 0.06) * len(configs)
+    assert {config.options["pipeline"] for config in configs} == {"no", "yes", "deep"}
+
+
+def test_an_extra_that_fits_little_is_what_some_configurations_are_about() -> None:
+    """An extra that works beside one setting in a thousand is drawn all the same: the others give way to it."""
+    capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"replay": ("0", "0", "0", "6")})
+
+    def refuse(config: Config) -> str:
+        fits = config.num_speculative_tokens == 0 and config.max_num_seqs == 1 and config.policy == "priority"
+        return "" if fits or config.options["replay"] == "0" else "it fits little else"
+
+    def share(percent: int) -> float:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(configurations, "SUBJECT_PERCENT", percent)
+            drawn = [draw_valid_config(RandomChoices(4, index), refuse, capabilities, {}) for index in range(1500)]
+        return sum(config.options["replay"] == "6" for config in drawn) / len(drawn)
+
+    assert share(0) < 0.01
+    assert share(30) > 0.02
+
+
+def test_an_extra_takes_another_value_where_one_does_not_fit() -> None:
+    """Only the extras that do not fit are left out, and only if another value does not fit either."""
+    capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"unit": ("0", "0", "2", "4")})
+
+    def refuse(config: Config) -> str:
+        return "too small" if config.options["unit"] == "2" else ""
+
+    configs = [draw_valid_config(RandomChoices(4, index), refuse, capabilities, {}) for index in range(1000)]
+    assert sum(config.options["unit"] == "4" for config in configs) > 0.3 * len(configs)
+    assert sum(config.eagle_block_drop for config in configs) > 0.15 * len(configs)
+
+
+def sessions_open(trace: Trace) -> int:
+    """Return the most sessions that a trace has open at a time."""
+    names: set[str] = set()
+    most = 0
+    for event in trace.events:
+        if (isinstance(event, Arrive) and event.session) or isinstance(event, Fork):
+            names.add(event.name)
+        elif isinstance(event, Abort):
+            names.discard(event.name)
+        most = max(most, len(names))
+    return most
+
+
+def test_sessions_leave_seats_to_others() -> None:
+    """A parked session may keep a seat: on vLLM, 12 % of all steps had one row because sessions kept the others."""
+    traces = [trace for trace in (drawn(1, index) for index in range(400)) if sessions_open(trace)]
+    leaving = sum(sessions_open(trace) <= max(trace.config.max_num_seqs // 2, 1) for trace in traces)
+    assert 0.7 * len(traces) < leaving < len(traces)
+
+
+def test_a_session_without_room_is_closed() -> None:
+    config = Config(num_blocks=40, groups=(Group("mamba", 8), Group("attention", 8)), max_model_len=32)
+    grammar = Grammar(config, CLEAN.capabilities, RandomChoices(1, 1))
+    grammar.cuts = grammar.forks = False
+    grammar.sessions["r0"] = 31
+    assert grammar.turn() == Abort("r0")
+    assert not grammar.sessions
+
+
+def test_loads_follow_turns_as_well_as_arrivals() -> None:
+    """A turn that waits for a load is not a prompt that does."""
+    capabilities = msgspec.structs.replace(
+        CLEAN.capabilities,
+        events=CLEAN.capabilities.events | {"external_load"},
+        features=CLEAN.capabilities.features | {"async-loads"},
+    )
+    traces = [draw_trace(capabilities, 2, index) for index in range(100)]
+    before = Counter(
+        type(first) for trace in traces for first, then in pairwise(trace.events) if isinstance(then, ExternalLoad)
+    )
+    assert before[Arrive] > before[Resume] > 20
+
+
+def test_sequences_of_several_parts_end_near_boundaries() -> None:
+    """A prompt that extends an earlier one ends near a boundary as a whole: more than six times in ten, where chance
+    has it three times. (Only its last part was as long as a few blocks.)"""
+    config = Config(
+        num_blocks=40,
+        groups=(Group("mamba", 16), Group("attention", 16)),
+        mamba_cache_mode="align",
+        enable_prefix_caching=True,
+        num_speculative_tokens=1,
+    )
+    near = 0
+    for index in range(400):
+        before = 1 + index % 40
+        end = before + Grammar(config, CLEAN.capabilities, RandomChoices(3, index)).length(40, before)
+        assert before < end <= before + 40
+        near += end % 16 in (15, 0, 1, 2, 3)
+    assert near > 0.6 * 400
+
+
+def test_budgets_end_among_rows_that_decode() -> None:
+    """Half of the budgets are within what the running requests take, so that a budget leaves out some of them."""
+    config = draw_valid_config(
+        RandomChoices(1, 1), lambda config: "", CLEAN.capabilities, {"max_num_batched_tokens": 90}
+    )
+    decode, within = 1 + config.num_speculative_tokens, 0
+    for index in range(400):
+        grammar = Grammar(config, CLEAN.capabilities, RandomChoices(3, index))
+        grammar.left = {"r0": 4, "r1": 4}
+        budget = grammar.budget()
+        assert decode <= budget <= 90
+        within += budget <= 3 * decode
+    assert within > 200
+
+
+def test_requests_run_together_and_end_by_drawn_steps() -> None:
+    """Most batches have several rows, and few steps are the plain ones that drain what is left."""
+    steps = drawn_steps = rows = batches = 0
+    for index in TRACES:
+        watching = watch(drawn(1, index))
+        sizes = [len(planned.rows) for planned in watching.of(Planned)]
+        steps += len(sizes)
+        rows += sum(sizes)
+        batches += sum(map(bool, sizes))
+        drawn_steps += sum(isinstance(event, Step) for event in drawn(1, index).events)
+    assert rows > 1.5 * batches
+    assert drawn_steps > 0.7 * steps
+
+
+def test_overrides_are_fixed_and_converted() -> None:
+    overrides = {"num_speculative_tokens": "2", "mamba_cache_mode": "align", "policy": "priority"}
+    for index in range(20):
+        config = draw_trace(CLEAN.capabilities, 1, index, overrides, CLEAN.supports).config
+        assert (config.num_speculative_tokens, config.policy) == (2, "priority")
+        assert (config.mamba_cache_mode, config.enable_prefix_caching) == ("align", True)
+        check_config(config)
+
+
+def test_unknown_overrides_are_options_of_the_target() -> None:
+    config = drawn(1, 0).config
+    assert apply_overrides(config, {"runner": "v1"}).options == {**config.options, "runner": "v1"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"num_speculative_tokens": "many"}, "num_speculative_tokens=many"),
+        ({"mamba_cache_mode": "most"}, "mamba_cache_mode=most"),
+        ({"num_blocks": "2"}, "no configuration fits"),
+        ({"mamba_cache_mode": "none", "enable_prefix_caching": "true"}, "contradicts"),
+    ],
+)
+def test_overrides_that_cannot_be_are_refused_in_one_line(overrides: dict[str, object], words: str) -> None:
+    with pytest.raises(TraceError, match=words) as caught:
+        draw_trace(CLEAN.capabilities, 1, 0, overrides, CLEAN.supports)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_grammar_draws_for_any_configuration() -> None:
+    """Also for one that is never drawn: a single tiny block size, a single sequence."""
+    config = Config(num_blocks=30, groups=drawn(1, 0).config.groups[:1], max_num_seqs=1, max_model_len=20)
+    grammar = Grammar(config, CLEAN.capabilities, RandomChoices(1))
+    events = [grammar.next_event() for _ in range(200)]
+    assert all(fits(config, event) for event in events if isinstance(event, Arrive))
+
+
+def test_documents_are_those_of_the_options_value() -> None:
+    """Images, adapters and salts are drawn only where the configuration has them."""
+    documents = {"images": ("a", "image.b"), "adapters": ("a", "adapter.b", "salt.c")}
+    capabilities = msgspec.structs.replace(
+        CLEAN.capabilities, options={"inputs": ("tokens", *documents)}, documents={"inputs": documents}
+    )
+    found: dict[str, set[str]] = {}
+    for index in range(60):
+        trace = draw_trace(capabilities, 4, index)
+        prompts = [event.prompt for event in trace.events if isinstance(event, Arrive)]
+        kinds = found.setdefault(trace.config.options["inputs"], set())
+        kinds |= {kind_of(document) for prompt in prompts for document, _ in prompt}
+    assert found == {"tokens": {""}, "images": {"", "image"}, "adapters": {"", "adapter", "salt"}}
+
+
+def test_a_reset_that_needs_an_idle_engine_comes_behind_steps() -> None:
+    """Steps until the requests have probably ended, and a few more; nothing arrives in between."""
+    idle = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features | {"reset-when-idle"})
+    traces = [draw_trace(idle, 1, index, supports=CLEAN.supports) for index in range(150)]
+    resets = 0
+    for trace in traces:
+        for index, event in enumerate(trace.events):
+            if isinstance(event, ResetPrefixCache):
+                resets += 1
+                assert all(isinstance(one, Step) for one in trace.events[index - 3 : index])
+    assert resets >= 20

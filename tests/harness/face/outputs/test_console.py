@@ -1,0 +1,61 @@
+"""What a campaign prints, in terminals of any width."""
+
+import io
+import re
+
+import pytest
+from msgspec import structs
+from rich.console import Console
+from rich.text import Text
+
+from hybridfuzz.harness.campaign_events import CampaignStarted, Finding, Improved, Node, NodeLeft, Summary, Tick
+from hybridfuzz.harness.face.outputs.console import NODES_SHOWN, Dashboard, Terminal, counts
+from hybridfuzz.harness.face.outputs.console import Console as Plain
+
+
+@pytest.mark.parametrize("width", [30, 40, 80, 200])
+def test_numbers_are_never_cut_off(width: int) -> None:
+    values = {"boundary crossed in a step without a rejection": 1234567, "preempted": 2, "prefix hit": 34567, "rare": 0}
+    console = Console(file=(text := io.StringIO()), width=width)
+    console.print(counts("states", values, width))
+    words = text.getvalue().split()
+    assert {"1,234,567", "2", "34,567", "never"} <= set(words)
+    assert max(map(len, text.getvalue().splitlines())) <= width
+
+
+def test_no_control_sequence_reaches_the_terminal() -> None:
+    """Titles of windows, colours and cursor moves of a stranger's message are shown, not obeyed."""
+    out = io.StringIO()
+    console = Terminal(file=out, force_terminal=True, width=80, color_system=None)
+    console.print(Text("a\x1b]0;owned\x07 \x1b[2J\x9b31m b"))
+    console.print("\x1b[31mtext", markup=False)
+    assert not set("\x1b\x07\x9b") & set(out.getvalue())
+    assert r"a\x1b]0;owned" in out.getvalue()
+
+
+def test_the_dashboard_shows_nodes_the_lost_and_the_slow_ones_first() -> None:
+    """Of hundreds of nodes as many as there is room for; a node that leaves is a warning."""
+    nodes = [Node(f"node-{number:03}", 8, 10 * number, 100 * number, 0, 10.0) for number in range(1, 200)]
+    nodes += [Node("gone", 0, 500, 5000, 2, 10.0, "lost")]
+    summary = Summary("hybrid", "", 1, {}, None, 9, 9, 10.0, [], {}, {}, [], [], nodes=nodes)
+    dashboard = Dashboard(Terminal(file=(out := io.StringIO()), force_terminal=True, width=100, height=40))
+    dashboard._live.auto_refresh = False
+    dashboard.handle_event(CampaignStarted("hybrid", "", 1, 1600, "out", []))
+    dashboard.handle_event(NodeLeft("gone", "lost", "the node died"))
+    dashboard.rich.print(dashboard._panel(Tick(summary, None)))
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).splitlines()]
+    assert "warning: node gone lost: the node died" in lines
+    shown = [line for line in lines if re.match(r"(gone|node-\d+)  ", line)]
+    assert len(shown) == NODES_SHOWN
+    assert shown[0] == "gone  lost  500 traces (50.0/s), 2 workers lost"
+    assert shown[1] == "node-001  8 workers  10 traces (1.0/s)"
+    assert f"and {200 - NODES_SHOWN} faster nodes" in lines
+
+
+def test_a_reduction_is_printed_once_not_for_every_further_trace() -> None:
+    console = Plain(Terminal(file=(out := io.StringIO()), width=100))
+    finding = Finding("M1-step-free", "M1", "m", step=0, event=0, events=3, trace="t.json", index=0, reduced=True)
+    for events, count in ((3, 1), (3, 2), (2, 3), (2, 4)):
+        console.handle_event(Improved(structs.replace(finding, events=events, count=count)))
+    printed = [line.strip() for line in out.getvalue().splitlines()]
+    assert printed == ["M1-step-free: reduced to 3 events", "M1-step-free: reduced to 2 events"]

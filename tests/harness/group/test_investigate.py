@@ -1,0 +1,117 @@
+"""The evidence of planted bugs: what is necessary, where runs part, and that a reduction keeps to its cause."""
+
+import pytest
+from msgspec import structs
+
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.group.compare import likeness
+from hybridfuzz.harness.group.evidence import Evidence
+from hybridfuzz.harness.group.investigate import Investigation
+from hybridfuzz.harness.group.same_failure import relation, same_symptom
+from hybridfuzz.harness.group.variants import neighbours, switched
+from hybridfuzz.harness.group.weights import SAME
+from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.harness.record.activity import Observation, record_activity
+from hybridfuzz.harness.record.history import History
+from hybridfuzz.harness.record.recorder import record_history
+from hybridfuzz.targets.base.protocol import TargetFactory
+from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.base.trace import Trace
+
+
+class InProcess:
+    """An engine without a worker process."""
+
+    def __init__(self, factory: TargetFactory) -> None:
+        self.factory = factory
+
+    def run(self, trace: Trace) -> Outcome:
+        return run_trace(self.factory, trace)
+
+    def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
+        return record_activity(self.factory, trace, lines=lines, most=most)
+
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
+        return record_history(self.factory, trace)
+
+
+def failing(factory: TargetFactory, most: int) -> list[tuple[Trace, Violation]]:
+    """The first failing traces of seed 1."""
+    found = []
+    for index in range(400):
+        trace = draw_trace(factory.capabilities, 1, index)
+        if violation := run_trace(factory, trace).violation:
+            found.append((trace, violation))
+            if len(found) == most:
+                break
+    return found
+
+
+def evidence(slug: str, most: int = 2) -> list[Evidence]:
+    factory = load_factory(f"hybrid:{slug}")
+    seen = []
+    for trace, violation in failing(factory, most):
+        investigation = Investigation(InProcess(factory), factory.capabilities, 30.0)
+        best = investigation.reduce(trace, violation)
+        assert len(best.events) <= len(trace.events)
+        if one := investigation.evidence(best):
+            seen.append(one)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def accepted() -> list[Evidence]:
+    return evidence("accepted-count-zero")
+
+
+def test_traces_of_one_bug_are_more_like_each_other_than_like_those_of_another(accepted: list[Evidence]) -> None:
+    [one, other] = accepted
+    for foreign in evidence("finished-row-not-cleared", 1):
+        strange = max(likeness(foreign, each) for each in accepted)
+        assert strange < SAME
+        assert strange < likeness(one, other)
+
+
+def test_evidence_names_necessary_switches_and_places_in_the_engine(accepted: list[Evidence]) -> None:
+    for one in accepted:
+        assert set(one.switches) <= set(one.values)
+        assert one.places and all(place.file.startswith("hybrid/") for place in one.places)
+        assert one.needed and set(one.needed) <= {*one.facts, *one.traits}
+        assert one.complete and one.runs > 1
+
+
+def test_nothing_runs_twice() -> None:
+    factory = load_factory("hybrid:accepted-count-zero")
+    [(trace, violation)] = failing(factory, 1)
+    investigation = Investigation(InProcess(factory), factory.capabilities, 30.0)
+    best = investigation.reduce(trace, violation)
+    runs = investigation.runs
+    assert investigation.result(best)
+    assert investigation.runs == runs
+
+
+def test_a_reduction_keeps_request_and_relation() -> None:
+    wanted = Violation(
+        "S3", "temporal", "S3: r7 resumes from r7 after 3 tokens, not r1; block 2 (step 9)", request="r7"
+    )
+    accepts = same_symptom(wanted)
+    assert relation(wanted) == "SN: OWN resumes from OWN after N tokens, not OTHER"
+    assert accepts(structs.replace(wanted, message=wanted.message.replace("3", "5")))
+    assert accepts(structs.replace(wanted, message="S3: r7 resumes from r7 after 3 tokens, not r1 (step 9)"))
+    assert not accepts(structs.replace(wanted, request="r1"))
+    assert not accepts(structs.replace(wanted, message="S3: r7 resumes from zeroed memory"))
+    assert not accepts(structs.replace(wanted, field="conv"))
+
+
+def test_variants_differ_in_one_property() -> None:
+    factory = load_factory("hybrid")
+    trace = draw_trace(factory.capabilities, 1, 3)
+    for other in switched(trace.config, factory.capabilities):
+        assert other.config != trace.config
+    for near in neighbours(trace, "r0"):
+        changed = len(trace.events) - len(near.trace.events)
+        assert (
+            changed == 1 or sum(one != other for one, other in zip(trace.events, near.trace.events, strict=True)) == 1
+        )

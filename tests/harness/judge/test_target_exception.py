@@ -1,0 +1,50 @@
+"""A crash has the same message wherever the engine is installed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridfuzz.harness.judge.target_exception import crash_violation, importable, owner
+
+
+def test_a_file_is_named_from_the_folder_that_it_is_imported_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path / "tree"))
+    assert importable(str(tmp_path / "tree" / "engine" / "scheduler.py")) == "engine/scheduler.py"
+    assert importable(str(tmp_path / "other.py")) == "other.py"
+    assert importable("/nowhere/else.py") == "/nowhere/else.py"
+
+
+def test_the_message_names_type_place_and_function() -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("[")
+    violation = crash_violation(None, caught.value)
+    assert violation.message.startswith("CRASH: the target raised JSONDecodeError: Expecting value")
+    assert " at json/decoder.py:" in violation.message
+    assert violation.field == "JSONDecodeError-raw_decode"
+
+
+def function_of(module: str, body: str, **names: object) -> Callable[[], None]:
+    """Return a function of a module that does not exist."""
+    scope: dict[str, Any] = {"__name__": module, **names}
+    exec(f"def function():\n    {body}", scope)
+    function: Callable[[], None] = scope["function"]
+    return function
+
+
+def test_what_adapters_share_is_the_adapters() -> None:
+    """Triton's interpreter is no folder of the adapter that installed it: its own mistakes are not the engine's."""
+    interpreter = function_of("hybridfuzz.targets.triton_interpreter.launch", "raise TypeError('its own')")
+    engine = function_of("vllm.v1.worker", "call()", call=interpreter)
+    adapter = function_of("hybridfuzz.targets.vllm.target", "call()", call=engine)
+    with pytest.raises(TypeError) as caught:
+        adapter()
+    stack = caught.value.__traceback__
+    assert stack is not None
+    error = caught.value.with_traceback(stack.tb_next)  # the frame of this test is no adapter's
+    assert owner(error, ("vllm",)) == ("adapter", "hybridfuzz.targets.triton_interpreter.launch")

@@ -1,0 +1,180 @@
+"""Bisection: a release known to fail, the ends, then the middle; nothing is concluded about what was not tried."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_process import Cli
+from support import arrive, make_trace
+
+from hybridfuzz.harness.campaign_events import Summary
+from hybridfuzz.harness.face.commands.bisect import conclusions, named_by, signature_of_finding
+from hybridfuzz.harness.group.store import FindingStore
+from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.harness.tell.bisect import Tried, bisect, changes
+from hybridfuzz.targets.base.pip import versions_between
+from hybridfuzz.targets.base.protocol import TargetError
+
+RELEASES = [f"0.{number}" for number in range(9)]
+
+
+def releases(states: str) -> Callable[[str], Outcome]:
+    """b bad, g good, o another failure first, n cannot be had."""
+
+    def attempt(release: str) -> Outcome:
+        state = states[RELEASES.index(release)]
+        if state == "n":
+            raise TargetError("no such thing")
+        violation = {"b": Violation("S3", "x", "S3: x"), "o": Violation("CRASH", "y", "CRASH: y")}.get(state)
+        return Outcome(violation, 1, 1, {}, {}, 0)
+
+    return attempt
+
+
+def results(states: str, *, first: str = "", everything: bool = False) -> dict[str, Tried]:
+    found = bisect(RELEASES[: len(states)], "S3-x", releases(states), first=first, everything=everything)
+    return {one.release: one for one in found}
+
+
+@pytest.mark.parametrize("first_good", range(1, 9))
+def test_finds_the_first_good_release_in_few_steps(first_good: int) -> None:
+    tried = results("b" * first_good + "g" * (9 - first_good))
+    [change] = changes(RELEASES, tried)
+    assert (change.before, change.after, change.kind) == (f"0.{first_good - 1}", f"0.{first_good}", "fixed")
+    assert change.open == []
+    assert len(tried) <= 5
+
+
+def test_finds_where_it_was_introduced() -> None:
+    [change] = changes(RELEASES, results("gggggbbbb"))
+    assert (change.before, change.after, change.kind) == ("0.4", "0.5", "introduced")
+
+
+def test_equal_ends_say_nothing_about_the_middle() -> None:
+    tried = results("bbbbggbbb")
+    assert tried.keys() == {"0.0", "0.8"}
+    assert changes(RELEASES, tried) == []
+    everything = changes(RELEASES, results("bbbbggbbb", everything=True))
+    assert [(one.after, one.kind) for one in everything] == [("0.4", "fixed"), ("0.6", "introduced")]
+
+
+@pytest.mark.parametrize("states", ["nbbbnnggo", "obbnoongn", "bnnnnnnng"])
+def test_what_cannot_be_asked_is_stepped_over(states: str) -> None:
+    tried = results(states)
+    [change] = [one for one in changes(RELEASES, tried) if one.kind != "other"]
+    assert tried[change.before].state == "bad"
+    assert tried[change.after].state == "good"
+    between = states[RELEASES.index(change.before) + 1 : RELEASES.index(change.after)]
+    assert set(between) <= {"n", "o"}
+    assert change.open == []
+
+
+@pytest.mark.parametrize(
+    ("states", "first"),
+    [("nnnbbgggg", "0.4"), ("nnnbbgggg", ""), ("ggggbgggg", ""), ("nnnnnbnnn", "0.5"), ("nnnnnbnnn", "")],
+)
+def test_a_failure_in_the_middle_is_found(states: str, first: str) -> None:
+    tried = results(states, first=first)
+    bad = [release for release, state in zip(RELEASES, states, strict=True) if state == "b"]
+    assert {tried[release].state for release in bad} == {"bad"}
+    assert not first or (next(iter(tried)) == first)
+    for change in changes(RELEASES, tried):
+        assert change.open == []
+
+
+def test_releases_that_refuse_the_configuration_are_halved() -> None:
+    assert len(results("nnnnnbbgg", first="0.6")) <= 7
+
+
+def test_where_one_failure_gives_way_to_another_is_found() -> None:
+    tried = results("nnbbboooo", first="0.3")
+    [change] = changes(RELEASES, tried)
+    assert (change.before, change.after, change.kind, change.open) == ("0.4", "0.5", "other", [])
+    tried = results("bbbbogggg")
+    found = {(one.before, one.after, one.kind) for one in changes(RELEASES, tried)}
+    assert ("0.3", "0.4", "other") in found
+    assert ("0.3", "0.5", "fixed") in found
+    [other] = [line for line in conclusions(RELEASES, tried, changes(RELEASES, tried)) if line.startswith("last bad")]
+    assert other == "last bad: 0.3 (0.4 fails differently: CRASH-y)"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("0.18.1--null-as-state-slot--S2-step-mamba-temporal", ("0.18.1", "S2-step-mamba-temporal")),
+        ("null-as-state-slot--M4-step-mamba", ("", "M4-step-mamba")),
+        ("0.18.1--cause--CRASH-step-AssertionError-build", ("0.18.1", "CRASH-step-AssertionError-build")),
+        ("small", ("", "")),
+        ("S3-step-mamba-temporal.2", ("", "")),
+    ],
+)
+def test_a_corpus_names_the_release_and_the_signature(name: str, known: tuple[str, str]) -> None:
+    assert named_by(Path(f"{name}.json")) == known
+
+
+def test_the_signature_is_that_of_the_finding_and_not_its_name(tmp_path: Path) -> None:
+    """A further cause has ".2" in its name, an exception in a generator has its brackets replaced, a long name is cut:
+    no release fails like that."""
+    store, signatures = FindingStore(tmp_path, "hybrid"), ("S3-step-x", "S3-step-x", "CRASH-step-E-<genexpr", "S" * 200)
+    paths = []
+    for field in signatures:
+        finding, _ = store.claim(Violation(field, "", ""), 0, make_trace(arrive("r0", 3)))
+        paths.append(Path(finding.trace))
+    assert [path.stem for path in paths] != list(signatures)
+    assert signature_of_finding(paths[0]) == "", "there is no state yet"
+    store.save_state(Summary("hybrid", "", 1, {}, None, 1, 1, 1.0, [*store.findings.values()], {}, {}, [], []))
+    assert [signature_of_finding(path) for path in paths] == list(signatures)
+    store.add_trace("S3-step-x", make_trace(arrive("r0", 3)))
+    assert signature_of_finding(tmp_path / "findings/S3-step-x.also-1.json") == "", "it may fail in another way"
+
+
+def test_without_a_signature_the_first_failure_is_looked_for() -> None:
+    tried = {one.release: one for one in bisect(RELEASES, "", releases("nggggobbb"))}
+    assert [change.after for change in changes(RELEASES, tried)] == ["0.6", "0.6"]
+    assert tried["0.8"].state == "bad" and tried["0.5"].state == "other"
+
+
+def test_a_signature_in_a_file_name_has_its_brackets_replaced() -> None:
+    violation = Violation("CRASH", "E-<genexpr", "CRASH: no")
+    [tried] = bisect(["1"], "CRASH-E-_genexpr", lambda release: Outcome(violation, 1, 1, {}, {}, 0))
+    assert tried.state == "bad"
+
+
+def test_nothing_can_be_asked() -> None:
+    tried = results("nnnon")
+    assert len(tried) == 5
+    assert changes(RELEASES[:5], tried) == []
+    assert tried["0.0"].detail == "no such thing"
+
+
+def test_versions_between_are_in_order_and_final() -> None:
+    listed = "vllm (0.10.0)\nAvailable versions: 0.10.0, 0.9.2, 0.9.1rc1, 0.9.1, 0.9.0, 0.8.0\n  INSTALLED: 0.9.0"
+    assert versions_between(listed, "0.9.0", "0.10.0") == ["0.9.0", "0.9.1", "0.9.2", "0.10.0"]
+    with pytest.raises(TargetError, match=r"1\.0"):
+        versions_between(listed, "0.9.0", "1.0")
+    with pytest.raises(TargetError, match="name the older release first"):
+        versions_between(listed, "0.10.0", "0.9.0")
+
+
+@pytest.mark.parametrize(
+    ("target", "versions", "words"),
+    [
+        ("hybrid", "1..2", "has no releases; engines that have: sglang, transformers, vllm"),
+        ("hybrid", "1,2", "has no releases"),
+        ("vlm", "1,2", "did you mean vllm?"),
+        ("vllm@0.33.0", "1,2", "give vllm and name the releases with --versions"),
+        ("vllm", ",", "names no release"),
+    ],
+)
+def test_what_cannot_be_bisected(hybridfuzz: Cli, target: str, versions: str, words: str) -> None:
+    trace = min((Path(__file__).parents[3] / "corpus" / "vllm").glob("*.json"))
+    ran = hybridfuzz("bisect", trace, "--target", target, "--versions", versions)
+    assert ran.status == 2
+    assert words in ran.error
+
+
+def test_bisecting_no_trace(hybridfuzz: Cli) -> None:
+    ran = hybridfuzz("bisect", "nowhere.json", "--target", "vllm", "--versions", "1,2")
+    assert ran.status == 2
+    assert "nowhere.json" in ran.error

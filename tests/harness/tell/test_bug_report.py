@@ -1,0 +1,353 @@
+"""REPORT.md: what a user sees first, every request, valid Markdown, nothing of strangers as markup, never too long."""
+
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import get_args
+from xml.etree import ElementTree
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from msgspec import structs
+from support import CLEAN, HOSTILE, arrive, make_trace, steps
+
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.group.evidence import Place
+from hybridfuzz.harness.judge.oracles import ORACLES
+from hybridfuzz.harness.judge.target_exception import ADAPTER_ORACLES
+from hybridfuzz.harness.record.answers import Answer, Answers, collect_answers
+from hybridfuzz.harness.record.history import History, Moment, RequestStep
+from hybridfuzz.harness.record.recorder import record_history
+from hybridfuzz.harness.tell.bug_report import LENGTH_MAX, SCRIPT_LINES_SHOWN, OtherRun, ReproCase, TriedFix, report
+from hybridfuzz.harness.tell.headline import CONSEQUENCES, headline_of
+from hybridfuzz.harness.tell.related import RelatedEntry
+from hybridfuzz.harness.tell.repro_folder import write_folder
+from hybridfuzz.harness.tell.scenario import narrate, requests_of
+from hybridfuzz.harness.tell.script import ScriptVerdict
+from hybridfuzz.harness.tell.versions import versions_of
+from hybridfuzz.targets.base.deployment import Deployment
+from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.registry import describe, load_factory
+from hybridfuzz.targets.base.repro import Script
+from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Step
+
+CORPUS = Path(__file__).parents[3] / "corpus"
+LAUNCH = Launch(sys.executable, {})
+DETAILS = re.compile(
+    r"<details><summary>(Every event|Blocks, step by step|(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
+)
+"""All HTML that a report may have."""
+VERDICT = ScriptVerdict(True, 1, 0.1, "AssertionError: x")
+
+
+def case_of(slug: str) -> ReproCase:
+    [path] = CORPUS.glob(f"{slug}--*.json")
+    trace, factory, spec = load_trace(path), load_factory(f"hybrid:{slug}"), f"hybrid:{slug}"
+    outcome, history = record_history(factory, trace)
+    assert outcome.violation
+    answers = collect_answers(factory, trace, outcome.violation.request)
+    return ReproCase(spec, LAUNCH, describe(spec, trace), trace, history, outcome.violation, answers)
+
+
+def parsed(text: str) -> list[Token]:
+    """Block and inline tokens of GitHub's Markdown."""
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    return [*tokens, *(child for token in tokens for child in token.children or ())]
+
+
+def headings(text: str) -> list[str]:
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    return [after.content for one, after in pairwise(tokens) if one.type == "heading_open" and one.tag == "h2"]
+
+
+def slugs() -> list[str]:
+    """One mutant for each oracle."""
+    found: dict[str, str] = {}
+    for path in sorted(CORPUS.glob("*.json")):
+        slug, _, signature = path.stem.partition("--")
+        found.setdefault(signature[:2], slug)
+    return sorted(found.values())
+
+
+@pytest.mark.parametrize("slug", slugs())
+def test_the_title_says_what_a_user_sees_and_no_block_number(slug: str) -> None:
+    text = report(case_of(slug))
+    title = text.splitlines()[0].removeprefix("# ")
+    assert not re.search(r"\bblock \d|\bstep \d|\bcolumn \d|\br\d", title), title
+    assert 15 < len(title) <= 160, title
+    assert text.index("**Reported by:**") < text.index("**First deviation:**") < text.index("## Scenario")
+
+
+def test_every_oracle_has_a_consequence() -> None:
+    """S9, ADAPTER and RECORD had none: the title was "Invariant S9 is violated"."""
+    assert {each for oracle in ORACLES for each in oracle.ids} | ADAPTER_ORACLES <= CONSEQUENCES.keys()
+
+
+def test_wrong_tokens_come_first() -> None:
+    case = case_of("accepted-count-zero")
+    symptom = headline_of(case.trace, case.history, case.violation, case.answers.rows)
+    assert symptom.title.startswith("Wrong tokens ")
+    assert "speculative decoding" in symptom.title
+    assert re.search(r"receives wrong tokens: token \d+ is \d+, expected \d+\.", symptom.impact)
+
+
+def test_a_poisoned_cache_is_told_by_the_request_that_hits_it() -> None:
+    case = case_of("split-on-wrong-grid")
+    assert headline_of(case.trace, case.history, case.violation, case.answers.rows).title.startswith(
+        "Wrong tokens from a prefix-cache hit"
+    )
+
+
+def test_a_failure_that_no_client_sees_claims_no_wrong_token() -> None:
+    case = case_of("finished-row-not-cleared")
+    assert all(one.is_right for one in case.answers.rows)
+    symptom = headline_of(case.trace, case.history, case.violation, case.answers.rows)
+    assert "Wrong tokens" not in symptom.title
+    assert symptom.impact.endswith("In the run below every client receives the right tokens.")
+
+
+def test_a_stall_is_told_as_what_a_client_sees() -> None:
+    """The title was "Requests stall for a request", the rule that of publication, and each idle step had a line."""
+    case = case_of("align-starvation")
+    text = report(case)
+    assert text.startswith("# A request is never admitted (hybrid model)\n")
+    assert "r0 waits until the client gives up, and so do requests that are sent later. No error is raised." in text
+    assert "M8 liveness: While requests are unfinished" in text and "published" not in text
+    assert "Steps 0 to 8: nothing is scheduled while r0 waits." in text
+    assert "nothing is scheduled; r0 waits and is not admitted; 1 block is free." in text
+
+
+def test_an_idle_step_that_executes_an_earlier_one_has_its_own_number() -> None:
+    """With asynchronous scheduling it was "Steps 10 to 9"."""
+    planned = Moment(0, "step", "step", (0,)), Moment(1, "step", "step", (1, 0))
+    history = History(moments=planned, request_steps=(RequestStep(0, 0, "r0", 0, 3, 0, True, 0),))
+    assert [*narrate(make_trace(*steps(2)), history)][-1] == "Step 1: nothing is scheduled."
+
+
+def test_a_stall_after_a_failed_load_names_the_load() -> None:
+    case = case_of("align-starvation")
+    trace = structs.replace(case.trace, events=(*case.trace.events, ExternalLoad("r0", 3, breaks_off=True)))
+    both = [structs.replace(one, waiting=("r0", "r1")) for one in case.history.moments]
+    history = structs.replace(case.history, moments=tuple(both))
+    title = headline_of(trace, history, case.violation, ()).title
+    assert title == "Requests wait forever after a failed load of a KV connector (hybrid model)"
+
+
+def test_a_patch_is_shown_with_what_ran_before_and_after() -> None:
+    """Maintainers ask for the test that fails before and passes after; the packaged patch was not mentioned."""
+    case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
+    fix = TriedFix("# about\n--- a/x\n+++ b/x\n", "the patch of E", "passes", ScriptVerdict(False, 0, 0.1, ""))
+    text = report(structs.replace(case, fix=fix))
+    assert "| `python repro.py` | exit status 1 | exit status 0 |" in text
+    assert "| `pytest test_repro.py` (runs `repro.py`) | fails | passes |" in text
+    assert "```diff\n--- a/x\n+++ b/x\n```" in text and "does not fix" not in text
+    assert "**The patch does not fix this failure.**" in report(
+        structs.replace(case, fix=structs.replace(fix, result="fails (S3)"))
+    )
+
+
+def test_memory_of_another_request() -> None:
+    case = case_of("accepted-count-zero")
+    violation = structs.replace(case.violation, request="r0", observed="the state of r1 after 3 tokens")
+    trace = structs.replace(case.trace, events=(arrive("r0", 3), arrive("r1", 3)))
+    assert "reads memory of another request, r1" in headline_of(trace, case.history, violation, ()).impact
+    own = structs.replace(violation, observed="the state of r0 after 3 tokens")
+    assert "another request" not in headline_of(trace, case.history, own, ()).impact
+
+
+@pytest.mark.parametrize("slug", slugs())
+def test_all_requests_and_their_lengths_are_listed(slug: str) -> None:
+    case = case_of(slug)
+    text = report(case)
+    arrivals = {event.name: event for event in case.trace.events if isinstance(event, Arrive)}
+    assert [row.name for row in requests_of(case.trace, case.history)] == list(arrivals)
+    for name, event in arrivals.items():
+        assert re.search(
+            rf"^\| {re.escape(name)} \| step \d+ \| {sum(n for _, n in event.prompt)} ", text, re.MULTILINE
+        )
+
+
+def test_a_shared_prefix_and_the_hit_are_shown() -> None:
+    trace = make_trace(arrive("r0", 24, new=1), *steps(4), arrive("r1", 24, ("e", 4), new=1), *steps(3))
+    _, history = record_history(CLEAN, trace)
+    _, second = requests_of(trace, history)
+    assert (second.shared, second.shares_with, second.hit, second.chunks) == (24, "r0", 24, (4,))
+
+
+def test_every_kind_of_event_has_words() -> None:
+    """A default would name the event's tag."""
+    made: list[AnyEvent] = []
+    for kind in get_args(AnyEvent):
+        values = {"name": "r0", "prompt": (("d", 3),), "max_new_tokens": 2, "blocks": 2, "rows": 2, "length": 3}
+        values |= {"parent": "r1", "slot": "s", "tier": "t", "order": ("r0",)}
+        values |= {"names": ("r0",), "sources": {"r0": "r1"}, "times": 2, "tokens": 2}
+        made.append(kind(**{key: value for key, value in values.items() if key in kind.__struct_fields__}))
+    _, history = record_history(CLEAN, make_trace(arrive("r0", 3), *steps(30)))
+    moments = history.moments[: len(made)]
+    words = list(narrate(make_trace(*made), structs.replace(history, moments=moments, request_steps=())))
+    assert len(words) == len(made) > 15
+    assert not [one for one in words if one.startswith("Event ")]
+    assert "Dummy run of 2 rows" in words[made.index(next(one for one in made if isinstance(one, DummyRun)))]
+    assert re.match(r"(A step|Step \d+): nothing is scheduled", words[made.index(Step())])
+
+
+@pytest.mark.parametrize("slug", slugs())
+def test_it_is_valid_markdown(slug: str) -> None:
+    case = case_of(slug)
+    script = Script("print()\n" * 200, "x", "nothing")
+    text = report(structs.replace(case, script=script, verdict=VERDICT, versions={"Python": "3.12.0"}))
+    tokens = parsed(text)
+    html = [one.content.strip() for one in tokens if one.type in ("html_block", "html_inline")]
+    assert html and all(DETAILS.fullmatch(one) for one in html), html
+    assert text.count("<details>") == text.count("</details>")
+    assert [one.tag for one in tokens if one.type == "heading_open"].count("h1") == 1
+    assert sum(one.type == "table_open" for one in tokens) >= 2
+    for line in text.splitlines():
+        assert not line.startswith("| |  |")
+    assert headings(text)[:2] == ["Scenario", "Expected and observed"]
+
+
+def test_a_short_script_is_shown_and_a_long_one_is_collapsed() -> None:
+    case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT)
+    short = report(structs.replace(case, script=Script("pass\n" * SCRIPT_LINES_SHOWN, "x", "nothing")))
+    long = report(structs.replace(case, script=Script("pass\n" * (SCRIPT_LINES_SHOWN + 1), "x", "nothing")))
+    assert "```python\npass\n" in short and "<summary>repro.py" not in short
+    assert f"<details><summary>repro.py ({SCRIPT_LINES_SHOWN + 1} lines)</summary>\n\n```python\npass\n" in long
+
+
+def test_a_report_fits_into_an_issue() -> None:
+    case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT)
+    huge = report(structs.replace(case, script=Script("x = 1\n" * 20_000, "x", "nothing")))
+    assert len(huge) < LENGTH_MAX < 65_536
+    assert "`repro.py` (20000 lines) is too long for this text and is attached." in huge
+    rows = tuple(Answer(f"r{number}", 1, (1,) * 12, (2,) * 12) for number in range(3000))
+    cut = report(structs.replace(case, answers=Answers(rows)))
+    assert len(cut) <= LENGTH_MAX
+    assert cut.endswith("(Cut: longer than an issue may be.)\n")
+
+
+def test_the_default_implementation_is_named_first() -> None:
+    case = case_of("accepted-count-zero")
+    old, new = OtherRun("V1 runner", False, True, "fails (S3)"), OtherRun("V2 runner", True, False, "passes")
+    text = report(structs.replace(case, runs=(old, new)))
+    assert "**Not the default:** on the default, V2 runner, the same trace **passes**." in text
+    assert text.index("| V2 runner | yes | passes |") < text.index("| V1 runner | no | **fails** (this report) |")
+    assert text.splitlines()[0].endswith(", V1 runner")
+    other = report(
+        structs.replace(case, runs=(structs.replace(old, default=True), structs.replace(new, default=False)))
+    )
+    assert "**Reproduced on the default: V1 runner.**" in other
+
+
+def test_what_is_off_by_default_is_named_beside_the_implementations() -> None:
+    case = case_of("accepted-count-zero")
+    runs = (OtherRun("V2 runner", True, True, "fails (S3)"),)
+    unusual = Deployment("E", unusual=("--speculative-config",))
+    text = report(structs.replace(case, runs=runs, deployment=unusual))
+    assert "Off by default, and on here: `--speculative-config`." in text
+
+
+def test_places_are_shown_with_their_scores_and_never_guessed() -> None:
+    case = case_of("accepted-count-zero")
+    assert "Where to look" not in report(case)
+    places = [Place(f"engine/file{number}.py", "Class.function", 7, 0.5 + number / 20) for number in range(7)]
+    text = report(structs.replace(case, places=places))
+    assert "* `engine/file0.py:7` `Class.function`, 0.50\n" in text
+    assert text.count("`Class.function`") == 5
+
+
+def test_known_reports_are_listed_and_a_search_is_named() -> None:
+    case = case_of("finished-row-not-cleared")
+    tracked = structs.replace(case, deployment=Deployment("engine", tracker="https://example.org/issues"))
+    text = report(tracked)
+    assert "No public report is recorded. Please search in `https://example.org/issues` for " in text
+    assert "`mamba dummy run data parallel`" in text
+    text = report(structs.replace(case, related=[RelatedEntry("entry", "engine #123, not #abc")]))
+    assert "Public reports of this or a related bug: #123. " in text
+    assert "* `entry`: engine #123, not \\#abc\n" in text
+
+
+def test_an_entry_of_ours_is_no_public_report() -> None:
+    """ "Related reports: ... not searched" listed our own entry as if it were one."""
+    case = structs.replace(
+        case_of("finished-row-not-cleared"), related=[RelatedEntry("entry", "Public: not searched.")]
+    )
+    text = report(case).partition("## Related reports\n")[2]
+    assert (
+        text.index("No public report is recorded") < text.index("which are not public reports") < text.index("`entry`")
+    )
+    other = [RelatedEntry("entry", "Public: #5.", is_exact=False)]
+    assert "No public report is recorded" in report(structs.replace(case, related=other))
+
+
+def test_the_server_command_is_one_shell_command() -> None:
+    case = case_of("accepted-count-zero")
+    flags = ("--json", '{"a": "it\'s"}', "--switch", "--number", "3")
+    text = report(structs.replace(case, deployment=Deployment("E", ("serve", "M"), flags, {"X": "1"})))
+    block = text.partition("```bash\n")[2].partition("\n```")[0]
+    import shlex
+
+    assert shlex.split(block.replace("\\\n", " ")) == ["X=1", "serve", "M", *flags]
+
+
+def test_versions_of_this_environment() -> None:
+    found = versions_of(LAUNCH, ("msgspec", "no-such-package"))
+    assert found.keys() == {"Python", "msgspec"}
+    assert found["Python"] == ".".join(map(str, sys.version_info[:3]))
+    assert versions_of(Launch("/no/such/python", {}), ()) == {}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_changes_neither_report_nor_drawing(tmp_path: Path, text: str) -> None:
+    """REPORT.md gets no HTML, links or headings of it, timeline.svg stays well-formed, no file lies elsewhere."""
+    case = case_of(slugs()[0])
+    violation = structs.replace(
+        case.violation, message=f"M4: {text}", expected=text, observed=text, request=text, field=text
+    )
+    marks = tuple(structs.replace(mark, who=text, content=text) for mark in case.history.marks)
+    turns = tuple(structs.replace(one, request=text) for one in case.history.request_steps)
+    history = structs.replace(case.history, violation=violation, marks=marks, request_steps=turns)
+    hostile = structs.replace(
+        case,
+        spec=f"python:{text}",
+        launch=Launch("python", {}, text),
+        deployment=Deployment(
+            text, (text,), (text, text), {"X": text}, (text,), (), (text,), (text,), (), text, (text,), (text,), (text,)
+        ),
+        history=history,
+        violation=violation,
+        answers=Answers((Answer(text, 1, (1,), (2,), end=text), Answer(text, 1, (1,), (1,), end=text)), text),
+        runs=(OtherRun(text, True, False, text), OtherRun(text, False, True, text)),
+        versions={text: text},
+        system=text,
+        places=(Place(text, text, 1, 0.5),),
+        related=(RelatedEntry(text, text),),
+        fix=TriedFix(text, text, text, ScriptVerdict(True, 1, 0.1, text)),
+        script=Script(f"{text}\n", text, text),
+        verdict=ScriptVerdict(False, 0, 0.1, text),
+    )
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_folder(folder, hostile)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    written = (folder / "REPORT.md").read_text()
+    tokens = parsed(written)
+    html = [one.content.strip() for one in tokens if one.type in ("html_block", "html_inline")]
+    assert all(DETAILS.fullmatch(one) for one in html), html
+    assert not [one.attrs for one in tokens if one.type in ("link_open", "image")]
+    assert headings(written) == [
+        "Scenario",
+        "Equivalent server",
+        "Expected and observed",
+        "Reproduction",
+        "A patch, before and after",
+        "What happens",
+        "Where to look",
+        "Environment",
+        "Related reports",
+    ]
+    assert [one.tag for one in tokens if one.type == "heading_open"].count("h1") == 1
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", written)
+    ElementTree.fromstring((folder / "timeline.svg").read_bytes())

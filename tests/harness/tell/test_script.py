@@ -1,0 +1,151 @@
+"""Reproducers run on their own, fail on the broken target and pass on the correct one, and say so when they do not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from cli_process import Cli
+from msgspec import structs
+from support import arrive, make_trace, steps
+
+from hybridfuzz.harness.draw.files import encode_trace, load_trace
+from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence, Place
+from hybridfuzz.harness.record.recorder import record_history
+from hybridfuzz.harness.tell.bug_report import ReproCase
+from hybridfuzz.harness.tell.repro_folder import write_folder
+from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script
+from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.registry import describe, load_factory, write_scripts
+from hybridfuzz.targets.base.repro import Script
+
+CORPUS = Path(__file__).parents[3] / "corpus"
+LAUNCH = Launch(sys.executable, {})
+
+
+def one_for_each_oracle() -> list[str]:
+    """Names of traces; all would only take longer (`benchmarks/repros.py` does)."""
+    found: dict[str, str] = {}
+    for path in sorted(CORPUS.glob("*.json")):
+        found.setdefault(path.name.split("--")[1][:2], path.name)
+    return sorted(found.values())
+
+
+def scripts_of(name: str) -> tuple[str, list[Script]]:
+    slug, trace = name.partition("--")[0], load_trace(CORPUS / name)
+    outcome, history = record_history(load_factory(f"hybrid:{slug}"), trace)
+    assert outcome.violation
+    return slug, list(write_scripts(f"hybrid:{slug}", trace, failure_of(trace, history, outcome.violation)))
+
+
+@pytest.mark.parametrize("name", one_for_each_oracle())
+def test_fails_on_the_mutant_and_passes_on_the_correct_target(tmp_path: Path, name: str) -> None:
+    slug, scripts = scripts_of(name)
+    path = tmp_path / "repro.py"
+    for script in scripts:
+        path.write_text(script.text)
+        verdict = run_script(path, script, LAUNCH)
+        assert verdict.promised, verdict.tail
+        path.write_text(script.text.replace(f"make_factory('{slug}')", "make_factory('')"))
+        assert run_script(path, script, LAUNCH).status == 0
+
+
+def test_plain_scripts_know_no_harness() -> None:
+    plain = [scripts_of(name)[1][0].text for name in one_for_each_oracle() if "--M4-" in name or "--S1-" in name]
+    assert len(plain) == 2
+    assert not any("harness" in text for text in plain)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [("pass", 0), ("assert False, 'another thing'", 1), ("import nothing_of_the_kind", 1)]
+)
+def test_another_end_is_no_reproduction(tmp_path: Path, text: str, status: int) -> None:
+    path = tmp_path / "repro.py"
+    path.write_text(text)
+    verdict = run_script(path, Script(text, "AssertionError: the thing", "nothing"), LAUNCH)
+    assert (verdict.promised, verdict.status) == (False, status)
+
+
+def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
+    [file] = CORPUS.glob("finished-row-not-cleared--*.json")
+    ran = hybridfuzz("repro", file, "--target", "hybrid:finished-row-not-cleared", "-o", "out", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["exit_reason"] == "promised"
+    folder = tmp_path / "out"
+    names = {"repro.py", "test_repro.py", "REPORT.md", "timeline.svg", "trace.json"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert load_trace(folder / "trace.json") == load_trace(file)
+    report = (folder / "REPORT.md").read_text()
+    assert 'File "repro.py", line' in report, "no path of this machine"
+    for part in ("## Scenario", "## Expected and observed", "## Reproduction", "## What happens", "## Environment"):
+        assert part in report
+    title = "A padding or dummy row writes into cache memory in a data-parallel dummy run (hybrid model)"
+    assert report.startswith(f"# {title}\n")
+    assert "Where to look" not in report, "nothing is guessed"
+    assert "policy=fcfs" not in report, "settings with their default are left out"
+    assert "prefix hit" not in report, "symbols that do not occur are left out of the legend"
+    assert "reproduces the failure within a second" in report or "reproduces the failure after" in report
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "test_repro.py")]
+    ended = subprocess.run(tests, capture_output=True, text=True, cwd=folder, check=False)
+    assert ended.returncode == 1
+    assert "a padding or dummy row writes" in ended.stdout
+
+
+def test_places_come_from_the_evidence_beside_the_trace(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """Without evidence there is no such section; evidence that cannot be read is refused, not skipped."""
+    [file] = CORPUS.glob("finished-row-not-cleared--*.json")
+    (tmp_path / "t.json").write_bytes(file.read_bytes())
+    command = ("repro", "t.json", "--target", "hybrid:finished-row-not-cleared", "-o", "out")
+    evidence = FindingEvidence([Evidence("M4", places=[Place("engine/worker.py", "Worker.clear", 7, 0.75)])])
+    (tmp_path / "t.evidence").write_bytes(msgspec.json.encode(evidence))
+    assert hybridfuzz(*command).status == 0
+    report = (tmp_path / "out/REPORT.md").read_text()
+    assert "## Where to look\n" in report
+    assert "* `engine/worker.py:7` `Worker.clear`, 0.75\n" in report
+    (tmp_path / "t.evidence").write_text("{")
+    assert hybridfuzz(*command).status == 2
+
+
+def test_a_clean_trace_has_no_reproducer(hybridfuzz: Cli) -> None:
+    [file] = CORPUS.glob("finished-row-not-cleared--*.json")
+    ran = hybridfuzz("repro", file, "-o", "out")
+    assert ran.status == 2
+    assert "nothing to reproduce" in ran.error
+
+
+def test_a_target_without_scripts_gets_a_report(tmp_path: Path) -> None:
+    name = one_for_each_oracle()[0]
+    trace = load_trace(CORPUS / name)
+    outcome, history = record_history(load_factory(f"hybrid:{name.partition('--')[0]}"), trace)
+    assert outcome.violation
+    with pytest.raises(TargetError, match="no stand-alone"):
+        write_scripts("python:some:THING", trace, failure_of(trace, history, outcome.violation))
+    described = describe("python:some:THING", trace)
+    write_folder(tmp_path, ReproCase("python:some:THING", LAUNCH, described, trace, history, outcome.violation))
+    report = (tmp_path / "REPORT.md").read_text()
+    assert "There is no stand-alone script" in report
+    assert "hybridfuzz replay trace.json --target python:some:THING" in report
+    assert not (tmp_path / "test_repro.py").exists()
+
+
+def test_a_script_that_breaks_its_promise_is_called_so(tmp_path: Path) -> None:
+    name = one_for_each_oracle()[0]
+    trace = load_trace(CORPUS / name)
+    outcome, history = record_history(load_factory(f"hybrid:{name.partition('--')[0]}"), trace)
+    assert outcome.violation
+    script, verdict = Script("pass\n", "AssertionError", "nothing"), ScriptVerdict(False, 0, 0.1, "passed")
+    case = ReproCase("hybrid", LAUNCH, describe("hybrid", trace), trace, history, outcome.violation)
+    write_folder(tmp_path, structs.replace(case, script=script, verdict=verdict))
+    assert "did not fail as promised" in (tmp_path / "REPORT.md").read_text()
+
+
+def test_a_failure_without_a_script_is_no_internal_error(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """It ended with exit status 4."""
+    (tmp_path / "t.json").write_bytes(encode_trace(make_trace(arrive("r0", 3), *steps(6))))
+    ran = hybridfuzz("repro", "t.json", "--target", "python:fake_targets:RAISES", "-o", "out", "--json")
+    assert ran.status == 2, ran
+    assert ran.json["exit_reason"] == "no-script"
+    assert "no stand-alone script" in ran.err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"REPORT.md", "timeline.svg", "trace.json"}
