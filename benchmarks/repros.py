@@ -37,7 +37,7 @@ HEAD = """\
 # Reproducers
 
 Each was made by `hybridfuzz repro` from a trace of the corpus and run: on the code with the bug, where it has to fail
-as promised, and on good code, where it has to pass. Lines are those of the script; for vLLM 900 to 1,150 of them are
+as promised, and on good code, where it has to pass. Lines are those of the script; for vLLM 1,050 to 1,250 of them are
 the inlined engine, for the built-in target the script uses its package. Seconds are wall time on 2 shared cores,
 imports included; vLLM's small kernels run in Triton's own interpreter.
 

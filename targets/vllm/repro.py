@@ -201,7 +201,7 @@ def _published_state(failure: Failure) -> Assertion:
     promise = f"block {failure.block} is published as the state of {failure.holder} after {failure.depth} tokens"
     lines = [
         f"expected = engine.state({failure.holder!r}, {failure.depth})",
-        f"for state in engine.published({failure.group}, {failure.block}):",
+        f"for state in engine.published({failure.group}, {failure.block}, {failure.holder!r}, {failure.depth}):",
         f'    assert state == expected, f"{python_format(promise)}, but holds {{engine.describe(state)}}"',
     ]
     return "\n".join(lines), f"AssertionError: {promise}"

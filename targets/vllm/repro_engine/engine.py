@@ -12,6 +12,7 @@ import torch
 import vllm.v1.worker.cpu.shm  # noqa: F401  vLLM's own stand-ins for CUDA events, streams and pinned memory
 from vllm.config import DeviceConfig, set_current_vllm_config
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker import cpu_model_runner, gpu_model_runner
@@ -82,7 +83,7 @@ class Engine:
             log_stats=False,
             **scheduler_arguments(plan),
         )
-        caching = config.cache_config.enable_prefix_caching
+        caching, self.hash_unit = config.cache_config.enable_prefix_caching, plan.hash_block_size
         self.hasher = block_hasher(config, plan.hash_block_size) if caching else None
 
     def build_v2(self, model):
@@ -226,9 +227,12 @@ class Engine:
         layers = self.groups[group]
         return [one[3] for one in self.writes if one[:2] == (step, name) and one[2] in layers]
 
-    def published(self, group, block):
-        """Return the states that the layers of a group hold in a block, none if the block has no key."""
-        if self.scheduler.kv_cache_manager.block_pool.blocks[block].block_hash is None:
+    def published(self, group, block, name, depth):
+        """Return the states of a group in a block, none unless its key is that of a request's first `depth` tokens."""
+        key = self.scheduler.kv_cache_manager.block_pool.blocks[block].block_hash
+        hashes = self.request(name, self.tokens[name][: depth + 1], 1, session=False).block_hashes
+        # The key of a block that is larger than the unit of hashes ends with that of its last unit.
+        if key is None or not kv_cache_utils.get_block_hash(key).endswith(hashes[depth // self.hash_unit - 1]):
             return []
         layers = self.config.compilation_config.static_forward_context
         return [int(layers[name].states[block]) for name in self.groups[group]]
@@ -257,12 +261,15 @@ class Engine:
         self.submit(name, prompt, new_tokens, session=True)
 
     def submit(self, name, prompt, new_tokens, session):
+        self.scheduler.add_request(self.request(name, prompt, new_tokens, session))
+
+    def request(self, name, prompt, new_tokens, session):
         wanted = {"pooling_params": None, "block_hasher": self.hasher, "eos_token_id": None}
         wanted |= {"priority": self.priorities[name], "arrival_time": float(len(self.tokens))}
         wanted |= {"resumable": True} if session else {}
         known = {key: value for key, value in wanted.items() if takes(Request.__init__, key)}
         sampling = SamplingParams(max_tokens=new_tokens, temperature=0.0, ignore_eos=True)
-        self.scheduler.add_request(Request(name, prompt, sampling, **known))
+        return Request(name, prompt, sampling, **known)
 
     def begin_replay(self, adapters):
         """Do nothing: a captured graph is about to be replayed."""
