@@ -287,9 +287,10 @@ def run(
 ) -> tuple[Any, dict[str, Any]]:
     """One trace; what its oracles saw."""
     from hybridfuzz.harness.judge.lockstep import Lockstep
+    from hybridfuzz.targets.base.protocol import open_supported
 
     began = time.monotonic()
-    target = Recorded(factory.open(trace.config), keep, rows)
+    target = Recorded(open_supported(factory, trace.config), keep, rows)
     opening = time.monotonic() - began
     try:
         lockstep = Lockstep(target, trace.config, factory.capabilities.observes if observes is None else observes)

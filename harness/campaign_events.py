@@ -149,6 +149,7 @@ class Summary(Struct, frozen=True):
     lines                             lines of the engine's cache modules that were reached, None if not recorded
     refused                           how many of `traces` did not run, as the target refused their configuration when
                                       it was opened
+    workload                          ratios of the workload that are not the usual ones (`generate.workload`)
     """
 
     target: str
@@ -175,6 +176,7 @@ class Summary(Struct, frozen=True):
     known_bugs: Sequence[KnownBug] = ()
     lines: int | None = None
     refused: int = 0
+    workload: Mapping[str, str] = {}
 
     @property
     def outdated(self) -> Sequence[KnownBug]:

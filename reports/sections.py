@@ -61,6 +61,8 @@ def overview(summary: Summary) -> Section:
         again += ["--source", summary.source]
     for key, value in summary.overrides.items():
         again += ["--config", f"{key}={value}"]
+    for key, value in summary.workload.items():
+        again += ["--workload", f"{key}={value}"]
     lost = f"{plural(summary.lost_workers, 'worker')} lost, and it did not show again." if summary.lost_workers else ""
     refused = f"{plural(summary.refused, 'trace')} did not run: the target refused them." if summary.refused else ""
     content = join(

@@ -72,11 +72,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "shadow",
         "configuration",
         "rows",
-        "views",
+        "views | cache_events",
         "versions | settings",
         "sizes",
         "options",
-        "inlined | cache_events | kernels",
+        "inlined | kernels",
     ),
 }
 

@@ -70,7 +70,12 @@ class Campaign:
         self._traces = self._hypothesis_traces() if settings.source == "hypothesis" else None
         self._loops: list[WorkerLoop] = []
         self._canary_run = CanaryRun(
-            settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds), settings.memory_limit
+            settings.canary_launch,
+            settings.seed,
+            settings.overrides,
+            share(settings.seconds),
+            settings.memory_limit,
+            settings.workload,
         )
         unpatched = settings.fixes.unpatched if settings.fixes else settings.launch
         self._known_worker = WorkerClient(settings.target, unpatched, settings.trace_seconds, settings.memory_limit)
@@ -80,7 +85,9 @@ class Campaign:
         from ..draw.hypothesis_traces import HypothesisTraces
 
         settings = self.settings
-        return HypothesisTraces(settings.seed, settings.overrides, settings.out / HYPOTHESIS_FOLDER, self._state.avoid)
+        return HypothesisTraces(
+            settings.seed, settings.overrides, settings.out / HYPOTHESIS_FOLDER, self._state.avoid, settings.workload
+        )
 
     def _open_here(self, _: object) -> WorkerClient:
         """Return a worker process on this machine."""

@@ -19,6 +19,7 @@ from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Reason
 from ..draw.files import save_trace
 from ..draw.overrides import check_overrides
+from ..draw.workload import DEFAULT, Workload
 from ..group.reduce import reduce_trace
 from ..group.store import OutputError, file_name
 from ..judge.differential import difference
@@ -105,9 +106,16 @@ class Comparison:
     """Draws traces for the first target until a limit is met, and reduces each new kind of difference."""
 
     def __init__(
-        self, pair: Pair, seed: int, overrides: Mapping[str, object], out: Path, reduce_seconds: float
+        self,
+        pair: Pair,
+        seed: int,
+        overrides: Mapping[str, object],
+        out: Path,
+        reduce_seconds: float,
+        workload: Workload = DEFAULT,
     ) -> None:
         self.pair, self.seed, self.overrides, self.out = pair, seed, dict(overrides), out
+        self.workload = workload
         self.reduce_seconds = reduce_seconds
         self.refusals = Refusals()
         self.found: dict[str, Path] = {}
@@ -137,7 +145,7 @@ class Comparison:
             yield Warned(warning)
 
     def _next(self) -> Iterator[Warned | Differs]:
-        trace = self.pair.first.draw(self.seed, self.traces, self.overrides)
+        trace = self.pair.first.draw(self.seed, self.traces, self.overrides, workload=self.workload)
         self.traces += 1
         try:
             outcome = self.pair.run(trace)

@@ -34,6 +34,7 @@ from ..campaign_events import (
     Summary,
 )
 from ..draw.overrides import check_overrides
+from ..draw.workload import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
 from ..group.compare import known_cause, same_cause
 from ..group.evidence import FindingEvidence
@@ -78,6 +79,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
     modules           modules of the engine whose reached lines are recorded (`Scope.modules`)
     source            what draws the traces
+    workload          ratios by which they are drawn
     """
 
     target: str
@@ -104,6 +106,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     shard: Shard = WHOLE
     modules: Sequence[str] = ()
     source: Source = "seeded"
+    workload: Workload = DEFAULT
 
 
 class Claim(Struct, frozen=True):
@@ -227,6 +230,7 @@ class CampaignState:
             self.avoid,
             settings.modules,
             takes_refusals=True,
+            workload=settings.workload,
         )
 
     def has_traces(self) -> bool:
@@ -432,4 +436,5 @@ class CampaignState:
             known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
             lines=self._lines.total if self._lines else None,
             refused=self._refusals.count,
+            workload=differences(settings.workload),
         )

@@ -234,7 +234,7 @@ class WorkerLoop:
         name = claim.finding.id
         best = confirmation.investigate(name, violation, trace, earlier=claim.shorter)
         if best and violation.oracle not in UNEXPLAINED:
-            Sorter(state, self.worker).settle(name, best, seconds)
+            Sorter(state, self.worker).settle(name, best, seconds, confirmation.history)
         self.busy = False
         self._announce("fuzzing")
 

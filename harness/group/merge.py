@@ -283,7 +283,7 @@ def _check(parts: Sequence[Summary]) -> None:
     first = parts[0]
     sizes: dict[int, Summary] = {}
     for part in parts:
-        for name in ("target", "version", "overrides"):
+        for name in ("target", "version", "overrides", "workload"):
             if getattr(part, name) != getattr(first, name):
                 ours, theirs = getattr(first, name), getattr(part, name)
                 raise TraceError(
@@ -510,6 +510,7 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         version=first.version,
         seed=min(part.seed for part in parts),
         overrides=first.overrides,
+        workload=first.workload,
         exit_reason=min((part.exit_reason for part in parts), key=_WORST_FIRST.index),
         traces=sum(part.traces for part in parts),
         steps=sum(part.steps for part in parts),

@@ -78,7 +78,4 @@ class Engines:
 
 def on_rank(rank: int, violation: Violation) -> Violation:
     """Return a violation that names its rank; -1 where there is only one."""
-    if rank < 0:
-        return violation
-    text = violation.message.removeprefix(f"{violation.oracle}: ")
-    return structs.replace(violation, rank=rank, message=f"{violation.oracle}: rank {rank}: {text}")
+    return structs.replace(violation, rank=rank) if rank >= 0 else violation

@@ -21,6 +21,7 @@ from ...targets.base.protocol import EngineError, EngineStalled
 from ..quoting import DETAILS_MAX, clean, one_line
 from .malformed import Fault
 from .oracles.base import Context
+from .verdict import Quoted, Value
 from .violation import Violation, cleaned
 
 FIRST_LINE_MAX = 1_000
@@ -85,19 +86,25 @@ def crash_violation(
     text = text_of(error)
     # An exception without a message, such as most assertions, says nothing; its source line does.
     first_line = (text.splitlines() or [""])[0] or (frame.line or "" if frame else "")
-    what = one_line(first_line, FIRST_LINE_MAX)
+    what = f"{type(error).__name__}: {one_line(first_line, FIRST_LINE_MAX)}"
     field = f"{type(error).__name__}-{function}".strip("-<>")
-    message = f"{oracle}: the {name} raised {type(error).__name__}: {what} at {where} ({_when(context, outside)})"
+    relation = "raised"
     stalled = isinstance(error, EngineStalled)
     if stalled:
-        oracle, field, message = "HANG", "no-progress", f"HANG: {what} ({_when(context, outside)})"
+        oracle, field, relation = "HANG", "no-progress", "no-progress"
+        what = one_line(first_line, FIRST_LINE_MAX)
     return cleaned(
         Violation(
             oracle=oracle,
             field=field,
-            message=message,
-            expected="progress" if stalled else "no exception",
-            observed=_formatted(error, text),
+            relation=relation if context else f"{relation}-outside",
+            details={
+                "who": Quoted(name),
+                "error": Quoted(what),
+                "where": Quoted(where),
+                "moment": "opened" if outside == "open" else "closed",
+            },
+            observed=Quoted(_formatted(error, text)),
             step=context.step if context else -1,
             event=context.event_index if context else 0,
             event_kind=context.event_kind if context else outside,
@@ -109,28 +116,23 @@ def record_violation(context: Context, error: Exception, fault: Fault | None, mo
     """Return the finding for a malformed record or view, which `module` reported. `fault` is None if no field is known
     to be wrong, and hybridfuzz itself may be at fault."""
     what = f"{type(error).__name__}: {one_line((text_of(error).splitlines() or [''])[0], FIRST_LINE_MAX)}"
-    if fault is None:
-        message = f"hybridfuzz raised {what} while it processed what {module} reported; no field is known to be wrong"
-    else:
-        message = f"{module} reported {fault.field} = {one_line(fault.observed, 200)}, expected {fault.expected}"
+    details: dict[str, Value] = {"who": Quoted(module), "error": Quoted(what)}
+    if fault:
+        details |= {
+            "what": fault.field, "seen": Quoted(one_line(fault.observed, 200)), "wanted": Quoted(fault.expected)
+        }  # fmt: skip
     return cleaned(
         Violation(
             oracle="RECORD",
             field=fault.field.replace(".", "-") if fault else type(error).__name__,
-            message=f"RECORD: {message} ({_when(context)})",
-            expected=fault.expected if fault else "no exception",
-            observed=(f"{fault.observed}\n" if fault else "") + _formatted(error, text_of(error)),
+            relation="broken-record" if fault else "broken-processing",
+            details=details,
+            observed=Quoted((f"{fault.observed}\n" if fault else "") + _formatted(error, text_of(error))),
             step=context.step,
             event=context.event_index,
             event_kind=context.event_kind,
         )
     )
-
-
-def _when(context: Context | None, outside: Literal["open", "close"] = "open") -> str:
-    if context:
-        return f"event {context.event_index}, {context.event_kind}"
-    return "while it was opened" if outside == "open" else "while it was closed"
 
 
 def _innermost(stack: TracebackType | None, module: str) -> traceback.FrameSummary | None:
@@ -178,9 +180,7 @@ def ended_request(context: Context, name: str) -> Violation:
     return Violation(
         oracle="M9",
         field="ended",
-        message=f"M9: a step was planned for {name}, which has ended (step {context.step})",
-        expected="only live requests",
-        observed=name,
+        relation="planned-after-end",
         step=context.step,
         event=context.event_index,
         event_kind=context.event_kind,

@@ -18,6 +18,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Config, Trace, TraceError
 from ..draw.avoid import Circumstances
+from ..draw.workload import DEFAULT, Workload
 from ..judge.differential import EventSummary
 from ..judge.engines import RefusedError
 from ..judge.outcome import Outcome
@@ -244,9 +245,16 @@ class WorkerClient:
                 yield structs.replace(ran, seconds=time.monotonic() - waiting)
                 first += stride
 
-    def draw(self, seed: int, index: int, overrides: Overrides, avoid: Sequence[Circumstances] = ()) -> Trace:
+    def draw(
+        self,
+        seed: int,
+        index: int,
+        overrides: Overrides,
+        avoid: Sequence[Circumstances] = (),
+        workload: Workload = DEFAULT,
+    ) -> Trace:
         """Return a trace of a campaign, without running it."""
-        self._send(Draw(seed, index, overrides, avoid))
+        self._send(Draw(seed, index, overrides, avoid, workload))
         reply = self._receive(self._limit(START_SECONDS))  # no engine runs, so this cannot be a hang
         assert isinstance(reply, Drawn)
         return reply.trace
@@ -276,7 +284,7 @@ class WorkerClient:
 
     def _again(self, request: Fuzz, index: int, trace: Trace | None, lost: Lost) -> Ran:
         """Run the trace at which a process was lost alone, in a new one; None if it was lost before it had drawn it."""
-        trace = trace or self.draw(request.seed, index, request.overrides, request.avoid)
+        trace = trace or self.draw(request.seed, index, request.overrides, request.avoid, request.workload)
         try:
             again = self.run(trace)
         except (TargetError, TraceError) as error:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace
 from ..draw.avoid import Circumstances
+from ..draw.workload import DEFAULT, Workload
 from ..judge.differential import EventSummary
 from ..judge.outcome import Outcome
 from ..record.activity import Observation
@@ -33,6 +34,7 @@ class Draw(Struct, frozen=True, tag="draw"):
     index: int
     overrides: Overrides
     avoid: Sequence[Circumstances] = ()
+    workload: Workload = DEFAULT
 
 
 class Supports(Struct, frozen=True, tag="supports"):
@@ -102,6 +104,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     modules: Sequence[str] = ()
     traces: Sequence[Trace] = ()
     takes_refusals: bool = False
+    workload: Workload = DEFAULT
 
     @property
     def indexes(self) -> range:

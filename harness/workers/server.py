@@ -28,8 +28,9 @@ from ..judge.differential import run_summarized
 from ..judge.engines import RefusedError
 from ..judge.lockstep import unobserved
 from ..judge.outcome import Outcome
-from ..judge.run import run_trace
+from ..judge.run import run_taken, run_trace
 from ..judge.target_exception import text_of
+from ..judge.verdict import Quoted
 from ..judge.violation import Violation, cleaned
 from ..quoting import DETAILS_MAX, clean
 from ..record.activity import record_activity
@@ -90,22 +91,29 @@ def listen(inbox: BinaryIO) -> SimpleQueue[bytes]:
     return requests
 
 
-def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable[[int], None] = unobserved) -> Outcome:
-    """Run a trace; if `twice`, a clean result counts only if a second run has the same digest."""
-    outcome = run_trace(factory, trace, on_event)
+def run(
+    factory: TargetFactory,
+    trace: Trace,
+    *,
+    twice: bool,
+    drawn: bool = False,
+    on_event: Callable[[int], None] = unobserved,
+) -> Outcome:
+    """Run a trace; if `twice`, a clean result counts only if a second run has the same digest. One that was `drawn`
+    here has a configuration that the target supports."""
+    outcome = run_taken(factory, trace, on_event) if drawn else run_trace(factory, trace, on_event)
     if outcome.violation:
         return structs.replace(outcome, violation=cleaned(outcome.violation))
     if not twice:
         return outcome
-    again = run_trace(factory, trace, on_event)
+    again = run_taken(factory, trace, on_event)
     if again.digest == outcome.digest and not again.violation:
         return outcome
-    what = again.violation.message if again.violation else "it is clean, too, but other blocks or tokens were seen"
     violation = Violation(
         oracle="DETERMINISM",
         field="violation" if again.violation else "digest",
-        message="DETERMINISM: the trace ran clean, and then differently on a second engine in the "
-        f"same process: {what}",
+        relation="second-run-fails" if again.violation else "second-run-differs",
+        details={"again": Quoted(again.violation.message) if again.violation else None},
         expected=f"{outcome.digest:08x}",
         observed=f"{again.digest:08x}",
     )
@@ -160,7 +168,7 @@ def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRe
 def _run_or_refused(factory: TargetFactory, trace: Trace, request: Fuzz, *, twice: bool) -> Outcome:
     """Run a drawn trace. One that only the opened engine refuses is an outcome if the request takes that."""
     try:
-        return run(factory, trace, twice=twice)
+        return run(factory, trace, twice=twice, drawn=not request.traces)
     except RefusedError as error:
         if not request.takes_refusals:
             raise TargetError(text_of(error)) from error
@@ -168,7 +176,9 @@ def _run_or_refused(factory: TargetFactory, trace: Trace, request: Fuzz, *, twic
 
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
-    return draw_trace(factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid)
+    return draw_trace(
+        factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid, request.workload
+    )
 
 
 def failure(error: Exception) -> Failed:

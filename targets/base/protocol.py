@@ -202,5 +202,13 @@ class TargetFactory(Protocol):
         ...
 
     def open(self, config: Config) -> Target:
-        """Build an engine. TargetError if it does not support the configuration: the trace is refused, and counted."""
+        """Build an engine for a configuration that `supports` takes: who opens has asked (`open_supported`), a trace is
+        refused before. TargetError if only the engine that is built shows that it does not take it."""
         ...
+
+
+def open_supported(factory: TargetFactory, config: Config) -> Target:
+    """Ask whether a configuration is supported, and build an engine for it. Raises TargetError with the reason."""
+    if reason := factory.supports(config):
+        raise TargetError(f"{factory.name}: {reason}; change the configuration")
+    return factory.open(config)

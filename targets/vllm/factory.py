@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
+from ..base.protocol import Capabilities, Target, TargetFactory, open_supported
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
 from .kits import CONV_WIDTHS, Case, refusal
@@ -121,9 +121,6 @@ class VllmFactory:
 
     def open(self, config: Config) -> Target:
         """Build an engine for one trace."""
-        reason = self.supports(config)
-        if reason:
-            raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .target import VllmTarget
 
         return VllmTarget(config)
@@ -157,5 +154,5 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         enable_prefix_caching=release.modes[0] != "none",
         options={"runner": release.runners[0]},
     )
-    factory.open(trial).close()
+    open_supported(factory, trial).close()
     return factory

@@ -210,8 +210,8 @@ def _published_state(failure: Failure) -> Assertion:
 def _key(failure: Failure) -> Assertion:
     promise = f"block {failure.block} can be hit, but the content of its key was never computed"
     lines = [
-        f"block = engine.scheduler.kv_cache_manager.block_pool.blocks[{failure.block}]",
-        f'assert block.block_hash is None, f"{python_format(promise)} ({{block.ref_cnt}} references)"',
+        f"key, references = engine.key({failure.block})",
+        f'assert key is None, f"{python_format(promise)} ({{references}} references)"',
     ]
     return "\n".join(lines), f"AssertionError: {promise}"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...campaign.comparison import Pair
+    from ...draw.workload import Workload
 
 ALONE = ("jobs", "known", "fixes", "fresh", "shard", "cluster", "events", "junit", "sarif")
 """Options of `fuzz` that a comparison does not have."""
@@ -67,7 +68,7 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
     return VIOLATION if failed else USAGE if refused else CLEAN
 
 
-def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object]) -> int:
+def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[str, object], workload: Workload) -> int:
     """Draw traces for the first target until a limit is met; each difference is reduced and saved once.
 
     A trace that one of the two refuses is counted; raises TargetError if all of them are.
@@ -83,7 +84,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
     out = options.out or output_folder(f"{options.target}-against-{options.against}-{seed}")
     make_folder(out)
     line, pair = printer(options.json), pair_of(options)
-    comparison = Comparison(pair, seed, overrides, out, options.reduce)
+    comparison = Comparison(pair, seed, overrides, out, options.reduce, workload)
     with ending_on_signals(pair), pair:
         line(f"comparing {' and '.join(pair.names)}, seed {seed}; findings to {out}")
         for event in comparison.run(Limits(seconds, options.time is not None, options.traces, options.steps)):

@@ -26,11 +26,12 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from ...base.trace import Config
 from .. import graphs
+from ..counterparts.no_store import NullStore
 from ..layout import layout_of
 from ..models import STATE_KIND, fill_weights, mixer
 from ..options import drafts_on_device, has_graphs, is_v2
 from ..rows.contracts import contract
-from ..shadow import hooks
+from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
 from ..versions import compat
 from ..versions.wrapping import replaced
@@ -61,7 +62,7 @@ def prepare_process(device: str) -> None:
         init_batch_invariance()  # as vLLM's worker does
     _patch_models()
     memories.install()  # before the hooks, which see work once
-    hooks.install()
+    patches.install()
     with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig()):
         init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
         ensure_model_parallel_initialized(1, 1)
@@ -122,7 +123,7 @@ class RealEngine:
 
     scheduler: Any
     hasher: Any
-    store: Any = None
+    store = NullStore()
     """The content of a KV connector: none here."""
 
     def __init__(self, config: Config, device: str) -> None:
@@ -271,7 +272,7 @@ class RealEngine:
                     layer = MirrorMamba(name, self.recorder, storage, window, k, kind, place)
                 else:
                     size = self.layout.groups[group].block_size
-                    layer = MirrorAttention(name, self.recorder, storage, size, place, contexts[name])
+                    layer = MirrorAttention(name, storage, size, place, contexts[name])
                 layers[name] = self.recorder.layers[place] = layer
         in_order = [layers[name] for name in contexts if name in layers]
         self.layers = in_order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ...base.protocol import Capabilities, Target, TargetError
+from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
 from ..kits import CONV_WIDTHS, REAL_MODES, Case, refusal
 from ..options import options_of
@@ -65,9 +65,6 @@ class GpuFactory:
 
     def open(self, config: Config) -> Target:
         """Build the engines for one trace."""
-        reason = self.supports(config)
-        if reason:
-            raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .comparison import Comparison, tolerance
         from .same_steps import has_exact_reference, same_steps
         from .same_tokens import same_tokens

@@ -22,8 +22,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
 from ..models import mixer
-from ..shadow import hooks
+from ..shadow import patches
 from ..versions import compat
+from ..versions.pool import pool_of
 from .devices import BATCH_INVARIANT
 from .engine import Fill, RealEngine
 from .plans import Floats, Place, Plan, Segment, Solo
@@ -63,7 +64,7 @@ class SameSteps:
     def run(self, plan: Plan, tokens: Sequence[int], fill: Fill) -> Solo:
         """Return the results for the request whose own tokens are `tokens`; `fill` is what unused memory holds."""
         engine, scheduler = self._engine, self._engine.scheduler
-        hooks.activate(None)
+        patches.activate(None)
         engine.fill_pool(fill)
         self._runs += 1
         name, self._tokens = f"alone-{self._runs}", tokens
@@ -93,8 +94,6 @@ class SameSteps:
             empty = scheduler.schedule()
             scheduler.update_from_output(empty, engine.worker.execute(empty, 0))
         scheduler.max_num_scheduled_tokens = LONGEST
-        engine.recorder.records.clear()
-        engine.recorder.log.clear()
         bits = torch.stack(list(states.values())).cpu().numpy() if states else ()
         return Solo(logprobs, {key: one.tobytes() for key, one in zip(states, bits, strict=True)})
 
@@ -106,6 +105,7 @@ class SameSteps:
         scheduled = scheduler.schedule()
         if scheduled.total_num_scheduled_tokens != wanted:
             raise AssertionError(f"{scheduled.total_num_scheduled_tokens} tokens scheduled alone in place of {wanted}")
+        engine.recorder.begin_step(0)
         output: Any = engine.worker.execute(scheduled, 0)
         scheduler.update_from_output(scheduled, output)
         if engine.config.num_speculative_tokens:
@@ -113,7 +113,7 @@ class SameSteps:
 
     def _states(self, name: str, segment: Segment) -> Sequence[tuple[Place, torch.Tensor]]:
         """Bits of the temporal states after the segment; a decode step with drafts leaves one for each token."""
-        blocks = self._engine.scheduler.kv_cache_manager.get_block_ids(name)
+        blocks = pool_of(self._engine.scheduler).tables()[name]
         column = 0 if segment.prefill or not self._engine.config.num_speculative_tokens else segment.kept - 1
         return [
             (place, self._engine.temporal(*place)[blocks[place[0]][column]].flatten().clone()) for place in self._places

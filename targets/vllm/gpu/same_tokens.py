@@ -18,7 +18,7 @@ from vllm.v1.request import Request
 
 from ...base.trace import Config, Group
 from ..options import options_of
-from ..shadow import hooks
+from ..shadow import patches
 from ..versions import compat
 from .engine import Fill, RealEngine
 from .real_model import Floats, logprobs
@@ -104,7 +104,7 @@ class SameTokens:
 
     def _run(self, tokens: tuple[int, ...], fill: Fill) -> Floats:
         engine, scheduler = self._engine, self._engine.scheduler
-        hooks.activate(None)
+        patches.activate(None)
         engine.fill_pool(fill)
         self._runs += 1
         parameters = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
@@ -114,12 +114,12 @@ class SameTokens:
         while scheduler.has_requests():
             plan = scheduler.schedule()
             scheduled = plan.total_num_scheduled_tokens
+            engine.recorder.begin_step(0)
             output: Any = engine.worker.execute(plan, 0)
             scheduler.update_from_output(plan, output)
             if scheduled:
                 assert scheduled == len(tokens), "a sequence alone runs in one chunk"
                 hidden = engine.real.hidden[: len(tokens)]
-        engine.recorder.records.clear()
         return logprobs(engine.real.logits(hidden))
 
 

@@ -30,7 +30,7 @@ from ...base.observe import (
     View,
 )
 from ...base.trace import Arrive, Config, Event
-from ..shadow import hooks
+from ..shadow import patches
 from ..target import VllmTarget
 from . import memories
 from .comparison import Comparison
@@ -82,7 +82,7 @@ class Lane(VllmTarget):
 
     def happen(self, event: Event) -> Effect:
         """Apply an event to the engine and all its memories."""
-        hooks.activate(self.real_engine.recorder)
+        patches.activate(self.real_engine.recorder)
         memories.activate(self.memories)
         self.computed.clear()
         effect = self.apply(event)
@@ -153,8 +153,7 @@ class Lane(VllmTarget):
         """Fill blocks that were freed and have no key; nothing may read them once no step is under way."""
         if self.in_flight:
             return
-        pool = self.host.pool
-        unused = {one.block_id for one in pool.free_block_queue.get_all_free_blocks() if one.block_hash is None}
+        unused = self.host.pool.free_unlabelled()
         if fresh := unused - self._clean:
             where = torch.tensor(sorted(fresh), device=self.real_engine.device)
             for fill, all_pages in self._pages:
@@ -252,7 +251,7 @@ class RealTarget:
             elif isinstance(record, Delivered):
                 ended = [self.lives.compare(record.step, name, lane.own_tokens(name)) for name in record.finished]
                 found[record.step] = [one for one in ended if one]
-        hooks.activate(lane.real_engine.recorder)
+        patches.activate(lane.real_engine.recorder)
         return found
 
     def _real_forwards(self) -> list[RealForward]:

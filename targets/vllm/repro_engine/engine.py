@@ -229,7 +229,7 @@ class Engine:
 
     def published(self, group, block, name, depth):
         """Return the states of a group in a block, none unless its key is that of a request's first `depth` tokens."""
-        key = self.scheduler.kv_cache_manager.block_pool.blocks[block].block_hash
+        key, _ = self.key(block)
         hashes = self.request(name, self.tokens[name][: depth + 1], 1, session=False).block_hashes
         # The key of a block that is larger than the unit of hashes ends with that of its last unit.
         if key is None or not kv_cache_utils.get_block_hash(key).endswith(hashes[depth // self.hash_unit - 1]):
@@ -354,6 +354,11 @@ class Engine:
     def unfinished(self):
         """Return the names of the requests that have not ended."""
         return [name for name in self.tokens if name in self.scheduler.requests]
+
+    def key(self, block):
+        """Return a block's key, None without one, and the number of references to the block."""
+        one = self.scheduler.kv_cache_manager.block_pool.blocks[block]
+        return one.block_hash, one.ref_cnt
 
     def evict(self, count):
         """Evict the keys of up to `count` free blocks, oldest first."""

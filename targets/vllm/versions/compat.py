@@ -98,13 +98,6 @@ def prepare_zeroing(runner: Any, cache_config: Any) -> None:
         runner._init_kv_zero_meta()
 
 
-def blocks_to_free(scheduler: Any) -> Iterator[int]:
-    """Yield the blocks that are freed once the steps in flight have run, each once for each reference; a table's null
-    entries are none."""
-    for _, blocks in getattr(scheduler, "deferred_frees", ()):
-        yield from (block.block_id for block in blocks if not block.is_null)
-
-
 def state_backend(name: str) -> Any:
     """Return the value of `mamba_type` for a backend: a member of the enumeration, up to 0.20 a string."""
     from vllm.v1.attention.backends import registry

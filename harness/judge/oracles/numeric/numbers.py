@@ -16,20 +16,73 @@ from .....reference.tokens import Truth
 from .....targets.base.numbers import Bytes, LayerOutput, NumericRow
 from .....targets.base.observe import Numeric, StateWrite, View
 from .....targets.base.protocol import NumericTarget
+from ...verdict import Prefix, Quoted, StateOf, Value
 from ...violation import Violation
 from ..base import Context, Oracle
+from ..rules import Rule
 from .provenance import explain, model_of
 
 
 class Numbers(Oracle):
-    """S7: in a numeric run, no output is NaN or infinite. S4: in a numeric run, unused memory is filled three ways and
-    every output has the same bits; a zeroed page reads as zero. S2, S3, S6: in a numeric run, outputs are within the
-    rounding bound of the float64 model on the request's own tokens, the sampled token is the model's unless rounding
-    could change it, and copies are bit-exact. S1: in a numeric run, the bytes of a published block are those that its
-    key names. M5: in a numeric run, guard pages around the pool keep their pattern. M3: in a numeric run, slots and
-    pages that kernels compute from block tables are those that the tables name."""
+    """Checks the bytes of a numeric run."""
 
-    ids = ("S7", "S4", "S2", "S3", "S6", "S1", "M5", "M3")
+    rules = (
+        Rule(
+            "S7",
+            "In a numeric run, no output is NaN or infinite.",
+            fields=frozenset({"nan"}),
+        ),
+        Rule(
+            "S4",
+            "In a numeric run, unused memory is filled three ways and every output has the same bits; a zeroed "
+            "page reads as zero.",
+            fields=frozenset({"fills", "moved-bytes"}),
+        ),
+        Rule(
+            "S2",
+            "In a numeric run, outputs are within the rounding bound of the float64 model on the request's own "
+            "tokens, the sampled token is the model's unless rounding could change it, and copies are bit-exact.",
+            fields=frozenset({"numbers", "read-out"}),
+        ),
+        Rule(
+            "S3",
+            "In a numeric run, outputs are within the rounding bound of the float64 model on the request's own "
+            "tokens, the sampled token is the model's unless rounding could change it, and copies are bit-exact.",
+            fields=frozenset({"numbers", "moved-bytes"}),
+        ),
+        Rule(
+            "S6",
+            "In a numeric run, outputs are within the rounding bound of the float64 model on the request's own "
+            "tokens, the sampled token is the model's unless rounding could change it, and copies are bit-exact.",
+            fields=frozenset({"numbers", "read-out"}),
+        ),
+        Rule(
+            "S1",
+            "In a numeric run, the bytes of a published block are those that its key names.",
+            fields=frozenset(
+                {
+                    "state-bytes",
+                    "window-bytes",
+                    "key-bytes",
+                    "value-bytes",
+                    "stored-state-bytes",
+                    "stored-window-bytes",
+                    "stored-key-bytes",
+                    "stored-value-bytes",
+                }
+            ),
+        ),
+        Rule(
+            "M5",
+            "In a numeric run, guard pages around the pool keep their pattern.",
+            fields=frozenset({"guard"}),
+        ),
+        Rule(
+            "M3",
+            "In a numeric run, slots and pages that kernels compute from block tables are those that the tables name.",
+            fields=frozenset({"indices"}),
+        ),
+    )
     title = "bytes"
     needs = frozenset({"numeric"})
 
@@ -65,16 +118,17 @@ class Numbers(Oracle):
     def _guards(self, context: Context, numeric: Numeric) -> Violation | None:
         if not numeric.guards:
             return None
-        where = numeric.guards[0]
-        writer = ""
-        for access in numeric.accesses:
-            if isinstance(access, StateWrite) and access.block == context.null:
-                writer = f"; row {access.row} stored a state of layer {access.layer} of group {access.group} there"
-                break
+        writes = (one for one in numeric.accesses if isinstance(one, StateWrite) and one.block == context.null)
+        first = next(writes, None)
         return self.violation(
-            context, "guard", f"the device wrote into {where}{writer}", expected="the guard pattern",
-            observed="other bytes", oracle="M5",
-        )  # fmt: skip
+            context,
+            "guard",
+            where=Quoted(numeric.guards[0]),
+            row=first.row if first else None,
+            layer=first.layer if first else None,
+            writing=first.group if first else None,
+            oracle="M5",
+        )
 
     def _moves(self, context: Context, numeric: Numeric) -> Violation | None:
         self.count("S3", numeric.moves)
@@ -82,30 +136,21 @@ class Numbers(Oracle):
             return None
         what = numeric.failed[0]
         if what.startswith("computing"):
-            return self.violation(
-                context, "indices", f"{what} on the device gave entries that differ from the block tables",
-                expected="the entries of the tables", observed="other entries", oracle="M3",
-            )  # fmt: skip
+            return self.violation(context, "indices", what=Quoted(what), oracle="M3")
         zeroing = what.startswith("zeroing")
-        return self.violation(
-            context, "moved-bytes", f"{what} is not bit-exact", expected="equal bytes", observed="other bytes",
-            oracle="S4" if zeroing else "S3",
-        )  # fmt: skip
+        return self.violation(context, "moved-bytes", what=Quoted(what), oracle="S4" if zeroing else "S3")
 
     def _finite(self, context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> Violation | None:
         self.count("S7")
         if np.isfinite(output.values).all():
             return None
-        return self._wrong(context, numeric, output, life, "S7", "nan", "computes NaN", "finite numbers", "NaN")
+        return self._wrong(context, numeric, output, life, "S7", "nan", "computes-nan")
 
     def _same_bits(self, context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> Violation | None:
         self.count("S4")
         if output.agree:
             return None
-        return self._wrong(
-            context, numeric, output, life, "S4", "fills", "computes other bits when unused memory holds other bytes",
-            "the same bits", "other bits",
-        )  # fmt: skip
+        return self._wrong(context, numeric, output, life, "S4", "fills", "computes-other-bits")
 
     def _close(self, context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> Violation | None:
         row = numeric.rows[output.row]
@@ -122,12 +167,10 @@ class Numbers(Oracle):
         if not off.any():
             return None
         token, feature = (int(index[0]) for index in np.nonzero(off))
-        wanted, seen = expected.values[token, feature], output.values[token, feature]
         return self._wrong(
-            context, numeric, output, life, oracle, "numbers",
-            f"computes {seen:.6g} at position {row.position + token} where float64 gives {wanted:.6g} "
-            f"(rounding error at most {expected.bounds[token, feature]:.1g})",
-            f"{wanted:.6g}", f"{seen:.6g}",
+            context, numeric, output, life, oracle, "numbers", "computes-number", position=row.position + token,
+            expected=float(expected.values[token, feature]), observed=float(output.values[token, feature]),
+            bound=float(expected.bounds[token, feature]),
         )  # fmt: skip
 
     def _read_out(self, context: Context, row: NumericRow, life: Life) -> Violation | None:
@@ -141,10 +184,9 @@ class Numbers(Oracle):
                 return self.violation(
                     context,
                     "read-out",
-                    f"{life.name} samples token {row.choices[index]} after position {row.position + index}, expected "
-                    f"{token} by the float64 model",
-                    expected=token,
-                    observed=row.choices[index],
+                    position=row.position + index,
+                    expected=int(token),
+                    observed=int(row.choices[index]),
                     request=life.name,
                     oracle="S6",
                 )
@@ -166,20 +208,21 @@ class Numbers(Oracle):
         return self._truths[id(truth)]
 
     def _wrong(
-        self, context: Context, numeric: Numeric, output: LayerOutput, life: Life, oracle: str, field: str, what: str,
-        expected: str, observed: str,
+        self, context: Context, numeric: Numeric, output: LayerOutput, life: Life, oracle: str, field: str,
+        relation: str, **details: Value,
     ) -> Violation:  # fmt: skip
         why, block = explain(context, numeric, output, life)
         return self.violation(
             context,
-            field,
-            f"{life.name} {what} in layer {output.layer} of group {output.group}: {why}",
-            expected=expected,
-            observed=observed,
+            relation,
+            field=field,
+            layer=output.layer,
+            why=why,
             request=life.name,
             group=output.group,
             block=block,
             oracle=oracle,
+            **details,
         )
 
     def on_view(self, context: Context, view: View) -> Violation | None:
@@ -214,11 +257,12 @@ class Numbers(Oracle):
             if part:
                 return self.violation(
                     context,
-                    "stored-" + part,
-                    f"content is stored outside the pool as depth {key.depth} of a prefix, but its "
-                    f"{part.replace('-', ' ')} in layer {layer} differ from that prefix's",
-                    expected=f"state@{key.depth}",
-                    observed="other numbers",
+                    "stored-bytes",
+                    field="stored-" + part,
+                    depth=key.depth,
+                    part=part.replace("-", " "),
+                    layer=layer,
+                    expected=StateOf(Prefix(cached=key.depth), key.depth),
                     group=key.group,
                     oracle="S1",
                 )
@@ -232,11 +276,12 @@ class Numbers(Oracle):
             if part:
                 return self.violation(
                     context,
-                    part,
-                    f"block {block} is published as depth {key.depth} of a prefix, but its {part.replace('-', ' ')} "
-                    f"differ from that prefix's: {context.reference.ledger.describe(block, layer)}",
-                    expected=f"state@{key.depth}",
-                    observed="other numbers",
+                    "published-bytes",
+                    field=part,
+                    depth=key.depth,
+                    part=part.replace("-", " "),
+                    past=context.past(block, layer),
+                    expected=StateOf(Prefix(cached=key.depth), key.depth),
                     group=key.group,
                     block=block,
                     oracle="S1",

@@ -8,7 +8,8 @@ from .....reference.numeric.tiny_model import ATTENTION_DIM, ITEM_BYTES, KV_HEAD
 from .....reference.request import Life
 from .....targets.base.numbers import LayerOutput
 from .....targets.base.observe import Access, Numeric, SlotRead, SlotWrite, StateRead
-from ..base import Context, first_difference, name_tag
+from ...verdict import Because, Request, Value
+from ..base import Context, first_difference, found
 
 
 def model_of(numeric: Numeric) -> TinyModel:
@@ -18,7 +19,7 @@ def model_of(numeric: Numeric) -> TinyModel:
     return numeric.model
 
 
-def explain(context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> tuple[str, int]:
+def explain(context: Context, numeric: Numeric, output: LayerOutput, life: Life) -> tuple[Because, int]:
     """Return one clause about the first wrong read of a layer, and its block; -1 if all tags are right."""
     row = numeric.rows[output.row].row
     reads = [
@@ -33,19 +34,19 @@ def explain(context: Context, numeric: Numeric, output: LayerOutput, life: Life)
         )
         for clause, block in clauses:
             return clause, block
-    return "the tags of everything that it read are right", -1
+    return Because("because-unknown"), -1
 
 
-def _of_state(context: Context, read: StateRead, life: Life) -> Iterator[tuple[str, int]]:
+def _of_state(context: Context, read: StateRead, life: Life) -> Iterator[tuple[Because, int]]:
     depth = life.settled
-    history = context.reference.ledger.describe(read.block, read.layer)
+    where: dict[str, Value] = {"block": read.block, "past": context.past(read.block, read.layer)}
     if read.temporal is not None and read.temporal != life.truth.tag(depth):
-        yield f"it resumes from {name_tag(context, read.temporal)} in block {read.block}, {history}", read.block
+        yield Because("because-state", {**where, "found": found(context, read.temporal)}), read.block
     if read.window is not None and read.window != life.truth.window(depth, context.layout.conv_width):
-        yield f"its convolution window in block {read.block} belongs to another prefix, {history}", read.block
+        yield Because("because-window", where), read.block
 
 
-def _of_slots(context: Context, numeric: Numeric, read: SlotRead, life: Life) -> Iterator[tuple[str, int]]:
+def _of_slots(context: Context, numeric: Numeric, read: SlotRead, life: Life) -> Iterator[tuple[Because, int]]:
     size = context.layout.groups[read.group].block_size
     now = _written_now(numeric.accesses, read)
     for block in read.blocks:
@@ -60,8 +61,8 @@ def _of_slots(context: Context, numeric: Numeric, read: SlotRead, life: Life) ->
     if list(read.tags) != wanted:
         position = first_difference(wanted, read.tags)
         block = read.blocks[position // size] if position // size < len(read.blocks) else -1
-        seen = name_tag(context, read.tags[position], "KV") if position < len(read.tags) else "nothing"
-        yield f"for position {first + position} it reads {seen} in block {block}", block
+        seen = found(context, read.tags[position], "KV") if position < len(read.tags) else None
+        yield Because("because-slot", {"position": first + position, "found": seen, "block": block}), block
 
 
 def _written_now(accesses: Sequence[Access], read: SlotRead) -> dict[int, int]:
@@ -74,12 +75,21 @@ def _written_now(accesses: Sequence[Access], read: SlotRead) -> dict[int, int]:
     return masks
 
 
-def _stale_bytes(context: Context, model: TinyModel, block: int, slots: int) -> str:
+def _stale_bytes(context: Context, model: TinyModel, block: int, slots: int) -> Because:
     facts = context.reference.ledger.facts[block]
     count = slots * 2 * KV_HEADS * ATTENTION_DIM * ITEM_BYTES[model.kv_dtype]
-    before = "which had no earlier owner"
-    if facts.previous_owner:
-        kind = context.layout.groups[facts.previous_group].kind
-        dtype = model.kv_dtype if kind == "attention" else model.state_dtype
-        before = f"owned by {facts.previous_owner} ({kind}, {dtype}) until {facts.owner} got it in step {facts.step}"
-    return f"it reads {count} bytes of block {block}, {before}, never zeroed"
+    if not facts.previous_owner:
+        return Because("because-never-owned", {"bytes": count, "block": block})
+    kind = context.layout.groups[facts.previous_group].kind
+    return Because(
+        "because-stale",
+        {
+            "bytes": count,
+            "block": block,
+            "previous": Request(facts.previous_owner),
+            "previous_kind": kind,
+            "dtype": str(model.kv_dtype if kind == "attention" else model.state_dtype),
+            "owner": Request(facts.owner),
+            "since": facts.step,
+        },
+    )

@@ -136,6 +136,18 @@ def test_targets(hybridfuzz: Cli) -> None:
     assert "align" in facts["modes"]
 
 
+def test_the_table_of_the_workload_is_printed_and_changed(hybridfuzz: Cli, tmp_path: Path) -> None:
+    table = hybridfuzz("targets", "--workload", "--json").json
+    assert (table["preempt"], table["bursts"]) == ("12", "3/4/6/8/12/2/6/1")
+    assert "preempt                12  " in hybridfuzz("targets", "--workload").out
+    changes = {"conversations": "0", "preempt": "0", "abort": "90"}
+    changed = ("--workload", "preempt=0,conversations=0", "--workload", "abort=90")
+    summary = hybridfuzz(*SMALL, *changed, "-o", "out").json
+    assert summary["workload"] == changes
+    assert hybridfuzz(*SMALL, "-o", "usual").json["steps"] != summary["steps"]
+    assert "--workload abort=90" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
 def test_doctor(hybridfuzz: Cli) -> None:
     ran = hybridfuzz("doctor")
     assert ran.status == 0, ran.out
