@@ -60,8 +60,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "layout",
     ),
     "targets.vllm": (
-        "confirmation | environment | factory | repro",
-        "gpu | deployment | release",
+        "confirmation | environment | factory | repro | repro_engine",
+        "gpu | deployment",
+        "kits",
+        "models | release",
         "target",
         "bringup",
         "counterparts",
@@ -71,8 +73,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "configuration",
         "rows",
         "views | cache_events",
-        "versions",
-        "options | kernels | repro_engine",
+        "versions | settings",
+        "sizes",
+        "options",
+        "inlined | kernels",
     ),
 }
 

@@ -351,6 +351,14 @@ def test_the_coverage_page_lists_what_is_excluded() -> None:
     assert page == written(page)
 
 
+def test_the_page_of_kits_shows_their_tables() -> None:
+    """`python docs/kit_limits.py --write` brings it up to date."""
+    from kit_limits import PAGE, written
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == written(page)
+
+
 def test_the_architecture_page_shows_the_import_graph() -> None:
     """`python docs/architecture_graph.py --write` brings it up to date."""
     from architecture_graph import PAGE, written

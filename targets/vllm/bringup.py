@@ -26,7 +26,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ..base.protocol import TargetError
 from ..base.trace import Config, Group
 from . import graphs, kernels
-from .configuration import block_size, configure, head_size, layer_groups
+from .configuration import configure
 from .counterparts.no_store import NullStore
 from .layout import layout_of
 from .options import (
@@ -46,6 +46,7 @@ from .shadow import patches
 from .shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
 from .shadow.layers import ShadowAttention, ShadowModel
 from .shadow.recorder import Recorder
+from .sizes import block_size, head_size, layer_groups
 from .versions import as_on_gpu, compat, features, old_releases
 from .versions.wrapping import replaced
 
@@ -125,7 +126,8 @@ class Engine:
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
             if has_adapters(config) and has_graphs(config):
                 self._capture_with_adapters()
-            plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            with compat.too_small_is_a_refusal():
+                plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             if features.has_connectors():
                 kv_connector().begin_worker(vllm_config, plan.worker)
             with replaced(*as_on_gpu.without_replay_kernel()):

@@ -84,6 +84,7 @@ def describe(options: argparse.Namespace) -> int:
     """Start a target and print its capabilities and what they enable."""
     import msgspec
 
+    from ....targets.base.registry import kit_limits
     from ....targets.base.tested import narrower
     from ...exit_status import CLEAN
     from ...judge.oracles import applicable
@@ -105,10 +106,14 @@ def describe(options: argparse.Namespace) -> int:
     }
     if notice := narrower(options.target, launch.version, ready.capabilities):
         facts["note"] = notice
+    limits = kit_limits(options.target)
     if options.json:
-        print_json(facts)
+        print_json(facts | ({"kits cannot": msgspec.to_builtins(limits)} if limits else {}))
         return CLEAN
     for name, value in facts.items():
         words = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
         print(f"{name:22} {words}")
+    for kit in dict.fromkeys(limit.kit for limit in limits):
+        print(f"\nkit {kit} refuses")
+        print("\n".join(f"  {limit.feature:22} {limit.reason}" for limit in limits if limit.kit == kit))
     return CLEAN

@@ -28,6 +28,7 @@ from ...base.trace import Config
 from .. import graphs
 from ..counterparts.no_store import NullStore
 from ..layout import layout_of
+from ..models import STATE_KIND, fill_weights, mixer
 from ..options import drafts_on_device, has_graphs, is_v2
 from ..rows.contracts import contract
 from ..shadow import patches
@@ -38,7 +39,6 @@ from . import memories, replay
 from .configuration import configure, is_piecewise
 from .devices import BATCH_INVARIANT
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
-from .models import STATE_KIND, fill_weights, mixer
 from .real_model import RealModel, watch_sampling
 from .snapshot import Snapshot
 
@@ -144,7 +144,8 @@ class RealEngine:
             model = self._build_model()
             self.real = RealModel(model)
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
-            plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            with compat.too_small_is_a_refusal():
+                plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             self.runner.initialize_kv_cache(plan.worker)
             if plan.worker.needs_kv_cache_zeroing and hasattr(self.runner, "_init_kv_zero_meta"):
                 self.runner._init_kv_zero_meta()

@@ -19,12 +19,12 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
+from ..models import mixer
 from ..shadow import patches
 from ..versions import compat
 from ..versions.pool import pool_of
 from .devices import BATCH_INVARIANT
 from .engine import Fill, RealEngine
-from .models import mixer
 from .plans import Floats, Place, Plan, Segment, Solo
 from .same_tokens import LONGEST, alone_config
 

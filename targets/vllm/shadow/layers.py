@@ -23,9 +23,9 @@ from ....reference.tokens import EMPTY, VOCABULARY, chain, next_token
 from ...base.observe import SlotContent, SlotRead, SlotWrite
 from ...base.shadow import combine, join
 from ...base.trace import Config, Group
-from ..configuration import head_size
 from ..rows.contracts import Contract
 from ..rows.layer_rows import SlotRow
+from ..sizes import head_size
 from ..versions import compat
 from .forward import ModelForward
 from .recorder import Recorder

@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ....reference.layout import cdiv
-from ....reference.tokens import VOCABULARY
-from ...base.trace import Config
-from ..options import options_of
+from ...reference.layout import cdiv
+from ...reference.tokens import VOCABULARY
+from ..base.trace import Config
+from .options import options_of
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 128, "intermediate_size": 256, "vocab_size": VOCABULARY, "max_position_embeddings": 4096,

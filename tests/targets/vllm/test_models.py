@@ -6,7 +6,7 @@ import pytest
 
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
-from hybridfuzz.targets.vllm.gpu.models import KEY_VALUE, has_layers, layer_kinds, model_fields
+from hybridfuzz.targets.vllm.models import KEY_VALUE, has_layers, layer_kinds, model_fields
 
 FACTORY = GpuFactory("vllm", "cuda", ())
 
