@@ -40,7 +40,7 @@ from .engines import kept
 from .kept import Closable, Kind
 from .lives import Lives
 from .memories import Memories
-from .models import mixer
+from ..models import mixer
 from .plans import Floats, Segment
 from .real_model import Read
 from .same_steps import SameSteps, has_exact_reference
