@@ -13,7 +13,6 @@ from importlib.util import find_spec
 
 from ...base.protocol import TargetError
 
-
 NAMES = ("cpu", "cuda", "interpreter")
 
 
