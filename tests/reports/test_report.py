@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from hybridfuzz.reports.markup import Markup, join, tag
-from hybridfuzz.reports.timeline import standalone, timeline_svg
 
 from hybridfuzz.harness.campaign_events import CampaignEnded, Canary, Finding, Node, Summary, Tick
 from hybridfuzz.harness.draw.files import load_trace, save_trace
@@ -20,9 +18,11 @@ from hybridfuzz.harness.face.outputs.rates import Rates, load_samples
 from hybridfuzz.harness.group.bug_history import merge, save_bug_history
 from hybridfuzz.harness.group.known import Known
 from hybridfuzz.harness.group.store import HISTORY_SUFFIX, STATE_FILE, file_name
+from hybridfuzz.harness.markup import Markup, join, tag
 from hybridfuzz.harness.measure.detection.statistics import Detection, summarise
 from hybridfuzz.harness.record.history import History
 from hybridfuzz.harness.record.recorder import record_history
+from hybridfuzz.harness.tell.timeline_svg import standalone, timeline_svg
 from hybridfuzz.reports.data import load_folder, one_finding
 from hybridfuzz.reports.page import render
 from hybridfuzz.targets.base.registry import load_factory

@@ -9,9 +9,9 @@ from cli_process import Cli
 from hybridfuzz.harness.campaign import campaign, corpus, resume
 from hybridfuzz.harness.campaign.resume import exclusive, unfinished
 from hybridfuzz.harness.campaign_events import Summary
+from hybridfuzz.harness.group import merge
 from hybridfuzz.harness.group.store import FINDINGS_FOLDER, OWN_FOLDERS, OutputError
 from hybridfuzz.harness.record.reached_lines import COVERAGE_FOLDER
-from hybridfuzz.harness.workers.cluster import merge
 
 
 def test_a_campaign_with_another_workload_is_another_campaign() -> None:

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from support import CLEAN, drawn, watch
 
-from hybridfuzz.harness.draw import configurations
 from hybridfuzz.harness.draw.choices import RandomChoices
 from hybridfuzz.harness.draw.configurations import SEATS_IN_POOL_MAX, draw_config, draw_valid_config
 from hybridfuzz.harness.draw.grammar import Grammar, draw_trace
 from hybridfuzz.harness.draw.overrides import apply_overrides
+from hybridfuzz.harness.draw.workload import Workload
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.state_catalogue import missing_states
 from hybridfuzz.reference.tokens import kind_of
@@ -223,9 +223,10 @@ def test_an_extra_that_fits_little_is_what_some_configurations_are_about() -> No
         return "" if fits or config.options["replay"] == "0" else "it fits little else"
 
     def share(percent: int) -> float:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(configurations, "SUBJECT_PERCENT", percent)
-            drawn = [draw_valid_config(RandomChoices(4, index), refuse, capabilities, {}) for index in range(1500)]
+        workload = Workload(subject=percent)
+        drawn = [
+            draw_valid_config(RandomChoices(4, index), refuse, capabilities, {}, workload) for index in range(1500)
+        ]
         return sum(config.options["replay"] == "6" for config in drawn) / len(drawn)
 
     assert share(0) < 0.01

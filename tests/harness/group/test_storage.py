@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from cli_process import MUTANT, Cli, command, wait_for
 
+from hybridfuzz.harness.group import storage
 from hybridfuzz.harness.group.storage import Mirror, fetched, is_url, local_path, mirrored
 from hybridfuzz.harness.group.store import OutputError
-from hybridfuzz.harness.workers.cluster import storage
 
 fsspec = pytest.importorskip("fsspec")
 

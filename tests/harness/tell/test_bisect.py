@@ -119,7 +119,7 @@ def test_the_signature_is_that_of_the_finding_and_not_its_name(tmp_path: Path) -
     store, signatures = FindingStore(tmp_path, "hybrid"), ("S3-step-x", "S3-step-x", "CRASH-step-E-<genexpr", "S" * 200)
     paths = []
     for field in signatures:
-        finding, _ = store.claim(Violation(field, "", ""), 0, make_trace(arrive("r0", 3)))
+        finding, _ = store.claim(Violation(field, "", told="It fails."), 0, make_trace(arrive("r0", 3)))
         paths.append(Path(finding.trace))
     assert [path.stem for path in paths] != list(signatures)
     assert signature_of_finding(paths[0]) == "", "there is no state yet"

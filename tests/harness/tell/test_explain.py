@@ -51,7 +51,7 @@ LIVED = History(
 def test_the_story_of_a_block() -> None:
     explanation = explain(LIVED)
     assert explanation is not None
-    assert explanation.rule.startswith("S2 resume and rollback: The first step after an admission")
+    assert explanation.rule.startswith("S2 resume: The first step after an admission")
     one, two, three = explanation.story
     assert "block 7 is free, still published as state@16 of document a" in one
     assert two.startswith(

@@ -91,7 +91,7 @@ class TestLaunch:
     """`engine@PATH` and `engine@RELEASE`, started in a checkout."""
 
     @pytest.fixture
-    def engine(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> releases.Engine:
+    def engine(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> releases.EngineReleases:
         monkeypatch.setenv("HYBRIDFUZZ_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(releases, "make_venv", lambda *_: Path(sys.executable))
         release = tmp_path / "release"
