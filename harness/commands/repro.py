@@ -216,9 +216,15 @@ def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[s
 
 def places(trace: Path) -> Sequence[Place]:
     """Return the suspicious functions that a campaign stored beside a finding's trace, () if there are none."""
+    from ...targets.base.trace import TraceError
     from ..findings.store import load_evidence
+    from .common import progress_line
 
-    found = load_evidence(trace)
+    try:
+        found = load_evidence(trace)
+    except TraceError as error:  # the trace is enough
+        progress_line(f"warning: {error}")
+        return ()
     return found.places if found else ()
 
 

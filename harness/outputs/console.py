@@ -286,7 +286,7 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         counts("How often each engine state occurred", summary.reached, width),
     ]
     for finding in summary.findings:
-        note = "" if finding.reproduced else ", flaky"
+        note = ("" if finding.reproduced else ", flaky") + (", damaged: its trace is lost" if finding.damaged else "")
         parts.append(
             Text(
                 f"\n{finding.id}: seen in {plural(finding.count, 'trace')}; "

@@ -144,14 +144,14 @@ def read_regular(path: str | Path, limit: int, what: str) -> bytes:
     return data
 
 
-def read_json(path: Path, kind: type[T], what: str, cure: str = "") -> T | None:
-    """Return the content of a state file of at most 16 MiB; None if there is no file.
+def read_json(path: Path, kind: type[T], what: str, cure: str = "", limit: int = STATE_BYTES_MAX) -> T | None:
+    """Return the content of a state file of at most `limit` bytes; None if there is no file.
 
     Raises TraceError, in one line that ends with `cure`, for a file that cannot be used.
     """
     if not os.path.lexists(path):
         return None
-    data = read_regular(path, STATE_BYTES_MAX, what)
+    data = read_regular(path, limit, what)
     try:
         value = msgspec.json.decode(data, type=kind)
         if not _fits(value):
