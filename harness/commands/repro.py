@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
     violation = case.violation
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
-    line(f"{violation.signature}\n{violation.message}")
+    line(violation.signature)
+    line(violation.message)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         script, verdict = tried(folder, options.target, launch, (case.trace, case.history, violation), line)

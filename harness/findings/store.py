@@ -37,7 +37,7 @@ from ...targets.base.trace import Trace, TraceError
 from ..events import Finding, Summary
 from ..explain.history import History
 from ..identity.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
-from ..quoting import one_line
+from ..quoting import one_line, terminal_line, terminal_text
 from ..traces.files import ERROR_LENGTH_MAX, load_trace, read_json, save_trace, write_atomically
 from ..traces.violation import Violation
 
@@ -392,12 +392,12 @@ class FindingStore:
 
     def _text(self, finding: Finding, violation: Violation | None) -> str:
         details = "\n".join(
-            f"{name:10} {value}"
+            terminal_text(f"{name:10} {value}")
             for name, value in (structs.asdict(violation) if violation else {}).items()
             if name != "message" and value not in ("", -1)
         )
         again = f"{finding.events} events. Replay: {replay_command(self.target, finding.trace)}"
-        return "\n\n".join(filter(None, [finding.id, finding.message, details, again])) + "\n"
+        return "\n\n".join(filter(None, [terminal_line(finding.id), terminal_line(finding.message), details, again])) + "\n"
 
 
 def _companion(trace: str | Path, suffix: str) -> Path:
