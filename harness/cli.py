@@ -19,14 +19,37 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
+from typing import TYPE_CHECKING, TextIO
 
 from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
 from .quoting import terminal_line
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the command."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Output(io.FileIO):
+    """A standard stream. What a full disk does not take is dropped, and the first error kept: the work goes on."""
+
+    lost: OSError | None = None
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write, or drop."""
+        if self.lost is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                self.lost = error
+        return memoryview(data).nbytes
+
 
 COMMANDS = {
     "fuzz": "run random traces against a target",
@@ -93,7 +116,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal without a middle dot prints a question mark
-        return run_line(sys.argv[1:] if arguments is None else list(arguments))
+        if not own:
+            return run_line(list(arguments or ()))
+        output = outlast_full_disks()
+        status = run_line(sys.argv[1:])
+        with suppress(BrokenPipeError):  # the work is done, and its status counts
+            sys.stdout.flush()
+        if output.lost:  # a result that is lost is no success
+            status = complain(f"standard output: {output.lost.strerror}", status or USAGE)
+        return status
     except KeyboardInterrupt:  # in the middle of an import, for instance
         return complain("interrupted", INTERRUPTED)
     finally:
@@ -117,6 +148,22 @@ def open_standard_streams() -> None:
                 os.close(null)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
+def outlast_full_disks() -> Output:
+    """Make standard output and error streams that outlast a full disk; return what is below standard output."""
+    outputs = []
+    for name in ("stdout", "stderr"):
+        before: TextIO = getattr(sys, name)
+        before.flush()
+        raw = Output(before.fileno(), "w", closefd=False)
+        lines = name == "stderr" or raw.isatty()
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding=before.encoding, errors="replace", line_buffering=lines
+        )
+        setattr(sys, name, stream)
+        outputs.append(raw)
+    return outputs[0]
 
 
 def run_line(arguments: Sequence[str]) -> int:

@@ -2,6 +2,8 @@
 
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,29 @@ FORGES_DONE = Fake(lambda: write_to_pipes(DONE))
 REPLACES_RUN = Fake(replace_run)
 REPLACES_DONE = Fake(replace_done)
 REPLACES_REPLIES = Fake(replace_replies)
+
+
+def daemon(and_then: Callable[[], None], *, clean: bool = False) -> None:
+    """Start a process in a session of its own that keeps the pipe open and whose parent is gone; note its id."""
+    if os.fork():
+        os.wait()
+        flag = Path(os.environ["HYBRIDFUZZ_TEST_FLAG"])
+        while not flag.exists():
+            time.sleep(0.01)
+        and_then()
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    flag = Path(os.environ["HYBRIDFUZZ_TEST_FLAG"])
+    flag.with_suffix(".new").write_text(str(os.getpid()))
+    flag.with_suffix(".new").rename(flag)
+    if clean:
+        os.execve("/bin/sleep", ["sleep", "300"], {})
+    time.sleep(300)
+    os._exit(0)
+
+
+DAEMON_DIES = Fake(lambda: daemon(lambda: os._exit(3)))
+DAEMON_HANGS = Fake(lambda: daemon(lambda: time.sleep(300), clean=True))
+DAEMON_STAYS = Fake(lambda: daemon(nothing, clean=True))

@@ -21,6 +21,7 @@ import msgspec
 from ...targets.base.environment import cache_folder
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
+from .descendants import end_descendants, end_with_home
 from .isolation import NETWORK, Home, environment, namespaces_missing
 from .messages import Forked, Reply, Request, decode_reply, encode
 
@@ -48,7 +49,7 @@ class Lost(Exception):
 
 
 class Process:
-    """A worker process in a session of its own: Ctrl-C does not reach it, and its children end with it."""
+    """A worker process in a session of its own: Ctrl-C does not reach it, and what it started ends with it."""
 
     def __init__(self, spec: str, launch: Launch, memory_limit: int = 0) -> None:
         self.memory_limit = memory_limit
@@ -110,6 +111,8 @@ class Process:
                 if len(self._buffer) > REPLY_BYTES_MAX:
                     what = f"made its worker send more than {REPLY_BYTES_MAX >> 20} MiB in one reply"
                     raise self.misbehaved("reply-size", what)
+            elif self._popen.poll() is not None and not select.select([self._output], [], [], 0)[0]:
+                raise self._died()  # what it started may keep the pipe open
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             reply = self._unsealed(line)
@@ -132,8 +135,9 @@ class Process:
         return Lost("PROTOCOL", field, what, self._last_words())
 
     def kill(self) -> None:
-        """Kill the process and its children. Safe at any time and from any thread."""
+        """Kill the process and what it started. Safe at any time and from any thread."""
         if self._popen.returncode is None:
+            end_descendants(self._popen.pid)
             self._kill_group()
 
     def _kill_group(self) -> None:
@@ -144,6 +148,7 @@ class Process:
         """Kill, reap, and close all files."""
         self.kill()
         self._popen.wait()
+        end_with_home(self._home.path)
         for stream in (self._popen.stdin, self._popen.stdout, self._errors):
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]

@@ -36,6 +36,7 @@ from ..traces.adapt import port
 from ..traces.outcome import Outcome
 from ..traces.violation import Violation, cleaned
 from .checked_factory import CheckedFactory, described
+from .descendants import end_descendants
 from .isolation import remove_home
 from .messages import (
     Done,
@@ -80,6 +81,7 @@ def listen(inbox: BinaryIO) -> SimpleQueue[bytes]:
     def read() -> None:
         for line in inbox:
             requests.put(line)
+        end_descendants(os.getpid())
         remove_home(Path(os.environ.get("HOME", "")))  # the coordinator may have been killed
         os._exit(0)
 

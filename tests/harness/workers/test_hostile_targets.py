@@ -1,12 +1,19 @@
 """Targets that turn against their worker: the fault is theirs and is named. Exit status 4 is hybridfuzz's alone."""
 
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cli_process import Cli, Ran
+from cli_process import Cli, Ran, ended
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.traces.files import encode_trace
+from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.targets.base.launch import Launch
 
 
 def fuzz(hybridfuzz: Cli, name: str, *more: str) -> Ran:
@@ -65,3 +72,35 @@ def test_single_traces(hybridfuzz: Cli, tmp_path: Path, command: str, name: str)
     ran = hybridfuzz(command, "trace.json", "--target", f"python:hostile_targets:{name}")
     assert ran.status in (0, 1, 2, 6), ran
     assert "internal error" not in ran.err + ran.out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [
+        ("DAEMON_DIES", "CRASH-step-exit-3"),
+        ("DAEMON_HANGS", "HANG-step-time-limit"),
+        ("DAEMON_STAYS", ""),
+    ],
+)
+def test_what_a_worker_started_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, signature: str
+) -> None:
+    """A daemon kept the pipe open: the client waited for a dead worker, and the daemon lived on."""
+    flag = tmp_path / "flag"
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(flag))
+    began = time.monotonic()
+    with WorkerClient(f"python:hostile_targets:{name}", Launch(sys.executable, {}), trace_seconds=60) as client:
+        client.start()
+        client.trace_seconds = 3 if "time-limit" in signature else 60
+        outcome = client.run(make_trace(arrive("r0", 9), *steps(6)))
+        waited = time.monotonic() - began
+    assert (outcome.violation.signature if outcome.violation else "") == signature
+    assert waited < 45, "not the whole time limit"
+    daemon = int(flag.read_text())
+    try:
+        assert ended(daemon), "the daemon lives on"
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(daemon, signal.SIGKILL)
