@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the command."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+ENVIRONMENT = (
+    *NO_SPACE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS,
+    errno.ELOOP,
+)  # fmt: skip
+"""Errors of the system that no code of ours can cause or mend."""
 
 
 class Output(io.FileIO):
@@ -168,6 +173,8 @@ def outlast_full_disks() -> Output:
 
 def run_line(arguments: Sequence[str]) -> int:
     """Parse, run."""
+    if broken := next((word for word in arguments if not _is_unicode(word)), ""):
+        return complain(f"{broken!a} is not valid {sys.getfilesystemencoding()}: give a path another name", USAGE)
     chosen = next((word for word in arguments if word in COMMANDS), None)
     parser = build_parser(chosen)
     options = parser.parse_args(arguments)
@@ -180,6 +187,15 @@ def run_line(arguments: Sequence[str]) -> int:
         parser.print_help()
         return USAGE
     return run_command(options)
+
+
+def _is_unicode(word: str) -> bool:
+    """Return False for an argument whose bytes are no text: it could not be written to a state file."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -201,9 +217,10 @@ def run_command(options: argparse.Namespace) -> int:
         drop_output()
         return USAGE
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno not in ENVIRONMENT:
             return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
-        drop_output()
+        if error.errno in NO_SPACE:
+            drop_output()
         return complain(f"{error.filename or 'standard output or a temporary file'}: {error.strerror}", USAGE)
     except InternalError as error:
         return internal_error(str(error), error.details)

@@ -120,7 +120,8 @@ def read_state(folder: Path, *, damaged_too: bool = False) -> Summary | None:
     """Return the state of the campaign in a folder, None where there is none.
 
     Each finding's `trace` and `events` are those of the file that is there now; findings whose trace is gone are left
-    out unless `damaged_too`. Raises TraceError for a file that cannot be read, that names other files, or that counts what cannot be.
+    out unless `damaged_too`. Raises TraceError for a file that cannot be read, that names other files, or that counts
+    what cannot be.
     """
     path, cure = folder / STATE_FILE, "; move it away, or choose another folder with -o"
     summary = read_json(path, Summary, "a state file", cure)
@@ -135,12 +136,17 @@ def read_state(folder: Path, *, damaged_too: bool = False) -> Summary | None:
 
 
 def check_counted(summary: Summary) -> None:
-    """Raise TraceError unless `beyond` is what a campaign writes: ranges in order, above `done`, none empty."""
-    end = summary.done
+    """Raise TraceError unless the counts are what a campaign writes: `beyond` has ranges in order, above `done`, none
+    empty; no more traces have numbers than were counted; nothing is negative."""
+    end = counted = summary.done
     for start, stop in summary.beyond:
         if not end <= start < stop:
             raise TraceError(f"beyond: [{start}, {stop}) is not a range of traces behind {end}")
-        end = stop
+        end, counted = stop, counted + stop - start
+    if min(summary.traces, summary.steps, summary.seconds, summary.lost_workers, summary.refused) < 0:
+        raise TraceError("a count is negative")
+    if counted > summary.traces:
+        raise TraceError(f"done, beyond: {counted:,} traces have numbers, but {summary.traces:,} ran")
     if not 0 <= summary.done <= end <= POSITIONS_MAX:
         raise TraceError(f"done, beyond: trace numbers are from 0 to {POSITIONS_MAX:,}")
 
@@ -397,7 +403,10 @@ class FindingStore:
             if name != "message" and value not in ("", -1)
         )
         again = f"{finding.events} events. Replay: {replay_command(self.target, finding.trace)}"
-        return "\n\n".join(filter(None, [terminal_line(finding.id), terminal_line(finding.message), details, again])) + "\n"
+        return (
+            "\n\n".join(filter(None, [terminal_line(finding.id), terminal_line(finding.message), details, again]))
+            + "\n"
+        )
 
 
 def _companion(trace: str | Path, suffix: str) -> Path:

@@ -30,6 +30,7 @@ ADAPTER_ORACLES = frozenset({"ADAPTER", "RECORD"})
 _PACKAGE = __name__.partition(".")[0]
 _OWN = tuple(f"{_PACKAGE}.{name}" for name in ("harness", "reference", "targets.base", "reports"))
 
+
 class NotATarget(Exception):
     """What a factory opened is no target."""
 
@@ -93,7 +94,9 @@ def crash_violation(
     """
     who, module = ("adapter", "") if isinstance(error, NotATarget) else owner(error, engine)
     oracle = "ADAPTER" if who == "adapter" else "CRASH"
-    name = f"adapter ({module})" if who == "adapter" and module else f"engine ({module})" if who == "engine" else "target"
+    name = (
+        f"adapter ({module})" if who == "adapter" and module else f"engine ({module})" if who == "engine" else "target"
+    )
     frame = _innermost(error.__traceback__, module if who == "adapter" else "")
     where = f"{importable(frame.filename)}:{frame.lineno} in {frame.name}" if frame else "nowhere"
     function = frame.name if frame else ""

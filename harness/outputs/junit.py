@@ -12,6 +12,8 @@ from ..events import Finding, Summary
 from ..findings.store import replay_command
 from ..quoting import terminal_line, terminal_text
 from .final_file import FinalFile
+
+
 def make_handler(options: argparse.Namespace) -> FinalFile | None:
     """Return the handler for --junit."""
     return FinalFile("--junit", options.junit, junit_file) if options.junit else None
@@ -66,7 +68,9 @@ def suite(summary: Summary) -> ET.Element:
 def _details(finding: Finding, target: str) -> str:
     flaky = f"\nflaky: {finding.shown} of {finding.tried} runs of its trace alone failed" if finding.flaky else ""
     again = replay_command(target, finding.trace)
-    return f"{terminal_line(finding.message)}\n{finding.count} traces, reduced to {finding.events} events{flaky}\n{again}"
+    return (
+        f"{terminal_line(finding.message)}\n{finding.count} traces, reduced to {finding.events} events{flaky}\n{again}"
+    )
 
 
 def _case(suite_name: str, name: str, *, seconds: float = 0.0) -> ET.Element:

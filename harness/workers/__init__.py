@@ -11,5 +11,6 @@ hypothesis_worker  a client whose traces come from Hypothesis
 start      the first code of a worker: `python -m hybridfuzz.harness.workers.start TARGET`
 server     the worker's side: loads a target and serves requests
 outbox     the worker's end of the pipe: replies that a target cannot make by accident
-checked_factory, own_code   what a target does wrong to its worker, named as its fault
+checked_factory  a factory whose answers are checked
+own_code   whether a target has replaced code of hybridfuzz
 """

@@ -1,4 +1,4 @@
-"""A target's factory whose answers are checked: what it does wrong outside of a trace is named as the target's fault."""
+"""A target's factory whose answers are checked: what it does wrong outside of a trace is its fault, by name."""
 
 from __future__ import annotations
 

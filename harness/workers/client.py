@@ -145,7 +145,10 @@ class WorkerClient:
     def _start(self) -> Ready:
         if self._process:
             self._process.close()
-        self._process = Process(self.spec, self.launch, self.memory_limit)
+        try:
+            self._process = Process(self.spec, self.launch, self.memory_limit)
+        except OSError as error:  # no memory, no file descriptors, no room for its home
+            raise TargetError(f"target {self.spec!r}: its worker cannot be started: {error.strerror}") from error
         self._is_ahead = False
         try:
             reply = self._expect(Ready, self._limit(START_SECONDS))

@@ -70,4 +70,4 @@ def kill(pid: int) -> None:
 def _processes() -> Iterator[int]:
     """Yield the ids of other processes, nothing where there is no /proc."""
     with suppress(OSError):
-        yield from (int(name) for name in os.listdir(_PROC) if name.isdecimal() and int(name) != os.getpid())
+        yield from (int(one.name) for one in _PROC.iterdir() if one.name.isdecimal() and int(one.name) != os.getpid())

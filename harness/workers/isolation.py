@@ -4,7 +4,8 @@ environment   variables on an allow list, so that a target never sees tokens of 
               LC_*, TZ, PYTHON*, LD_*, compilers, and what CUDA, Triton, Torch, OpenMP, BLAS, NCCL, Hugging Face, vLLM,
               SGLang and sanitizers read. Of those that only begin as the list says, none passes that has TOKEN (but
               TOKENIZER does), KEY, SECRET, PASSW, PASSPHRASE, PWD, CRED, AUTH, BEARER or COOKIE anywhere in its
-              name. HYBRIDFUZZ_PASS_ENV="A,B" passes more, by name. PYTHONHASHSEED is 0 unless it is set: an engine that frees blocks in the order of a set of names (vLLM, for transfers
+              name. HYBRIDFUZZ_PASS_ENV="A,B" passes more, by name. PYTHONHASHSEED is 0 unless it is set: an engine
+              that frees blocks in the order of a set of names (vLLM, for transfers
               that ended in one step) would have other block ids in each process.
 home          HOME, TMPDIR and the XDG folders are in a temporary folder that is removed with the worker, or by the next
               one if all were killed. Compiled kernels are kept in one shared folder below the cache of hybridfuzz.

@@ -64,6 +64,7 @@ from .messages import (
 from .outbox import Outbox
 from .own_code import OwnCode
 
+
 def claim_streams() -> tuple[BinaryIO, BinaryIO]:
     """Return copies of standard input and output; then make 0 empty and 1 standard error, also for child processes."""
     inbox, outbox = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -157,9 +158,7 @@ def serve(request: Request, factory: TargetFactory, outbox: Outbox, recorder: Li
                 return
 
 
-def _run_or_refused(
-    factory: TargetFactory, trace: Trace, request: Fuzz, outbox: Outbox, *, twice: bool
-) -> Outcome:
+def _run_or_refused(factory: TargetFactory, trace: Trace, request: Fuzz, outbox: Outbox, *, twice: bool) -> Outcome:
     """Run a drawn trace. One that only the opened engine refuses is an outcome if the request takes that."""
     try:
         return run(factory, trace, twice=twice, on_event=lambda _: outbox.end_copy())

@@ -261,7 +261,7 @@ class TestDamagedCopies:
         assert "damaged" not in ran.err
         assert ran.json["findings"][0]["damaged"] is False
 
-    @pytest.mark.parametrize("data", [b"{\"evidence\": \"\xff\"}", b"[" * 300_000, b"{}x", None])
+    @pytest.mark.parametrize("data", [b'{"evidence": "\xff"}', b"[" * 300_000, b"{}x", None])
     def test_evidence_that_cannot_be_read(self, tmp_path: Path, data: bytes | None) -> None:
         """An internal error; the finding stays, without evidence."""
         only = part(tmp_path / "1", 1, {"S3-x": ("S3-x", evidence("a"))})

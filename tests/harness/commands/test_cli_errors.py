@@ -295,7 +295,7 @@ def test_a_full_disk_for_the_output_does_not_change_the_result(
 ) -> None:
     """Everything was written and the findings saved, but the status was 2 instead of 1."""
     ours = command("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "4", "--no-canary", "--reduce", "1s", *more)
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
             [*ours, "-o", "out", "--junit", "j.xml"],
             env=environment, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
