@@ -1,8 +1,8 @@
 """Ends the processes that a worker has started, also those that went to a session of their own.
 
-On Linux a worker adopts its orphans (`adopt_orphans`), so that all of them are below it in the tree of processes as long
-as it lives. Of a worker that died by itself they are known by its home folder, which is in their environment. Elsewhere
-nothing is found: only the worker's own group of processes ends with it.
+On Linux a worker adopts its orphans (`adopt_orphans`), so that all of them are below it in the tree of processes
+as long as it lives. Of a worker that died by itself they are known by its home folder, which is in their
+environment. Elsewhere nothing is found: only the worker's own group of processes ends with it.
 
 Only the standard library is imported: `adopt_orphans` runs first in a worker.
 """
