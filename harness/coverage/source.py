@@ -23,7 +23,7 @@ def files_of(modules: Iterable[str]) -> dict[str, Path]:
     for pattern in modules:
         for folder, inner in _folders(pattern):
             for path in sorted(folder.glob(inner)):
-                found.setdefault(f"{pattern.removesuffix(inner)}{path.relative_to(folder).as_posix()}", path)
+                found.setdefault(f"{pattern.removesuffix(inner)}{path.relative_to(folder).as_posix()}", path.resolve())
     return found
 
 
@@ -34,7 +34,7 @@ def _folders(pattern: str) -> Iterator[tuple[Path, str]]:
         spec = find_spec(".".join(parts[:depth]))
         if spec is None:
             return
-        folders = [Path(place).resolve() for place in spec.submodule_search_locations or () if Path(place).is_dir()]
+        folders = [Path(place) for place in spec.submodule_search_locations or () if Path(place).is_dir()]
         if folders:
             yield from ((folder, "/".join(parts[depth:])) for folder in folders)
             return
