@@ -210,4 +210,5 @@ def reduce(
     save(trace)
     best = reduce_trace(trace, violation.signature, pair.run, seconds=seconds, on_better=save)
     final = pair.run(best).violation
-    line(f"{violation.signature}: {len(best.events)} events, {path}\n  {(final or violation).message}")
+    line(f"{violation.signature}: {len(best.events)} events, {path}")
+    line(f"  {(final or violation).message}")

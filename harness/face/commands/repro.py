@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
     violation = case.violation
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
-    line(f"{violation.signature}\n{violation.message}")
+    line(violation.signature)
+    line(violation.message)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         script, verdict = tried(folder, options.target, launch, (case.trace, case.history, violation), line)
@@ -216,9 +217,15 @@ def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[s
 
 def places(trace: Path) -> Sequence[Place]:
     """Return the suspicious functions that a campaign stored beside a finding's trace, () if there are none."""
+    from ....targets.base.trace import TraceError
     from ...group.store import load_evidence
+    from .common import progress_line
 
-    found = load_evidence(trace)
+    try:
+        found = load_evidence(trace)
+    except TraceError as error:  # the trace is enough
+        progress_line(f"warning: {error}")
+        return ()
     return found.places if found else ()
 
 
